@@ -1,0 +1,1 @@
+"""tapml_rpc: reach a device through a server process: protocol, server, client."""

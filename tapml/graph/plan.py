@@ -1,0 +1,215 @@
+"""GraphPlan: the fused compute graph flattened into steps over values.
+
+Target-neutral and serialisable (:mod:`tapml.graph.plan_format`). Everything downstream - executor,
+carver, compiler, session, report - reads this and never the importer's IR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tapml_targets.expression import Expression
+from tapml_targets.library import Parameter
+
+Lifetime: TypeAlias = Literal["weight", "state", "input", "activation"]
+OutputKind: TypeAlias = Literal["value", "index", "code", "predicate", "state"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where in the model an operation was written.
+
+    Attributes
+    ----------
+    module_path
+        Dotted path of the torch module, e.g. ``model.layers.0.self_attn``.
+    source
+        Innermost frame outside torch, ``file.py:line``.
+    operation
+        The torch operation, e.g. ``aten.mul.Tensor``.
+    node
+        Name of the FX node, unique within its entry.
+    """
+
+    module_path: str
+    source: str
+    operation: str
+    node: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes with a lifetime. `name` is the weight's or state's own name for those lifetimes."""
+
+    name: str
+    nbytes: Expression
+    lifetime: Lifetime
+    alignment: int = 64
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor: a window on a storage. Shapes may hold symbols."""
+
+    name: str
+    storage: str
+    byte_offset: Expression
+    shape: tuple[Expression, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class CallStep:
+    """One use of an operator: a call site.
+
+    Attributes
+    ----------
+    site
+        Name of the call site, unique within the plan (``prefill/layers.0.mlp/fused_silu_multiply.1``).
+    operator
+        Key into ``GraphPlan.operators``.
+    arguments
+        Value names in the operator's parameter order (what is read first, what is written last).
+    symbols
+        Integers passed beside the tensors, for operator symbols no shape gives.
+    origins
+        The operations of the model that were fused into this call.
+    layer
+        Index of the decoder layer, None outside layers.
+    donates
+        Pairs (read value, written value) whose storage the executor may share.
+    """
+
+    site: str
+    operator: str
+    arguments: tuple[str, ...]
+    symbols: tuple[tuple[str, Expression], ...] = ()
+    origins: tuple[Origin, ...] = ()
+    layer: int | None = None
+    donates: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """`result` is `source`'s storage under another shape. Costs nothing."""
+
+    source: str
+    result: str
+
+
+Step: TypeAlias = CallStep | ViewStep
+
+
+@dataclass(frozen=True)
+class StateBinding:
+    """A state tensor's value on entry and the value that replaces it after the run."""
+
+    state: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way into the plan: prefill, decode.
+
+    `inputs` and `outputs` are value names in the order of the model's signature, without state.
+    `values` and `storages` hold all of the entry's tensors, weights and state included.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    state: tuple[StateBinding, ...]
+    values: dict[str, Value]
+    storages: dict[str, Storage]
+    steps: tuple[Step, ...]
+
+    @property
+    def calls(self) -> tuple[CallStep, ...]:
+        """The call sites, in execution order."""
+        return tuple(step for step in self.steps if isinstance(step, CallStep))
+
+
+@dataclass(frozen=True)
+class Body:
+    """The unfused form of an operator: small operators over the same parameters, in order."""
+
+    operators: dict[str, Operator]
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A unique kernel function (the paper's F), identified by structural hash.
+
+    Attributes
+    ----------
+    name
+        Unique within the plan.
+    hash
+        Structural hash of the function, hexadecimal, stable across processes.
+    parameters
+        Tensors in calling order; roles tell read from written.
+    symbols
+        Integers passed beside the tensors.
+    function
+        The PrimFunc as TVM JSON (target-neutral, unscheduled); what the compiler takes.
+    script
+        The same as TVMScript, for people.
+    output_kinds
+        One per written parameter.
+    body
+        The unfused sub-plan; None where the operator is a single one already.
+    """
+
+    name: str
+    hash: str
+    parameters: tuple[Parameter, ...]
+    symbols: tuple[str, ...]
+    function: str
+    script: str
+    output_kinds: tuple[OutputKind, ...]
+    body: Body | None = None
+
+    @property
+    def read(self) -> tuple[Parameter, ...]:
+        """Parameters that are read."""
+        return tuple(p for p in self.parameters if p.role != "output")
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        """Parameters that are written."""
+        return tuple(p for p in self.parameters if p.role != "input")
+
+
+@dataclass(frozen=True)
+class TensorSpecification:
+    """Name, concrete shape and dtype of a weight or a state tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """The whole model: operators, entries, and the tensors the entries share."""
+
+    name: str
+    operators: dict[str, Operator]
+    entries: dict[str, Entry]
+    weights: dict[str, TensorSpecification]
+    state: dict[str, TensorSpecification]
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def sites_of(self, operator: str) -> tuple[CallStep, ...]:
+        """All call sites of an operator, over all entries."""
+        return tuple(
+            call
+            for entry in self.entries.values()
+            for call in entry.calls
+            if call.operator == operator
+        )

@@ -1,0 +1,130 @@
+"""The interface every platform implements: ``tapml_targets.<platform>.driver``.
+
+A platform folder holds ``driver.py`` with two functions::
+
+    def list_devices() -> list[DeviceDescription]: ...
+    def open_device(description: DeviceDescription) -> Driver: ...
+
+and ``codegen.py``, which only ``tapml.compiler`` imports. The generic code never asks which
+platform it talks to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.limits import Limits
+
+Buffer: TypeAlias = object
+LoadedKernel: TypeAlias = object
+
+
+@dataclass(frozen=True)
+class DeviceDescription:
+    """One device as its platform lists it.
+
+    Attributes
+    ----------
+    platform
+        Folder name of the platform: ``cpu``, ``opencl``.
+    index
+        Position in the platform's own list.
+    name
+        The device's name as its driver gives it.
+    vendor_platform
+        The implementation behind it, e.g. ``Portable Computing Language``.
+    device_type
+        ``gpu``, ``accelerator``, ``cpu`` or ``checker`` (a simulator never chosen by default).
+    driver_version
+        Version text of driver and platform.
+    limits
+        Bounds and features.
+    details
+        Whatever else the driver says, for people and for the fingerprint.
+    """
+
+    platform: str
+    index: int
+    name: str
+    vendor_platform: str
+    device_type: str
+    driver_version: str
+    limits: Limits
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BufferUse:
+    """A window on device memory handed to a kernel as a pointer."""
+
+    buffer: Buffer
+    byte_offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class TensorUse:
+    """A window on device memory handed to a kernel as a whole tensor."""
+
+    buffer: Buffer
+    byte_offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ScalarUse:
+    """An integer handed to a kernel as `dtype`."""
+
+    value: int
+    dtype: str
+
+
+KernelArgument: TypeAlias = BufferUse | TensorUse | ScalarUse
+
+
+class Driver(Protocol):
+    """One open device. All calls come from one thread; launches may be asynchronous."""
+
+    description: DeviceDescription
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Reserve at least `nbytes` (and at least one) bytes of device memory."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Give memory back, after the work that uses it."""
+
+    def write(self, buffer: Buffer, byte_offset: int, data: memoryview) -> None:
+        """Copy `data` to the device. `data` may be reused when this returns."""
+
+    def read(self, buffer: Buffer, byte_offset: int, nbytes: int) -> memoryview:
+        """Copy from the device, after all earlier launches."""
+
+    def fill(self, buffer: Buffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
+        """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length."""
+
+    def copy(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, nbytes: int
+    ) -> None:
+        """Copy on the device."""
+
+    def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
+        """Build a module; the result is keyed by kernel name. Raises CompileError with the log."""
+
+    def launch(
+        self,
+        kernel: LoadedKernel,
+        arguments: Sequence[KernelArgument],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+    ) -> None:
+        """Enqueue a kernel: `grid` blocks of `block` threads."""
+
+    def finish(self) -> None:
+        """Wait for everything enqueued; asynchronous errors are raised here."""
+
+    def close(self) -> None:
+        """Release the device."""

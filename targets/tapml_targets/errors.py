@@ -1,0 +1,98 @@
+"""The error tree: every error a user can meet, with the exit code the command line gives it.
+
+Raised where the fault is known; a message says what was expected, what came and what to do next.
+The tree lives in the lowest package so that a device without the toolkit raises the same classes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+EXIT_MISMATCH = 1
+EXIT_USAGE = 2
+EXIT_NO_DEVICE = 3
+EXIT_DEVICE_LOST = 4
+EXIT_INTERRUPTED = 130
+
+
+class TapmlError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
+
+
+class InputError(TapmlError):
+    """What the user gave cannot be used: a path, a name, a shape, a prompt."""
+
+
+class SetupError(TapmlError):
+    """The machine lacks something: a package, a tool, disk space, a free session."""
+
+
+class UnsupportedOperatorError(InputError):
+    """The model uses an operator that cannot be imported."""
+
+
+class CompileError(TapmlError):
+    """An operator could not be compiled for a target; the compiler's text is in the message."""
+
+
+class LimitExceededError(CompileError):
+    """A kernel needs more than the device has."""
+
+
+class MismatchError(TapmlError):
+    """A target's result differs from the reference beyond the policy."""
+
+    exit_code: ClassVar[int] = EXIT_MISMATCH
+
+
+class NoSuchDeviceError(TapmlError):
+    """The device asked for does not exist here."""
+
+    exit_code: ClassVar[int] = EXIT_NO_DEVICE
+
+
+class ProtocolError(TapmlError):
+    """A peer sent what the protocol does not allow."""
+
+
+class RemoteError(TapmlError):
+    """A command failed on the device.
+
+    Attributes
+    ----------
+    remote_traceback
+        The traceback on the device's side, as text.
+    command
+        The command that failed, as text.
+    driver_log
+        What the platform's compiler or driver printed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remote_traceback: str = "",
+        command: str = "",
+        driver_log: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.remote_traceback = remote_traceback
+        self.command = command
+        self.driver_log = driver_log
+
+
+class DeviceLostError(RemoteError):
+    """The server or the device behind it is gone."""
+
+    exit_code: ClassVar[int] = EXIT_DEVICE_LOST
+
+
+class DeviceRestartedError(DeviceLostError):
+    """The server is a new one: handles of the old epoch mean nothing to it."""
+
+
+class KernelTimeoutError(DeviceLostError):
+    """A kernel did not end before its deadline."""

@@ -1,0 +1,211 @@
+"""Library: what is uploaded to a device.
+
+Per kernel its source or binary; per operator its parameters, workspaces and launches; entries,
+each one operator or a sequence of operators with intermediates, so that a block or a whole plan is
+one call. Target-only: it needs neither the model nor the compiler. The wire form is msgpack and
+lives in :mod:`tapml_targets.library_format`; what a call means is in :mod:`tapml_targets.evaluator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tapml_targets.expression import Expression
+
+Role: TypeAlias = Literal["input", "output", "inout"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor an operator or an entry takes.
+
+    `shape` holds one expression per dimension; `role` says whether it is read, written or both.
+    """
+
+    name: str
+    shape: tuple[Expression, ...]
+    dtype: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Device memory that lives for one call of its operator."""
+
+    name: str
+    nbytes: Expression
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One device function.
+
+    Attributes
+    ----------
+    name
+        Its name in the Library.
+    symbol
+        Its name inside the module.
+    module
+        Index into ``Library.modules``.
+    threads_per_block
+        Product of the block extents it was compiled for; 0 where not fixed.
+    shared_memory_bytes
+        Statically allocated shared (local, workgroup) memory.
+    features
+        Device features it needs, e.g. ``("float16",)``.
+    """
+
+    name: str
+    symbol: str
+    module: int
+    threads_per_block: int = 0
+    shared_memory_bytes: int = 0
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BufferArgument:
+    """A kernel argument that is a pointer: a parameter's or workspace's memory."""
+
+    name: str
+    byte_offset: Expression = 0
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A kernel argument that is a whole tensor with shape and dtype (host-callable kernels)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A kernel argument that is an integer, passed as `dtype`."""
+
+    value: Expression
+    dtype: str
+
+
+Argument: TypeAlias = BufferArgument | TensorArgument | ScalarArgument
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run a kernel. `grid` counts blocks and `block` counts threads, as (x, y, z)."""
+
+    kernel: str
+    arguments: tuple[Argument, ...]
+    grid: tuple[Expression, Expression, Expression] = (1, 1, 1)
+    block: tuple[Expression, Expression, Expression] = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Run `body` with `symbol` going from `start` up to but not including `start + extent`."""
+
+    symbol: str
+    start: Expression
+    extent: Expression
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Run `then` where `condition` is not zero, else `otherwise`."""
+
+    condition: Expression
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bind:
+    """Give `symbol` a value for the statements that follow."""
+
+    symbol: str
+    value: Expression
+
+
+Statement: TypeAlias = Launch | Loop | Condition | Bind
+
+
+@dataclass(frozen=True)
+class OperatorProgram:
+    """How one operator runs: its tensors, its workspaces, its launches.
+
+    `symbols` are integers the caller passes because no parameter's shape gives them.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    statements: tuple[Statement, ...]
+    workspaces: tuple[Workspace, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EntryStorage:
+    """Device memory for the intermediates of an entry; lives for one call."""
+
+    name: str
+    nbytes: Expression
+
+
+@dataclass(frozen=True)
+class EntryValue:
+    """A tensor inside an entry: a window on a parameter or an intermediate storage."""
+
+    name: str
+    storage: str
+    byte_offset: Expression
+    shape: tuple[Expression, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class EntryCall:
+    """One step of an entry: an operator, the values it takes in parameter order, its symbols."""
+
+    operator: str
+    arguments: tuple[str, ...]
+    symbols: tuple[tuple[str, Expression], ...] = ()
+
+
+@dataclass(frozen=True)
+class EntryProgram:
+    """A sequence of operators over parameters and intermediates: one call on the device.
+
+    A parameter's memory is a storage under the parameter's own name.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    storages: tuple[EntryStorage, ...]
+    values: tuple[EntryValue, ...]
+    calls: tuple[EntryCall, ...]
+    symbols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CodeModule:
+    """Source text or binary for the platform's own compiler or loader.
+
+    `dialect` names what it is: ``opencl-c``, ``elf-shared-object``, ``wgsl``, ...
+    """
+
+    dialect: str
+    code: bytes
+
+
+@dataclass(frozen=True)
+class Library:
+    """Everything a device needs to run some operators."""
+
+    target: str
+    modules: tuple[CodeModule, ...]
+    kernels: dict[str, Kernel]
+    operators: dict[str, OperatorProgram]
+    entries: dict[str, EntryProgram] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,39 @@
+"""What a device can take: the bounds that a kernel is checked against before it is uploaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one device; 0 means that the platform states no bound.
+
+    Attributes
+    ----------
+    max_threads_per_block
+        Product of block extents.
+    max_block
+        Block extents per axis (x, y, z).
+    max_grid
+        Grid extents per axis (x, y, z).
+    max_shared_memory_bytes
+        Shared (local, workgroup) memory of one block.
+    max_buffer_bytes
+        Largest single allocation.
+    memory_bytes
+        Memory of the device.
+    max_arguments
+        Arguments (bindings) one kernel may take.
+    features
+        What kernels may use: ``float16``, ``float64``, ``subgroups``, ...
+    """
+
+    max_threads_per_block: int = 0
+    max_block: tuple[int, int, int] = (0, 0, 0)
+    max_grid: tuple[int, int, int] = (0, 0, 0)
+    max_shared_memory_bytes: int = 0
+    max_buffer_bytes: int = 0
+    memory_bytes: int = 0
+    max_arguments: int = 0
+    features: frozenset[str] = frozenset()
