@@ -1,0 +1,126 @@
+"""Prompts: what the user typed, or the default ones a model is exercised with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tapml.models.checkpoint import read_json
+from tapml.models.loaded import LoadedModel
+from tapml.models.resolve import zoo_folder
+from tapml_targets.errors import InputError
+
+# General English, for models whose training text is not at hand.
+GENERAL: Final = (
+    "The weather was clear that morning, so we",
+    "Water boils at a lower temperature on a mountain because",
+    "In the year 1903, two brothers",
+    "A good test fails when",
+    "She opened the letter and read:",
+    "There are three reasons for this. First,",
+)
+_SYNTHETIC_LENGTHS: Final = (7, 12, 19, 5, 31, 9)
+_TOKENS = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt: its tokens, and its text where there is one."""
+
+    token_ids: tuple[int, ...]
+    text: str | None = None
+
+
+def prompt_from_text(model: LoadedModel, text: str) -> Prompt:
+    """Tokenize a prompt.
+
+    Raises
+    ------
+    InputError
+        If the model has no tokenizer, the text gives no token, or it is longer than the context.
+    """
+    if model.tokenizer is None:
+        raise InputError(
+            f"{model.name} has no tokenizer, so it takes no text: give token ids "
+            '(--tokens "1 2 3"), or put its tokenizer.json into the folder'
+        )
+    return _checked(model, Prompt(model.tokenizer.encode(text), text))
+
+
+def prompt_from_tokens(model: LoadedModel, tokens: str | Sequence[int]) -> Prompt:
+    """Take token ids as a prompt, as numbers or as text (``"1 2 3"``, ``"1,2,3"``).
+
+    Raises
+    ------
+    InputError
+        If the text is no list of numbers, an id is not in the vocabulary, or the prompt is empty
+        or longer than the context.
+    """
+    if isinstance(tokens, str):
+        if not _TOKENS.fullmatch(tokens):
+            raise InputError(
+                f"tokens {tokens[:60]!r}: expected whole numbers with spaces or commas between, "
+                'like "1 2 3"'
+            )
+        tokens = [int(number) for number in re.findall(r"\d+", tokens)]
+    ids = tuple(int(token) for token in tokens)
+    text = None if model.tokenizer is None else model.tokenizer.decode(ids)
+    return _checked(model, Prompt(ids, text))
+
+
+def calibration_prompts(model: LoadedModel, count: int = 4) -> tuple[Prompt, ...]:
+    """The prompts a model is exercised with where the user gives none.
+
+    Beginnings of held-out paragraphs for a zoo model, general English for others, made-up tokens
+    (always the same) for a model without a tokenizer. Each leaves half of the context free.
+
+    Parameters
+    ----------
+    model
+        The model.
+    count
+        How many, at least 1.
+    """
+    if count < 1:
+        raise InputError(f"{count} prompts: expected at least 1")
+    room = model.context_length // 2
+    if model.tokenizer is None:
+        random = np.random.default_rng(0)
+        lengths = [min(_SYNTHETIC_LENGTHS[i % len(_SYNTHETIC_LENGTHS)], room) for i in range(count)]
+        return tuple(
+            Prompt(tuple(int(token) for token in random.integers(0, model.vocabulary, length)))
+            for length in lengths
+        )
+    texts = _texts(model)
+    chosen = [texts[index % len(texts)] for index in range(count)]
+    return tuple(Prompt(model.tokenizer.encode(text)[:room], text) for text in chosen)
+
+
+def _texts(model: LoadedModel) -> tuple[str, ...]:
+    """Held-out beginnings where the model comes from the zoo, else general English."""
+    if zoo_folder(model.name) != model.source:
+        return GENERAL
+    return tuple(str(text) for text in read_json(model.source / "prompts.json")["prompts"])
+
+
+def _checked(model: LoadedModel, prompt: Prompt) -> Prompt:
+    length = len(prompt.token_ids)
+    if length == 0:
+        raise InputError("the prompt has no token: give a prompt that is not empty")
+    if length > model.context_length:
+        longest = int(model.config.max_position_embeddings)
+        remedy = (
+            f"shorten it, or raise the context (--context, at most {longest})"
+            if longest > model.context_length
+            else "shorten it"
+        )
+        raise InputError(
+            f"the prompt has {length} tokens, but the context of {model.name} is "
+            f"{model.context_length}: {remedy}"
+        )
+    model.check_tokens(prompt.token_ids)
+    return prompt
