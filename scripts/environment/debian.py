@@ -1,0 +1,74 @@
+"""System packages the tests run on: the one list of them, and who may install them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+
+from scripts.environment.installer import say
+
+PACKAGES = {
+    "pocl-opencl-icd": "PoCL, the OpenCL driver the tests use beside Intel's",
+}
+
+
+def missing_packages(packages: Iterable[str] = PACKAGES) -> list[str]:
+    """Return those of `packages` that dpkg does not list as installed."""
+    return [name for name in packages if not _is_installed(name)]
+
+
+def install_missing(packages: Iterable[str] = PACKAGES) -> list[str]:
+    """Install what is missing where this user may, and say what stays missing and how to get it.
+
+    Returns
+    -------
+    The names of the packages that are still missing.
+    """
+    if shutil.which("dpkg-query") is None:
+        for name in packages:
+            say(
+                f"not checked, since this is no Debian system: {name} ({PACKAGES.get(name, '')}); "
+                "install your system's package of it"
+            )
+        return []
+    missing = missing_packages(packages)
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        say(f"installing Debian packages: {' '.join(missing)} ...")
+        # The package lists of a fresh machine are empty or stale: then they are fetched first.
+        if not _apt("install", "--yes", "--no-install-recommends", *missing):
+            _apt("update")
+            _apt("install", "--yes", "--no-install-recommends", *missing)
+        missing = missing_packages(missing)
+    for name in missing:
+        say(f"missing: {name} ({PACKAGES.get(name, '')}); sudo apt-get install {name}")
+    return missing
+
+
+def _is_installed(package: str) -> bool:
+    query = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return query.stdout == "installed"
+
+
+def _apt(*arguments: str) -> bool:
+    """Run apt-get without questions; on failure show the end of what it said."""
+    result = subprocess.run(
+        ["apt-get", "--quiet", *arguments],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+    )
+    if result.returncode != 0:
+        end = "\n".join(f"    {line}" for line in result.stdout.strip().splitlines()[-3:])
+        say(f"apt-get {arguments[0]} failed:\n{end}")
+    return result.returncode == 0
