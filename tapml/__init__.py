@@ -1,0 +1,82 @@
+"""tapml: moves a model to a new device, one operator at a time, and shows that it still works.
+
+Everything here is loaded on first use: the ``tapml`` command and a device server work on a base
+install, without a compiler or PyTorch.
+
+Examples
+--------
+>>> import tapml as tml
+>>> module = tml.Module(relax_module, entry="transformer_block")  # doctest: +SKIP
+>>> report = tml.validate(module, inputs, target=tml.opencl())  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tapml.api.device import Device, device
+    from tapml.api.functions import RemoteFunction, UploadedLibrary, compile, upload  # noqa: A004
+    from tapml.api.module import Module
+    from tapml.api.tensor import Tensor, allocate, tensor
+    from tapml.api.validate import ValidationReport, validate
+    from tapml.carve.record import carve
+    from tapml.offload.session import OffloadSession
+
+    def cpu(index: int | None = None) -> Device: ...
+    def opencl(index: int | None = None) -> Device: ...
+
+
+__all__ = [
+    "Device",
+    "Module",
+    "OffloadSession",
+    "RemoteFunction",
+    "Tensor",
+    "UploadedLibrary",
+    "ValidationReport",
+    "allocate",
+    "carve",
+    "compile",
+    "cpu",
+    "device",
+    "opencl",
+    "tensor",
+    "upload",
+    "validate",
+]
+
+_HOME = {
+    "Device": "tapml.api.device",
+    "device": "tapml.api.device",
+    "Module": "tapml.api.module",
+    "RemoteFunction": "tapml.api.functions",
+    "UploadedLibrary": "tapml.api.functions",
+    "compile": "tapml.api.functions",
+    "upload": "tapml.api.functions",
+    "Tensor": "tapml.api.tensor",
+    "allocate": "tapml.api.tensor",
+    "tensor": "tapml.api.tensor",
+    "ValidationReport": "tapml.api.validate",
+    "validate": "tapml.api.validate",
+    "carve": "tapml.carve.record",
+    "OffloadSession": "tapml.offload.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    from tapml_targets.platforms import platform_names
+
+    # Every platform folder is a device factory here: tapml.opencl(), tapml.cpu().
+    if name in platform_names():
+        return partial(import_module("tapml.api.device").open_platform, name)
+    known = ", ".join(platform_names())
+    raise AttributeError(f"module 'tapml' has no attribute {name!r}; platforms: {known}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

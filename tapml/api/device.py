@@ -1,0 +1,77 @@
+"""Devices: a name that opens a server process when it is first used and keeps it."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from dataclasses import dataclass, field
+
+from tapml_rpc.client import Session
+from tapml_rpc.local import open_local
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.platforms import check_platform
+
+
+@dataclass(eq=False)
+class Device:
+    """A local device, reached through a server process of its own.
+
+    Attributes
+    ----------
+    name
+        ``opencl`` for the best device of the platform, ``opencl:1`` for a certain one.
+
+    Raises
+    ------
+    InputError
+        If the platform is unknown.
+    NoSuchDeviceError
+        On first use, if the device does not exist here.
+    """
+
+    name: str
+    _session: Session | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        check_platform(self.platform)
+
+    @property
+    def platform(self) -> str:
+        """Folder name of the platform, e.g. ``opencl``."""
+        return self.name.partition(":")[0]
+
+    @property
+    def session(self) -> Session:
+        """The connection; opened on first use."""
+        with self._lock:
+            if self._session is None:
+                self._session = open_local(self.name)
+                atexit.register(self.close)
+            return self._session
+
+    @property
+    def description(self) -> DeviceDescription:
+        """What the device's own driver says about it."""
+        return self.session.device
+
+    def close(self) -> None:
+        """End the server process; the next use starts another."""
+        with self._lock:
+            session, self._session = self._session, None
+        atexit.unregister(self.close)
+        if session is not None:
+            session.close()
+
+
+_DEVICES: dict[str, Device] = {}
+
+
+def device(name: str) -> Device:
+    """The device called `name`; the same object, and so the same server, each time."""
+    return _DEVICES.setdefault(name, Device(name))
+
+
+def open_platform(platform: str, index: int | None = None) -> Device:
+    """Device `index` of a platform; the best-ranked one where no index is given."""
+    return device(platform if index is None else f"{platform}:{index}")

@@ -1,0 +1,1 @@
+"""The ``tapml`` command."""

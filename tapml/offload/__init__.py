@@ -1,0 +1,1 @@
+"""The migration session: Algorithm 1 of the paper, journaled step by step."""

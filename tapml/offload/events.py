@@ -1,0 +1,68 @@
+"""What a session tells whoever watches it: the terminal, a report, a test.
+
+A session calls one function with one event after another; it never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+OperatorState: TypeAlias = Literal[
+    "waiting", "compiling", "replaying", "model check", "moved", "kept", "failed"
+]
+
+
+@dataclass(frozen=True)
+class PhaseStarted:
+    """A phase begins. `total` counts its units of work; 0 where unknown."""
+
+    name: str
+    detail: str = ""
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class PhaseProgressed:
+    """`done` units of the current phase are done."""
+
+    name: str
+    done: int
+    total: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class PhaseEnded:
+    """A phase is over after `seconds`; `detail` sums it up."""
+
+    name: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class OperatorChanged:
+    """An operator is in a new state. `numbers` holds what is known about it, as JSON data."""
+
+    operator: str
+    state: OperatorState
+    done: int
+    total: int
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a person should know."""
+
+    text: str
+
+
+Event: TypeAlias = PhaseStarted | PhaseProgressed | PhaseEnded | OperatorChanged | Note
+Watcher: TypeAlias = Callable[[Event], None]
+
+
+def ignore(_event: Event) -> None:
+    """Watch nothing."""

@@ -1,0 +1,92 @@
+"""What a session was asked to do: fixed when it is created, read back when it is resumed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tapml_targets.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A session's settings.
+
+    Attributes
+    ----------
+    model
+        Zoo name, or absolute path of a Hugging Face folder.
+    target
+        Platform the model moves to.
+    device
+        Device of that platform, ``opencl:1``; empty for the best-ranked one.
+    dtype
+        ``auto``, ``float32`` or ``float16``.
+    context_length
+        Rows of the cache; 0 for the model's default.
+    prompts
+        Texts the tests are carved from; empty for the model's own.
+    tokens
+        The same as token ids, for a model without a tokenizer.
+    prompt_count
+        How many of the model's own prompts are used where none are given.
+    new_tokens
+        Decode steps per prompt: carved, and checked on the whole model.
+    budget_bytes
+        Most the suite may take on disk.
+    """
+
+    model: str
+    target: str
+    device: str = ""
+    dtype: str = "auto"
+    context_length: int = 0
+    prompts: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    prompt_count: int = 2
+    new_tokens: int = 6
+    budget_bytes: int = 4 << 30
+
+    def to_json(self) -> str:
+        """The settings as JSON text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read back what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        InputError
+            If the text is something else.
+        """
+        try:
+            data: dict[str, Any] = json.loads(text)
+            known = {field.name for field in fields(cls)}
+            for name in ("prompts", "tokens"):
+                data[name] = tuple(data[name])
+            if set(data) != known:
+                raise InputError(f"unexpected settings {sorted(set(data) ^ known)}")
+            return cls(**data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"the session's settings cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How one run goes about it; may differ from run to run of the same session.
+
+    Attributes
+    ----------
+    keep_going
+        Leave a failed operator on the source and go on with the next.
+    keep_on_source
+        Patterns (``fnmatch``) of operators that stay on the source; a legitimate end state.
+    workers
+        Compilers at the same time; 0 for one per core.
+    """
+
+    keep_going: bool = False
+    keep_on_source: tuple[str, ...] = ()
+    workers: int = 0
