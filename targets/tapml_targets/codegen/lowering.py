@@ -1,0 +1,128 @@
+"""TVM's own lowering, stopped for a look right after host and device code part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import dlight
+from tvm.tirx.build import split_host_device_mods
+
+from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.dtype import dtype
+from tapml_targets.errors import CompileError
+
+ENTRY_NAME = "main"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One operator after lowering.
+
+    Attributes
+    ----------
+    host
+        The host PrimFunc as ``tirx.SplitHostDevice`` left it: launches still in the open.
+    device
+        The device IRModule, ready for the code generator.
+    target
+        The code generation target.
+    """
+
+    host: Any
+    device: Any
+    target: Any
+
+
+@tvm.ir.instrument.pass_instrument
+class _HostCapture:
+    """Keeps the module as it is after ``tirx.SplitHostDevice``."""
+
+    def __init__(self) -> None:
+        self.module: Any = None
+
+    def run_after_pass(self, module: Any, info: Any) -> None:
+        """TVM's hook."""
+        if str(info.name).endswith("SplitHostDevice"):
+            self.module = module
+
+
+def load_function(source: OperatorSource) -> Any:
+    """The operator's PrimFunc, as a module's entry named by the operator.
+
+    Raises
+    ------
+    CompileError
+        If the text is no PrimFunc.
+    """
+    try:
+        function = tvm.ir.load_json(source.function)
+    except Exception as error:
+        raise CompileError(
+            f"operator {source.name!r}: its function is not TVM JSON of this version: {error}"
+        ) from error
+    if not isinstance(function, tirx.PrimFunc):
+        raise CompileError(
+            f"operator {source.name!r}: expected a PrimFunc, got {type(function).__name__}"
+        )
+    return function.with_attr("global_symbol", source.identifier)
+
+
+def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
+    """Give a PrimFunc its threads: the first of dlight's `rules` that applies.
+
+    Returns
+    -------
+    IRModule
+        With the scheduled function as its only one, named ``main``.
+    """
+    module = tvm.IRModule({ENTRY_NAME: function})
+    with target:
+        return dlight.ApplyDefaultSchedule(*rules)(module)
+
+
+def lower(module: Any, target: Any) -> Lowered:
+    """Lower a scheduled module for `target`, which carries its host.
+
+    Raises
+    ------
+    CompileError
+        If no device code came out: nothing was bound to threads.
+    """
+    capture = _HostCapture()
+    module = tirx.transform.BindTarget(target)(module)
+    with tvm.transform.PassContext(instruments=[capture]):
+        pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
+        lowered = pipeline(module)
+        _, device_modules = split_host_device_mods(lowered)
+        if len(device_modules) != 1 or capture.module is None:
+            raise CompileError(
+                f"expected device code for {target.kind.name}, lowering gave "
+                f"{len(device_modules)} device modules"
+            )
+        ((device_target, device_module),) = device_modules.items()
+        device = finalize_device()(device_module)
+    return Lowered(capture.module[ENTRY_NAME], device, device_target)
+
+
+def shared_memory_bytes(device: Any) -> dict[str, int]:
+    """Shared memory that each device function reserves, by function name."""
+    sizes: dict[str, int] = {}
+    for variable, function in device.functions.items():
+        total = 0
+
+        def add(allocation: Any) -> None:
+            nonlocal total
+            buffer = allocation.buffer
+            if buffer.scope().startswith("shared"):
+                elements = math.prod(int(extent) for extent in buffer.shape)
+                total += dtype(str(buffer.dtype)).nbytes(elements)
+
+        tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, add))
+        sizes[variable.name_hint] = total
+    return sizes

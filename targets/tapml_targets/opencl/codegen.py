@@ -1,0 +1,143 @@
+"""PrimFunc to OpenCL C: dlight's schedules, TVM's lowering, TVM's source text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import dlight
+
+from tapml_targets.codegen import lowering
+from tapml_targets.codegen.host_program import read_host_function
+from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.errors import CompileError
+from tapml_targets.expression import Expression, product
+from tapml_targets.library import CodeModule, Kernel, Library, launches
+from tapml_targets.limits import Limits
+from tapml_targets.target import Target
+
+DIALECT: Final = "opencl-c"
+
+# TVM's schedules for OpenCL are made for 256 threads and 16 KiB; a device with more gains little.
+_THREADS: Final = 256
+_SHARED_BYTES: Final = 16384
+_FEATURES: Final = (
+    ("float16", re.compile(r"\bhalf\d*\b"), "cl_khr_fp16"),
+    ("float64", re.compile(r"\bdouble\d*\b"), "cl_khr_fp64"),
+)
+
+
+def code_version() -> str:
+    """Versions that the generated code depends on, for cache keys."""
+    return f"tvm {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}"
+
+
+def generate(source: OperatorSource, target: Target) -> Library:
+    """Compile one operator.
+
+    Parameters
+    ----------
+    source
+        The operator, unscheduled.
+    target
+        Limits that the schedule keeps to, and the options ``schedule_kind`` (a TVM target kind to
+        schedule for, default ``opencl``) and ``max_num_threads``.
+
+    Returns
+    -------
+    Library
+        One module in the dialect ``opencl-c``, its kernels, and one operator.
+
+    Raises
+    ------
+    CompileError
+        If TVM refuses the operator, or its host half cannot be a launch plan.
+    """
+    options = dict(target.options)
+    function = lowering.load_function(source)
+    scheduling = _tvm_target(options.get("schedule_kind", "opencl"), target.limits, options)
+    generation = _tvm_target("opencl", target.limits, options)
+    library = _build(source, function, scheduling, generation, _rules(general=True))
+    if _exceeds(library, target.limits):
+        # dlight's GeneralReduction has its thread count written in; the fallback rule asks.
+        library = _build(source, function, scheduling, generation, _rules(general=False))
+    return library
+
+
+def _rules(*, general: bool) -> Sequence[Any]:
+    gpu = dlight.gpu
+    first = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction())
+    return (*first, gpu.GeneralReduction(), gpu.Fallback()) if general else (gpu.Fallback(),)
+
+
+def _tvm_target(kind: str, limits: Limits, options: dict[str, str]) -> Any:
+    threads = int(options.get("max_num_threads", _THREADS))
+    if limits.max_threads_per_block:
+        threads = min(threads, limits.max_threads_per_block)
+    shared = min(limits.max_shared_memory_bytes or _SHARED_BYTES, _SHARED_BYTES)
+    attributes: dict[str, object] = {"kind": kind, "max_num_threads": threads}
+    if kind == "opencl":
+        attributes |= {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
+    return tvm.target.Target(attributes).with_host(tvm.target.Target("llvm"))
+
+
+def _build(
+    source: OperatorSource, function: Any, scheduling: Any, generation: Any, rules: Sequence[Any]
+) -> Library:
+    lowered = lowering.lower(lowering.schedule(function, scheduling, rules), generation)
+    program = read_host_function(lowered.host, source)
+    text = _source_text(lowered)
+    features = tuple(name for name, pattern, _ in _FEATURES if pattern.search(text))
+    shared = lowering.shared_memory_bytes(lowered.device)
+    kernels = {
+        launch.kernel: Kernel(
+            name=launch.kernel,
+            symbol=launch.kernel,
+            module=0,
+            threads_per_block=_threads(launch.block),
+            shared_memory_bytes=shared.get(launch.kernel, 0),
+            # A module is built whole, so each of its kernels needs what any of them uses.
+            features=features,
+        )
+        for launch in launches(program.statements)
+    }
+    return Library(
+        target="opencl",
+        modules=(CodeModule(DIALECT, text.encode()),),
+        kernels=kernels,
+        operators={source.name: program},
+        metadata={"compiler": code_version()},
+    )
+
+
+def _threads(block: tuple[Expression, Expression, Expression]) -> int:
+    threads = product(block)
+    return threads if isinstance(threads, int) else 0
+
+
+def _source_text(lowered: lowering.Lowered) -> str:
+    try:
+        build = tvm.get_global_func("target.build.opencl")
+        text = str(build(lowered.device, lowered.target).inspect_source("cl"))
+    except Exception as error:
+        raise CompileError(f"TVM could not print OpenCL C: {error}") from error
+    pragmas = [
+        f"#pragma OPENCL EXTENSION {extension} : enable\n"
+        for _, pattern, extension in _FEATURES
+        if pattern.search(text) and extension not in text
+    ]
+    return "".join(pragmas) + text
+
+
+def _exceeds(library: Library, limits: Limits) -> bool:
+    bounds = (limits.max_threads_per_block, limits.max_shared_memory_bytes)
+    return any(
+        need > bound > 0
+        for kernel in library.kernels.values()
+        for need, bound in zip(
+            (kernel.threads_per_block, kernel.shared_memory_bytes), bounds, strict=True
+        )
+    )
