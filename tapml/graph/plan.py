@@ -111,11 +111,22 @@ class StateBinding:
 
 
 @dataclass(frozen=True)
+class SymbolBounds:
+    """What a shape symbol may be, both ends included; `upper` None where there is no bound."""
+
+    symbol: str
+    lower: int
+    upper: int | None
+
+
+@dataclass(frozen=True)
 class Entry:
     """One way into the plan: prefill, decode.
 
     `inputs` and `outputs` are value names in the order of the model's signature, without state.
     `values` and `storages` hold all of the entry's tensors, weights and state included.
+    A value that is the result of an FX node has the node's name, which is an identifier; names of
+    values made on the way to it hold a dot (``embedding.1``), so the two cannot meet.
     """
 
     name: str
@@ -126,6 +137,7 @@ class Entry:
     values: dict[str, Value]
     storages: dict[str, Storage]
     steps: tuple[Step, ...]
+    bounds: tuple[SymbolBounds, ...] = ()
 
     @property
     def calls(self) -> tuple[CallStep, ...]:
@@ -163,6 +175,11 @@ class Operator:
         One per written parameter.
     body
         The unfused sub-plan; None where the operator is a single one already.
+    variants
+        Other functions for the same parameters in the same order, by kind of platform (``gpu``).
+        Sort and scan need them: what TVM writes for a CPU (a serial loop, a packed call) cannot be
+        scheduled for a GPU and the other way round. Parameter names and the spelling of shapes may
+        differ from `function`; the order, the dtypes and the elements do not.
     """
 
     name: str
@@ -173,6 +190,11 @@ class Operator:
     script: str
     output_kinds: tuple[OutputKind, ...]
     body: Body | None = None
+    variants: dict[str, str] = field(default_factory=dict)
+
+    def function_for(self, kind: str) -> str:
+        """The function to compile for platforms of a kind, ``cpu`` or ``gpu``, as TVM JSON."""
+        return self.variants.get(kind, self.function)
 
     @property
     def read(self) -> tuple[Parameter, ...]:
