@@ -11,7 +11,7 @@ platform it talks to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -94,6 +94,9 @@ class Driver(Protocol):
     def allocate(self, nbytes: int) -> Buffer:
         """Reserve at least `nbytes` (and at least one) bytes of device memory."""
 
+    def nbytes(self, buffer: Buffer) -> int:
+        """Bytes that may be used of `buffer`."""
+
     def free(self, buffer: Buffer) -> None:
         """Give memory back, after the work that uses it."""
 
@@ -122,6 +125,12 @@ class Driver(Protocol):
         block: tuple[int, int, int],
     ) -> None:
         """Enqueue a kernel: `grid` blocks of `block` threads."""
+
+    def begin_timing(self) -> None:
+        """Measure the launches that follow, until :meth:`end_timing`."""
+
+    def end_timing(self) -> Callable[[], int]:
+        """Stop measuring; the result, called after :meth:`finish`, gives nanoseconds of kernels."""
 
     def finish(self) -> None:
         """Wait for everything enqueued; asynchronous errors are raised here."""

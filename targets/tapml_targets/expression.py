@@ -6,6 +6,7 @@ rather than classes: it is what msgpack carries and what the evaluator in TypeSc
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +38,7 @@ _OPERATIONS: Final[dict[str, tuple[int, Callable[..., int]]]] = {
     "or": (2, lambda a, b: int(bool(a) or bool(b))),
     "not": (1, lambda a: int(not a)),
     "select": (3, lambda c, a, b: a if c else b),
+    "ceil_log2": (1, lambda a: max(a - 1, 0).bit_length()),
 }
 OPERATIONS: Final = frozenset(_OPERATIONS)
 
@@ -138,6 +140,10 @@ def from_wire(data: object, depth: int = 0) -> Expression:
         return data
     if isinstance(data, list | tuple) and data and depth < MAX_DEPTH:
         operation, *operands = data
-        if operation in OPERATIONS and len(operands) == _OPERATIONS[operation][0]:
+        if (
+            isinstance(operation, str)
+            and operation in OPERATIONS
+            and len(operands) == _OPERATIONS[operation][0]
+        ):
             return (operation, *(from_wire(operand, depth + 1) for operand in operands))
-    raise ProtocolError(f"not an expression: {str(data)[:80]}")
+    raise ProtocolError(f"not an expression: {reprlib.repr(data)[:80]}")

@@ -1,0 +1,364 @@
+"""Runs a Library on a driver: what calling an operator or an entry means on a device.
+
+The first call with new shapes plans and checks (:mod:`tapml_targets.call_plan`); the plan is kept,
+so that a later call with the same shapes only binds memory, and one with the same memory only
+launches. Workspaces are kept between calls and shared by all calls: launches run in order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, TypeAlias
+
+from tapml_targets.call_plan import (
+    BufferSlot,
+    CallPlan,
+    PlannedLaunch,
+    TensorShape,
+    TensorSlot,
+    WorkspaceSlot,
+    plan_call,
+)
+from tapml_targets.driver import (
+    Buffer,
+    BufferUse,
+    Driver,
+    KernelArgument,
+    LoadedKernel,
+    TensorUse,
+)
+from tapml_targets.dtype import dtype
+from tapml_targets.errors import CompileError, InputError, LimitExceededError
+from tapml_targets.library import Kernel, Library
+from tapml_targets.library_check import check_library
+
+MAX_PLANNED_LAUNCHES: Final = 1 << 18
+MAX_KEPT_WORKSPACE_BYTES: Final = 256 << 20
+GUARD_PATTERN: Final = bytes.fromhex("c3a55a3c96690ff0")
+
+_BoundLaunch: TypeAlias = tuple[
+    LoadedKernel, tuple[KernelArgument, ...], tuple[int, int, int], tuple[int, int, int]
+]
+_Place: TypeAlias = tuple[Buffer, int]
+
+
+@dataclass(frozen=True)
+class CallReport:
+    """What one call did.
+
+    Attributes
+    ----------
+    launches
+        Kernels launched.
+    damaged_guards
+        Workspaces around which a kernel wrote; filled where ``workspace_poison`` was given.
+    kernel_nanoseconds
+        For a call with ``timed=True``: gives the time in kernels once the driver has finished.
+    """
+
+    launches: int
+    damaged_guards: tuple[str, ...] = ()
+    kernel_nanoseconds: Callable[[], int] | None = None
+
+
+class _PreparedCall:
+    """A plan with its kernels, and the launches as they were bound last."""
+
+    def __init__(self, plan: CallPlan) -> None:
+        self.plan = plan
+        self.bound: tuple[_BoundLaunch, ...] = ()
+        self.buffers: tuple[Buffer, ...] = ()
+        self.byte_offsets: tuple[int, ...] = ()
+        self.generation = -1
+
+
+class LoadedLibrary:
+    """A Library whose kernels are built on a device.
+
+    Parameters
+    ----------
+    driver
+        The open device. It outlives this object.
+    library
+        What to load; checked first.
+    guard_bytes
+        Size of the guard bands on either side of each workspace of a poisoned call.
+
+    Raises
+    ------
+    CompileError
+        If a module does not build, with the compiler's log.
+    ProtocolError
+        If the Library is inconsistent.
+    """
+
+    def __init__(self, driver: Driver, library: Library, *, guard_bytes: int = 4096) -> None:
+        check_library(library)
+        if guard_bytes <= 0 or guard_bytes % 4096:
+            # Guards move a window's start: it must stay aligned for every device.
+            raise InputError(f"guard_bytes must be a multiple of 4096, got {guard_bytes}")
+        self.driver = driver
+        self.library = library
+        self.guard_bytes = guard_bytes
+        self._kernels = _load_kernels(driver, library)
+        self._prepared: OrderedDict[object, _PreparedCall] = OrderedDict()
+        self._planned_launches = 0
+        self._workspaces: dict[int, tuple[Buffer, int]] = {}
+        self._generation = 0
+
+    def __enter__(self) -> LoadedLibrary:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def call(
+        self,
+        name: str,
+        tensors: Sequence[TensorUse],
+        symbols: Mapping[str, int] | None = None,
+        *,
+        workspace_poison: bytes | None = None,
+        timed: bool = False,
+    ) -> CallReport:
+        """Run an operator or an entry. Launches may still be running when this returns.
+
+        Parameters
+        ----------
+        name
+            An entry's or an operator's name.
+        tensors
+            One per parameter, in order; what is written is written in place.
+        symbols
+            The integers no shape gives.
+        workspace_poison
+            Bytes to fill every workspace and intermediate with before the call, repeated. Guard
+            bands around them are checked afterwards, which waits for the call to end.
+        timed
+            Measure the time in kernels.
+
+        Raises
+        ------
+        InputError
+            If the tensors or symbols do not fit the parameters or the buffers behind them.
+        LimitExceededError
+            If a launch needs more threads than the device allows.
+        """
+        prepared = self._prepare(name, tensors, symbols or {})
+        if workspace_poison is not None:
+            return self._call_poisoned(name, prepared.plan, tensors, workspace_poison, timed)
+        bound = prepared.bound
+        if not (
+            prepared.generation == self._generation
+            and all(
+                tensor.buffer is buffer and tensor.byte_offset == byte_offset
+                for tensor, buffer, byte_offset in zip(
+                    tensors, prepared.buffers, prepared.byte_offsets, strict=True
+                )
+            )
+        ):
+            bound = self._bind(name, prepared, tensors)
+        return self._launch(bound, timed)
+
+    def close(self) -> None:
+        """Free workspaces and forget the kernels."""
+        for buffer, _ in self._workspaces.values():
+            self.driver.free(buffer)
+        self._workspaces.clear()
+        self._prepared.clear()
+        self._kernels.clear()
+
+    def _prepare(
+        self, name: str, tensors: Sequence[TensorUse], symbols: Mapping[str, int]
+    ) -> _PreparedCall:
+        key = (
+            name,
+            tuple([(tensor.shape, tensor.dtype) for tensor in tensors]),
+            tuple(sorted(symbols.items())) if symbols else (),
+        )
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            shapes = [TensorShape(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+            plan = plan_call(self.library, name, shapes, symbols)
+            for launch in plan.launches:
+                self._check_limits(launch)
+            prepared = self._prepared[key] = _PreparedCall(plan)
+            self._planned_launches += len(plan.launches) + 1
+            while self._planned_launches > MAX_PLANNED_LAUNCHES and len(self._prepared) > 1:
+                _, dropped = self._prepared.popitem(last=False)
+                self._planned_launches -= len(dropped.plan.launches) + 1
+        elif len(self._prepared) > 1:
+            self._prepared.move_to_end(key)
+        return prepared
+
+    def _check_limits(self, launch: PlannedLaunch) -> None:
+        limits = self.driver.description.limits
+        x, y, z = launch.block
+        most = limits.max_threads_per_block
+        if most and x * y * z > most:
+            raise LimitExceededError(
+                f"kernel {launch.kernel!r} needs {x * y * z} threads per block, "
+                f"{self.driver.description.name} allows {most}"
+            )
+        for what, extents, bounds in (
+            ("block", launch.block, limits.max_block),
+            ("grid", launch.grid, limits.max_grid),
+        ):
+            if any(bound and extent > bound for extent, bound in zip(extents, bounds, strict=True)):
+                raise LimitExceededError(
+                    f"kernel {launch.kernel!r} needs a {what} of {extents}, "
+                    f"{self.driver.description.name} allows {bounds}"
+                )
+
+    def _check_windows(
+        self, name: str, plan: CallPlan, tensors: Sequence[TensorUse]
+    ) -> list[_Place]:
+        places = []
+        for index, (tensor, shape) in enumerate(zip(tensors, plan.tensors, strict=True)):
+            have = self.driver.nbytes(tensor.buffer)
+            offset, need = tensor.byte_offset, shape.nbytes
+            itemsize = dtype(shape.dtype).itemsize
+            if not 0 <= offset <= offset + need <= have or offset % itemsize:
+                program = self.library.operators.get(name) or self.library.entries[name]
+                raise InputError(
+                    f"{name}: parameter {program.parameters[index].name!r}: a tensor of {need} "
+                    f"bytes at byte {offset} must lie within its buffer of {have} bytes and start "
+                    f"at a multiple of {itemsize}"
+                )
+            places.append((tensor.buffer, offset))
+        return places
+
+    def _bind(
+        self, name: str, prepared: _PreparedCall, tensors: Sequence[TensorUse]
+    ) -> tuple[_BoundLaunch, ...]:
+        plan = prepared.plan
+        places = self._check_windows(name, plan, tensors)
+        places += self._place_workspaces(plan.workspaces)
+        prepared.bound = self._bound_launches(plan, places)
+        prepared.buffers = tuple([tensor.buffer for tensor in tensors])
+        prepared.byte_offsets = tuple([tensor.byte_offset for tensor in tensors])
+        prepared.generation = self._generation
+        return prepared.bound
+
+    def _bound_launches(
+        self, plan: CallPlan, places: Sequence[_Place]
+    ) -> tuple[_BoundLaunch, ...]:
+        kernels = self._kernels
+        bound: list[_BoundLaunch] = []
+        for launch in plan.launches:
+            arguments: list[KernelArgument] = []
+            for argument in launch.arguments:
+                if isinstance(argument, BufferSlot):
+                    buffer, base = places[argument.slot]
+                    arguments.append(
+                        BufferUse(buffer, base + argument.byte_offset, argument.nbytes)
+                    )
+                elif isinstance(argument, TensorSlot):
+                    buffer, base = places[argument.slot]
+                    arguments.append(
+                        TensorUse(
+                            buffer, base + argument.byte_offset, argument.shape, argument.dtype
+                        )
+                    )
+                else:
+                    arguments.append(argument)
+            bound.append((kernels[launch.kernel], tuple(arguments), launch.grid, launch.block))
+        return tuple(bound)
+
+    def _place_workspaces(self, workspaces: Sequence[WorkspaceSlot]) -> list[_Place]:
+        needed: dict[int, int] = {}
+        for workspace in workspaces:
+            needed[workspace.shared] = max(needed.get(workspace.shared, 0), workspace.nbytes)
+        grown = {
+            shared: nbytes
+            for shared, nbytes in needed.items()
+            if shared not in self._workspaces or self._workspaces[shared][1] < nbytes
+        }
+        if grown:
+            self._generation += 1
+            kept = sum(size for shared, (_, size) in self._workspaces.items() if shared in needed)
+            drop_others = kept + sum(grown.values()) > MAX_KEPT_WORKSPACE_BYTES
+            for shared in list(self._workspaces):
+                if shared in grown or (drop_others and shared not in needed):
+                    self.driver.free(self._workspaces.pop(shared)[0])
+            for shared, nbytes in grown.items():
+                self._workspaces[shared] = (self.driver.allocate(nbytes), nbytes)
+        return [(self._workspaces[workspace.shared][0], 0) for workspace in workspaces]
+
+    def _launch(self, bound: Sequence[_BoundLaunch], timed: bool) -> CallReport:
+        launch = self.driver.launch
+        if timed:
+            self.driver.begin_timing()
+            try:
+                for kernel, arguments, grid, block in bound:
+                    launch(kernel, arguments, grid, block)
+            finally:
+                elapsed = self.driver.end_timing()
+            return CallReport(len(bound), kernel_nanoseconds=elapsed)
+        for kernel, arguments, grid, block in bound:
+            launch(kernel, arguments, grid, block)
+        return CallReport(len(bound))
+
+    def _call_poisoned(
+        self, name: str, plan: CallPlan, tensors: Sequence[TensorUse], poison: bytes, timed: bool
+    ) -> CallReport:
+        """Run with memory of its own for every workspace, poisoned, between two guard bands."""
+        if not poison:
+            raise InputError("workspace_poison must hold at least one byte")
+        driver, guard = self.driver, self.guard_bytes
+        places = self._check_windows(name, plan, tensors)
+        buffers = []
+        try:
+            for workspace in plan.workspaces:
+                buffers.append(buffer := driver.allocate(workspace.nbytes + 2 * guard))
+                driver.fill(buffer, 0, workspace.nbytes + 2 * guard, GUARD_PATTERN)
+                driver.fill(buffer, guard, workspace.nbytes, poison)
+                places.append((buffer, guard))
+            report = self._launch(self._bound_launches(plan, places), timed)
+            driver.finish()
+            damaged = tuple(
+                workspace.name
+                for workspace, buffer in zip(plan.workspaces, buffers, strict=True)
+                if not self._guards_intact(buffer, workspace.nbytes)
+            )
+        finally:
+            for buffer in buffers:
+                driver.free(buffer)
+        return replace(report, damaged_guards=damaged)
+
+    def _guards_intact(self, buffer: Buffer, nbytes: int) -> bool:
+        guard = self.guard_bytes
+        end = guard + nbytes
+        pattern = GUARD_PATTERN * (guard // len(GUARD_PATTERN) + 2)
+        phase = end % len(GUARD_PATTERN)
+        front = self.driver.read(buffer, 0, guard)
+        rear = self.driver.read(buffer, end, guard)
+        return front == pattern[:guard] and rear == pattern[phase : phase + guard]
+
+
+def _load_kernels(driver: Driver, library: Library) -> dict[str, LoadedKernel]:
+    by_module: dict[int, list[Kernel]] = {}
+    features = driver.description.limits.features
+    for kernel in library.kernels.values():
+        missing = [feature for feature in kernel.features if feature not in features]
+        if missing:
+            raise LimitExceededError(
+                f"kernel {kernel.name!r} needs {', '.join(missing)}, which "
+                f"{driver.description.name} does not have"
+            )
+        by_module.setdefault(kernel.module, []).append(kernel)
+    loaded: dict[str, LoadedKernel] = {}
+    for index, kernels in by_module.items():
+        loaded.update(driver.load(library.modules[index], kernels))
+        for kernel in kernels:
+            if kernel.name not in loaded:
+                raise CompileError(f"module {index} built without the kernel {kernel.symbol!r}")
+    return loaded
