@@ -8,6 +8,7 @@ lives in :mod:`tapml_targets.library_format`; what a call means is in :mod:`tapm
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -129,6 +130,17 @@ class Bind:
 
 
 Statement: TypeAlias = Launch | Loop | Condition | Bind
+
+
+def launches(statements: Sequence[Statement]) -> Iterator[Launch]:
+    """Every launch inside `statements`, in source order."""
+    for statement in statements:
+        if isinstance(statement, Launch):
+            yield statement
+        elif isinstance(statement, Loop):
+            yield from launches(statement.body)
+        elif isinstance(statement, Condition):
+            yield from launches((*statement.then, *statement.otherwise))
 
 
 @dataclass(frozen=True)
