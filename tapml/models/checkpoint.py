@@ -238,11 +238,16 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
             raise InputError(
                 f"{path} has {key} = {value!r}: expected a whole number from 1 to {largest}"
             )
+    heads = config["num_attention_heads"]
+    groups = config.get("num_key_value_heads") or heads
+    if not isinstance(groups, int) or groups < 1 or heads % groups:
+        raise InputError(
+            f"{path} has num_key_value_heads = {groups!r}: expected a divisor of "
+            f"num_attention_heads = {heads}"
+        )
 
 
-def _check_tensors(
-    config: dict[str, Any], tensors: dict[str, StoredTensor], folder: Path
-) -> None:
+def _check_tensors(config: dict[str, Any], tensors: dict[str, StoredTensor], folder: Path) -> None:
     name = "model.embed_tokens.weight"
     expected = (config["vocab_size"], config["hidden_size"])
     if name not in tensors:

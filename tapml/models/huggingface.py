@@ -93,11 +93,9 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
 
     folder = checkpoint.folder
     try:
-        config = AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_rope(config, folder)
-        with _no_progress_bar():
+        with _quiet_transformers():
             module, found = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
@@ -106,6 +104,8 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
+                # Reported below, by name, rather than raised without one.
+                ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
     except InputError:
@@ -121,7 +121,7 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
         ("mismatched_keys", "config.json and the weights belong to different models"),
         ("unexpected_keys", "the model would be computed without them; check config.json"),
     ):
-        keys = sorted(str(key) for key in found[kind])
+        keys = sorted(key if isinstance(key, str) else str(key[0]) for key in found[kind])
         if keys:
             raise InputError(
                 f"{folder}: {kind.removesuffix('_keys')} weights ({len(keys)}, first {keys[0]}): "
@@ -132,14 +132,18 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bar and no load report: what it would say is in the error."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 
@@ -189,9 +193,7 @@ def _check_finite(module: nn.Module, folder: Path, dtype: str) -> None:
                 if dtype == "float16"
                 else "the checkpoint is damaged; fetch it again"
             )
-            raise InputError(
-                f"{name} of {folder.name} is not finite as {dtype}: {remedy}"
-            )
+            raise InputError(f"{name} of {folder.name} is not finite as {dtype}: {remedy}")
 
 
 def _end_tokens(module: Any) -> frozenset[int]:

@@ -110,9 +110,7 @@ class LoadedModel:
                 "prefill takes two tokens or more, got one: a single token goes through decode"
             )
         self.check_tokens(token_ids)
-        return entry_inputs(
-            token_ids, start, context_length=self.context_length, dtype=self.dtype
-        )
+        return entry_inputs(token_ids, start, context_length=self.context_length, dtype=self.dtype)
 
     def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
         """Inputs of ``decode`` in its order, without state.

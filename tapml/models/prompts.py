@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from tapml.models.checkpoint import read_json
 from tapml.models.loaded import LoadedModel
 from tapml.models.resolve import zoo_folder
 from tapml_targets.errors import InputError
@@ -24,6 +23,8 @@ GENERAL: Final = (
     "There are three reasons for this. First,",
 )
 _SYNTHETIC_LENGTHS: Final = (7, 12, 19, 5, 31, 9)
+_PROMPT_WORDS: Final = 8
+_VALIDATION_TEXT: Final = "validation.txt"
 _TOKENS = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
 
 
@@ -100,11 +101,18 @@ def calibration_prompts(model: LoadedModel, count: int = 4) -> tuple[Prompt, ...
     return tuple(Prompt(model.tokenizer.encode(text)[:room], text) for text in chosen)
 
 
+def beginnings(paragraphs: Iterable[str]) -> tuple[str, ...]:
+    """First words of the paragraphs that start with a capital letter, each once."""
+    starts = (" ".join(text.split()[:_PROMPT_WORDS]) for text in paragraphs if text[:1].isupper())
+    return tuple(dict.fromkeys(starts))
+
+
 def _texts(model: LoadedModel) -> tuple[str, ...]:
     """Held-out beginnings where the model comes from the zoo, else general English."""
     if zoo_folder(model.name) != model.source:
         return GENERAL
-    return tuple(str(text) for text in read_json(model.source / "prompts.json")["prompts"])
+    held_out = (model.source / _VALIDATION_TEXT).read_text(encoding="utf-8")
+    return beginnings(held_out.splitlines())
 
 
 def _checked(model: LoadedModel, prompt: Prompt) -> Prompt:
