@@ -17,6 +17,10 @@ NETWORK_FAULTS = re.compile(
     r"Failed to establish a new connection|[Nn]ame or service not known|[Nn]ame resolution"
     r"|Network is unreachable|Connection refused|Read timed out|ConnectTimeout|ProxyError"
 )
+# The second form is what pip says of a pinned package that the index lacks for this machine.
+MISSING_BUILD = re.compile(
+    r"(?:No matching distribution found for|The user requested \(constraint\)) (\S+)"
+)
 
 
 class SetupError(Exception):
@@ -144,7 +148,7 @@ def remedy(output: str) -> str:
             "The package index cannot be reached: check the network, or name a proxy in "
             "https_proxy or a mirror with `pip config set global.index-url URL`, and run again."
         )
-    if missing := re.search(r"No matching distribution found for (\S+)", output):
+    if missing := MISSING_BUILD.search(output):
         version = ".".join(map(str, sys.version_info[:2]))
         return (
             f"There is no build of {missing[1]} for Python {version} on this machine: Python "

@@ -23,12 +23,13 @@ def is_writable(folder: Path) -> bool:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the set-up may replace `folder`: it made it, or there is nothing in it."""
-    return (
-        (folder / RECORD_NAME).is_file()
-        or not folder.exists()
-        or (folder.is_dir() and not any(folder.iterdir()))
-    )
+    """Whether the set-up may replace `folder`: it made it, or there is nothing in it.
+
+    The record's temporary file counts as nothing: another set-up may be writing it right now.
+    """
+    if not folder.exists() or (folder / RECORD_NAME).is_file():
+        return True
+    return folder.is_dir() and all(entry.name.startswith(RECORD_NAME) for entry in folder.iterdir())
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

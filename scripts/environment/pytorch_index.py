@@ -9,6 +9,9 @@ from __future__ import annotations
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
+
+from scripts.environment.installer import Pip, SetupError, say
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PATIENCE_SECONDS = 3.0
@@ -39,3 +42,23 @@ def answers(index: str = CPU_INDEX, patience: float = PATIENCE_SECONDS) -> bool:
     thread.start()
     thread.join(patience)
     return answered.is_set()
+
+
+def install_cpu_build(pip: Pip, root: Path, index: str = CPU_INDEX) -> bool:
+    """Install PyTorch's CPU build, of the version in the constraints; False if it cannot be had."""
+    if not answers(index):
+        say("PyTorch's index of CPU builds cannot be reached: the default index is used instead")
+        return False
+    try:
+        pip.install(
+            "installing PyTorch's CPU build (about 200 MB, once)",
+            [
+                *("--no-deps", "--retries", "0", "--timeout", "15"),
+                *("--constraint", str(root / "constraints.txt")),
+                *("--index-url", index, "torch"),
+            ],
+        )
+    except SetupError as error:
+        say(f"{error}\nThe default index is used instead.")
+        return False
+    return True

@@ -32,8 +32,8 @@ SECONDS_VARIABLE = "TAPML_SETUP_SECONDS"
 # Unpacked, with what pip needs meanwhile.
 NEEDED_MB = {"host": 2500, "opencl-cpu": 1200, "test": 200}
 WHAT = {
-    "host": "the compiler, PyTorch and transformers (about 450 MB, once)",
-    "opencl-cpu": "Intel's OpenCL runtime for the CPU (about 250 MB, once)",
+    "host": "the compiler and transformers (about 150 MB, once)",
+    "opencl-cpu": "Intel's OpenCL runtime for the CPU (about 280 MB, once)",
     "test": "the test tools (about 30 MB, once)",
 }
 
@@ -142,9 +142,10 @@ def _make(
     )
     write_record(folder, record)
     pip = Pip(python_of(folder), folder / LOG_NAME, (lock,), durations)
-    if sys.platform == "linux" and "host" in record.extras and not _has_pinned_torch(folder, root):
-        _install_cpu_torch(pip, root)
     titles = [WHAT[extra] for extra in sorted(wanted - present) if extra in WHAT]
+    needs_torch = "host" in record.extras and not _has_pinned_torch(folder, root)
+    if needs_torch and not (sys.platform == "linux" and pytorch_index.install_cpu_build(pip, root)):
+        titles.insert(0, "PyTorch (200 MB, or several GB where its build is for CUDA; once)")
     names = ",".join(record.extras)
     pip.install(
         "installing " + ("; ".join(titles) or "what changed in the requirements"),
@@ -226,22 +227,3 @@ def _has_pinned_torch(folder: Path, root: Path) -> bool:
     pin = re.search(r"^torch==(\S+)$", (root / "constraints.txt").read_text("utf-8"), re.MULTILINE)
     assert pin is not None
     return any(folder.glob(f"lib/python*/site-packages/torch-{pin[1]}*.dist-info"))
-
-
-def _install_cpu_torch(pip: Pip, root: Path) -> None:
-    """Install PyTorch's CPU build; leave PyTorch to the default index where that cannot be had."""
-    constraints = ["--constraint", str(root / "constraints.txt")]
-    if not pytorch_index.answers():
-        say(
-            "PyTorch's index of CPU builds does not answer: its build from the default index is "
-            "taken, which may bring CUDA libraries of several GB"
-        )
-        return
-    options = ["--no-deps", "--retries", "0", "--timeout", "15"]
-    try:
-        pip.install(
-            "installing PyTorch's CPU build (about 200 MB, once)",
-            [*options, *constraints, "--index-url", pytorch_index.CPU_INDEX, "torch"],
-        )
-    except SetupError as error:
-        say(f"{error}\nPyTorch's build from the default index is taken instead.")
