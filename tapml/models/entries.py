@@ -125,8 +125,10 @@ class StaticCache:
     def _store(self, stored: Tensor, new: Tensor) -> Tensor:
         written = (self._rows >= 0).reshape(1, 1, -1, 1)
         if not self._single:
-            # Rows that stay take any index; torch.where drops what was gathered for them.
-            new = torch.index_select(new, 2, torch.clamp(self._rows, min=0))
+            # Rows that stay take any index; torch.where drops what was gathered for them. The
+            # upper bound changes nothing: TVM takes none for infinity, which no integer is.
+            source = torch.clamp(self._rows, 0, stored.shape[2])
+            new = torch.index_select(new, 2, source)
         return torch.where(written, new, stored)
 
 
