@@ -32,6 +32,7 @@ _BINARY: Final[dict[str, str]] = {
     "Or": "or",
 }
 
+
 def call_name(expression: Any) -> str:
     """Name of the operation a TVM call applies, without its namespace; empty for other nodes."""
     operation = getattr(expression, "op", None)

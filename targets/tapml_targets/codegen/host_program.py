@@ -7,7 +7,7 @@ the same statements on the device's side, where there is no TVM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tvm import tirx
@@ -254,28 +254,21 @@ def _reserve(buffer: Any, scope: _Scope) -> None:
     scope.buffers[buffer] = name
 
 
-def _prune(
-    statements: tuple[Statement, ...], used_after: frozenset[str]
-) -> tuple[Statement, ...]:
+def _prune(statements: tuple[Statement, ...], used_after: frozenset[str]) -> tuple[Statement, ...]:
     """Drop bindings that nothing reads: each would be evaluated at every launch."""
     kept: list[Statement] = []
     used = used_after
     for statement in reversed(statements):
-        if isinstance(statement, Bind):
-            if statement.symbol not in used:
-                continue
-        elif isinstance(statement, Loop):
-            statement = Loop(
-                statement.symbol, statement.start, statement.extent, _prune(statement.body, used)
-            )
+        if isinstance(statement, Bind) and statement.symbol not in used:
+            continue
+        pruned: Statement = statement
+        if isinstance(statement, Loop):
+            pruned = replace(statement, body=_prune(statement.body, used))
         elif isinstance(statement, Condition):
-            statement = Condition(
-                statement.condition,
-                _prune(statement.then, used),
-                _prune(statement.otherwise, used),
-            )
-        used |= symbols_read(statement)
-        kept.append(statement)
+            then, otherwise = _prune(statement.then, used), _prune(statement.otherwise, used)
+            pruned = replace(statement, then=then, otherwise=otherwise)
+        used |= symbols_read(pruned)
+        kept.append(pruned)
     return tuple(reversed(kept))
 
 

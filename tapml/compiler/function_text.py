@@ -1,0 +1,92 @@
+"""Edits on a PrimFunc's JSON: the float64 twin and the alignment of buffers.
+
+TVM stores types once and refers to them by number, so changing a type node changes every buffer,
+constant, cast and cached expression type at once. Rebuilding the tree instead would mean naming
+every node class of an IR that moves with each release.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from tapml_targets.errors import UnsupportedOperatorError
+
+_FLOAT: Final = re.compile(r"(b?float(?:16|32|64)(?:_\w+)?)((?:x\d+)?)")
+_NARROW: Final[dict[str, Any]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+# Operations on the bits of a number: float64 has other bits.
+_BITWISE: Final = frozenset({"tirx.reinterpret", "prim.reinterpret"})
+
+
+def widen(function: str) -> str:
+    """The float64 twin of a PrimFunc: float32, float16 and bfloat16 become float64.
+
+    A constant keeps the value it has after rounding to its own type, so that the twin computes the
+    same function and only rounds less.
+
+    Parameters
+    ----------
+    function
+        The PrimFunc as TVM JSON.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If the function works on the bits of its numbers.
+    """
+    document = json.loads(function)
+    nodes: list[dict[str, Any]] = document["nodes"]
+    for node in nodes:
+        if node["type"] == "ir.Op" and node.get("data") in _BITWISE:
+            raise UnsupportedOperatorError(
+                "the function reinterprets the bits of its numbers, so it has no float64 twin; "
+                "compare it with an independent float64 implementation instead"
+            )
+        if node["type"] == "ir.FloatImm":
+            _round_constant(node["data"], nodes)
+    for node in nodes:
+        if node["type"] == "ir.PrimType":
+            node["data"]["dtype"] = _widened(node["data"]["dtype"])
+    return json.dumps(document)
+
+
+def relax_alignment(function: str) -> str:
+    """Let every buffer start at any element, as numpy arrays and views of storages do.
+
+    TVM assumes 64 bytes otherwise, and its vector loads fault below that.
+    """
+    return _edit(function, "tirx.BufferType", _align_to_element)
+
+
+def _edit(function: str, kind: str, edit: Callable[[dict[str, Any]], None]) -> str:
+    document = json.loads(function)
+    for node in document["nodes"]:
+        if node["type"] == kind:
+            edit(node["data"])
+    return json.dumps(document)
+
+
+def _align_to_element(data: dict[str, Any]) -> None:
+    data["data_alignment"] = 1
+
+
+def _widened(name: str) -> str:
+    match = _FLOAT.fullmatch(name)
+    return f"float64{match[2]}" if match else name
+
+
+def _round_constant(data: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
+    narrow = _NARROW.get(nodes[data["ty"]]["data"]["dtype"])
+    value = data["value"]
+    if narrow is not None and isinstance(value, float) and math.isfinite(value):
+        data["value"] = float(narrow(value))
