@@ -120,7 +120,8 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except environment.SetupError as error:
-        sys.exit(f"scripts/test.py: {error}")
+        print(f"scripts/test.py: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; an environment that is not finished is never used", file=sys.stderr)
         sys.exit(130)

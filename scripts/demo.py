@@ -1,0 +1,122 @@
+"""Set up the project's environment, then move the shipped model to OpenCL.
+
+`python3 scripts/demo.py` needs no root and asks nothing. Arguments go to `tapml offload`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# The project's root instead of this folder, whose test.py would hide the standard library's.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from scripts.python_version import require_python  # noqa: E402
+
+require_python()
+
+from scripts import environment  # noqa: E402
+from scripts.environment import location  # noqa: E402
+
+EXTRAS = ("host", "opencl")
+TAPML = (sys.executable, "-m", "tapml.cli.main")
+EXAMPLES = """\
+examples:
+  python3 scripts/demo.py                            the shipped model to OpenCL
+  python3 scripts/demo.py --model ~/models/my-llama  a local Llama folder instead
+  python3 scripts/demo.py --session my-session       in a folder of its own; again to go on there
+
+environment:
+  TAPML_VENV   folder of the environment (default: .venv in the project)
+
+The session lies in ./tapml-demo and begins anew with every run. The exit code is that of
+`tapml offload`: 0 pass, 1 mismatch, 2 input or environment, 3 no such device, 4 device lost.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit code of `tapml offload`."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo.py",
+        description="Sets up the project's environment, then runs `tapml offload` with the shipped "
+        "model. Other arguments are those of `tapml offload`.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", default="pydoc-llama", help="shipped model or local folder")
+    parser.add_argument("--target", default="opencl", help="where to (default: opencl)")
+    parser.add_argument("--session", type=Path, help="folder of the session")
+    options, others = parser.parse_known_args(arguments)
+
+    environment.enter(environment.ensure(EXTRAS), Path(__file__).resolve(), arguments)
+    setup = environment.setup_seconds()
+    if options.target == "opencl" and not has_opencl_device():
+        print("no OpenCL device answers here; a driver for the CPU is installed", file=sys.stderr)
+        added = environment.ensure(["opencl-cpu"]).seconds
+        setup.downloading += added.downloading
+        setup.unpacking += added.unpacking
+
+    session = options.session or default_session()
+    again = [] if options.session else ["--restart"]
+    started = time.monotonic()
+    status = run(
+        *TAPML, "offload", "--model", options.model, "--target", options.target,
+        "--session", str(session), *again, *others,
+    )  # fmt: skip
+    print(
+        f"\nmigration: {time.monotonic() - started:.0f} s;  set-up before it: downloading "
+        f"{setup.downloading:.0f} s, unpacking {setup.unpacking:.0f} s",
+        file=sys.stderr,
+    )
+    report = session / "report.html"
+    if report.exists():
+        print(f"report: {report.resolve().as_uri()}", file=sys.stderr)
+    return status
+
+
+def has_opencl_device() -> bool:
+    """Whether a driver lists a device that is no checker: `tapml devices` has tried each of them."""
+    listing = subprocess.run(
+        [*TAPML, "devices", "--json"],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        devices = json.loads(listing.stdout)
+    except ValueError:
+        return False
+    return any(device["platform"] == "opencl" for device in devices)
+
+
+def default_session() -> Path:
+    """Return a folder below the current one, or below the user's cache if that is read-only."""
+    here = Path.cwd()
+    base = here if location.is_writable(here) else location.cache_folder(os.environ)
+    return base / "tapml-demo"
+
+
+def run(*command: str) -> int:
+    """Run a command to its end, however often Ctrl-C is pressed: it ends by itself and cleanly."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except environment.SetupError as error:
+        print(f"scripts/demo.py: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; an environment that is not finished is never used", file=sys.stderr)
+        sys.exit(130)
