@@ -106,6 +106,13 @@ class Driver(Protocol):
     def read(self, buffer: Buffer, byte_offset: int, nbytes: int) -> memoryview:
         """Copy from the device, after all earlier launches."""
 
+    def read_into(self, buffer: Buffer, byte_offset: int, target: memoryview) -> None:
+        """Copy from the device, after all earlier launches, filling the writable `target`.
+
+        Into memory that is used again this is many times faster than :meth:`read`: fresh memory
+        has to be paged in first.
+        """
+
     def fill(self, buffer: Buffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
         """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length."""
 

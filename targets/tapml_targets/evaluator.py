@@ -36,6 +36,7 @@ from tapml_targets.library import Kernel, Library
 from tapml_targets.library_check import check_library
 
 MAX_PLANNED_LAUNCHES: Final = 1 << 18
+MAX_BOUND: Final = 4
 MAX_KEPT_WORKSPACE_BYTES: Final = 256 << 20
 GUARD_PATTERN: Final = bytes.fromhex("c3a55a3c96690ff0")
 
@@ -65,14 +66,21 @@ class CallReport:
 
 
 class _PreparedCall:
-    """A plan with its kernels, and the launches as they were bound last."""
+    """A plan, and its launches as they were bound to memory the last few times.
+
+    `bound` is keyed by the identities of the buffers, which `_Bound` keeps from being reused.
+    """
 
     def __init__(self, plan: CallPlan) -> None:
         self.plan = plan
-        self.bound: tuple[_BoundLaunch, ...] = ()
-        self.buffers: tuple[Buffer, ...] = ()
-        self.byte_offsets: tuple[int, ...] = ()
-        self.generation = -1
+        self.bound: OrderedDict[object, _Bound] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class _Bound:
+    launches: tuple[_BoundLaunch, ...]
+    buffers: tuple[Buffer, ...]
+    generation: int
 
 
 class LoadedLibrary:
@@ -155,18 +163,14 @@ class LoadedLibrary:
         prepared = self._prepare(name, tensors, symbols or {})
         if workspace_poison is not None:
             return self._call_poisoned(name, prepared.plan, tensors, workspace_poison, timed)
-        bound = prepared.bound
-        if not (
-            prepared.generation == self._generation
-            and all(
-                tensor.buffer is buffer and tensor.byte_offset == byte_offset
-                for tensor, buffer, byte_offset in zip(
-                    tensors, prepared.buffers, prepared.byte_offsets, strict=True
-                )
-            )
-        ):
-            bound = self._bind(name, prepared, tensors)
-        return self._launch(bound, timed)
+        key = tuple([(id(tensor.buffer), tensor.byte_offset) for tensor in tensors])
+        bound = prepared.bound.get(key)
+        if bound is None or bound.generation != self._generation:
+            bound = self._bind(name, prepared.plan, tensors)
+            prepared.bound[key] = bound
+            if len(prepared.bound) > MAX_BOUND:
+                prepared.bound.popitem(last=False)
+        return self._launch(bound.launches, timed)
 
     def close(self) -> None:
         """Free workspaces and forget the kernels."""
@@ -236,21 +240,13 @@ class LoadedLibrary:
             places.append((tensor.buffer, offset))
         return places
 
-    def _bind(
-        self, name: str, prepared: _PreparedCall, tensors: Sequence[TensorUse]
-    ) -> tuple[_BoundLaunch, ...]:
-        plan = prepared.plan
+    def _bind(self, name: str, plan: CallPlan, tensors: Sequence[TensorUse]) -> _Bound:
         places = self._check_windows(name, plan, tensors)
         places += self._place_workspaces(plan.workspaces)
-        prepared.bound = self._bound_launches(plan, places)
-        prepared.buffers = tuple([tensor.buffer for tensor in tensors])
-        prepared.byte_offsets = tuple([tensor.byte_offset for tensor in tensors])
-        prepared.generation = self._generation
-        return prepared.bound
+        buffers = tuple([tensor.buffer for tensor in tensors])
+        return _Bound(self._bound_launches(plan, places), buffers, self._generation)
 
-    def _bound_launches(
-        self, plan: CallPlan, places: Sequence[_Place]
-    ) -> tuple[_BoundLaunch, ...]:
+    def _bound_launches(self, plan: CallPlan, places: Sequence[_Place]) -> tuple[_BoundLaunch, ...]:
         kernels = self._kernels
         bound: list[_BoundLaunch] = []
         for launch in plan.launches:

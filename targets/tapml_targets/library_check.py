@@ -7,7 +7,7 @@ nesting stay within bounds, so that the code that plans a call needs no such che
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import Final
 
 from tapml_targets.dtype import dtype
@@ -101,9 +101,7 @@ class _OperatorCheck:
             _known(workspace.nbytes, symbols, f"{where}: workspace {workspace.name!r}")
         self.statements(operator.statements, set(symbols), 0)
 
-    def statements(
-        self, statements: Sequence[Statement], symbols: set[str], depth: int
-    ) -> None:
+    def statements(self, statements: Sequence[Statement], symbols: set[str], depth: int) -> None:
         if depth > MAX_NESTING:
             raise ProtocolError(f"{self.where}: nested deeper than {MAX_NESTING} statements")
         _count(statements, MAX_ITEMS, f"{self.where}: statements")
@@ -228,8 +226,8 @@ def _keyed(key: str, name: str, what: str) -> None:
         raise ProtocolError(f"{what} {name[:80]!r} is stored under another name, {key[:80]!r}")
 
 
-def _count(items: Sequence[object] | dict[str, object] | Iterable[object], most: int, what: str) -> None:
-    if (count := len(items)) > most:  # type: ignore[arg-type]
+def _count(items: Sized, most: int, what: str) -> None:
+    if (count := len(items)) > most:
         raise ProtocolError(f"{what}: at most {most} are allowed, got {count}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final, cast
 
 from tapml_targets.errors import ProtocolError
@@ -94,7 +95,7 @@ def _expressions(data: Any, what: str) -> tuple[Expression, ...]:
 
 def _named(items: list[Any]) -> dict[str, Any]:
     names = [item.name for item in items]
-    if any(first >= second for first, second in zip(names, names[1:], strict=False)):
+    if any(first >= second for first, second in pairwise(names)):
         raise ProtocolError("Library: named items must be sorted and none be there twice")
     return dict(zip(names, items, strict=True))
 
@@ -110,7 +111,7 @@ def _metadata(data: Any) -> dict[str, str]:
 
 
 def _modules(data: Any, code: memoryview) -> tuple[CodeModule, ...]:
-    modules = []
+    modules: list[CodeModule] = []
     position = 0
     for item in _items(data, "modules"):
         dialect, size = _fields(item, 2, "module")

@@ -190,5 +190,3 @@ def _argument(argument: Argument) -> list[str | Expression]:
             return ["tensor", name]
         case ScalarArgument(value, dtype):
             return ["scalar", value, dtype]
-
-

@@ -1,0 +1,43 @@
+"""Where this user's caches lie, and how a file gets there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def cache_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """A folder below the user's cache, made for this user alone.
+
+    ``TAPML_CACHE_DIR`` moves it; otherwise it is ``tapml`` in the platform's usual place.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made; callers go on without a cache.
+    """
+    if chosen := environ.get("TAPML_CACHE_DIR"):
+        base = Path(chosen)
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches" / "tapml"
+    else:
+        base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapml"
+    folder = base.joinpath(*parts)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Give `path` the content `data`; a reader sees the old file or the new one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,315 @@
+"""The OpenCL platform: devices of every installed driver, through pyopencl.
+
+One in-order queue per device, so that commands keep the order they are given in. Commands are
+enqueued and return; :meth:`OpenCLDriver.read` and :meth:`OpenCLDriver.finish` wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tapml_targets.driver import BufferUse, DeviceDescription, KernelArgument
+from tapml_targets.errors import (
+    CompileError,
+    InputError,
+    LimitExceededError,
+    NoSuchDeviceError,
+    RemoteError,
+    SetupError,
+)
+from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.opencl.discovery import import_pyopencl
+
+if TYPE_CHECKING:
+    from tapml_targets.opencl.kernels import DeviceBuffer, LoadedKernel
+
+DIALECT: Final = "opencl-c"
+# Longest pattern every OpenCL driver fills with by itself.
+_MAX_FILL: Final = 128
+
+
+def list_devices() -> list[DeviceDescription]:
+    """All OpenCL devices of this machine, in the order of their drivers.
+
+    Raises
+    ------
+    SetupError
+        If pyopencl is not installed.
+    """
+    import_pyopencl()
+    from tapml_targets.opencl.description import describe
+
+    return [describe(device, index) for index, device in enumerate(_devices())]
+
+
+def open_device(description: DeviceDescription) -> OpenCLDriver:
+    """Open the device that `description` names by index, name and driver.
+
+    Raises
+    ------
+    NoSuchDeviceError
+        If it is not there any more.
+    """
+    import_pyopencl()
+    from tapml_targets.opencl.description import describe
+
+    devices = list(enumerate(_devices()))
+    # The index is the first guess; drivers may come and go between two processes.
+    devices.sort(key=lambda pair: pair[0] != description.index)
+    for index, device in devices:
+        found = describe(device, index)
+        if (found.name, found.vendor_platform, found.driver_version) == (
+            description.name,
+            description.vendor_platform,
+            description.driver_version,
+        ):
+            return OpenCLDriver(device, found)
+    raise NoSuchDeviceError(
+        f"the OpenCL device {description.name!r} of {description.vendor_platform} "
+        f"({description.driver_version}) is not here; `tapml devices` lists what is"
+    )
+
+
+def _devices() -> list[Any]:
+    cl = import_pyopencl()
+    found: list[Any] = []
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        # The loader's way to say that it found no driver.
+        return found
+    for platform in platforms:
+        try:
+            found.extend(platform.get_devices())
+        except cl.Error:
+            continue
+    return found
+
+
+class OpenCLDriver:
+    """One open OpenCL device; see :class:`tapml_targets.driver.Driver`."""
+
+    def __init__(self, device: Any, description: DeviceDescription) -> None:
+        from tapml_targets.opencl.description import offset_alignment
+        from tapml_targets.opencl.kernels import ArgumentSetter
+
+        self._cl = cl = import_pyopencl()
+        self.description = description
+        self._device = device
+        try:
+            self._context = cl.Context([device])
+            # Profiling costs a queue a few microseconds per wait and spares a second queue.
+            self._queue = cl.CommandQueue(
+                self._context, device, properties=cl.command_queue_properties.PROFILING_ENABLE
+            )
+        except cl.Error as error:
+            raise SetupError(
+                f"{description.vendor_platform} lists {description.name} but does not open it: "
+                f"{error}"
+            ) from None
+        self._setter = ArgumentSetter(self._context, self._queue, offset_alignment(device))
+        self._timed: list[Any] | None = None
+
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        """See :meth:`Driver.allocate`."""
+        limits = self.description.limits
+        if nbytes < 0 or nbytes > limits.max_buffer_bytes:
+            raise InputError(
+                f"cannot allocate {nbytes} bytes: one buffer on {self.description.name} has at "
+                f"most {limits.max_buffer_bytes}"
+            )
+        try:
+            memory = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(1, nbytes))
+        except self._cl.Error as error:
+            raise SetupError(
+                f"{self.description.name} has no room for {nbytes} bytes: {error}; "
+                "free buffers or use a smaller model"
+            ) from None
+        from tapml_targets.opencl.kernels import DeviceBuffer
+
+        return DeviceBuffer(memory, nbytes)
+
+    def nbytes(self, buffer: DeviceBuffer) -> int:
+        """See :meth:`Driver.nbytes`."""
+        return buffer.nbytes
+
+    def free(self, buffer: DeviceBuffer) -> None:
+        """See :meth:`Driver.free`."""
+        buffer.release()
+
+    def write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
+        """See :meth:`Driver.write`."""
+        data = memoryview(data).cast("B")
+        buffer.check(byte_offset, len(data), "write")
+        if len(data):
+            try:
+                self._cl.enqueue_copy(
+                    self._queue,
+                    buffer.memory,
+                    np.frombuffer(data, np.uint8),
+                    dst_offset=byte_offset,
+                    is_blocking=True,
+                )
+            except self._cl.Error as error:
+                raise self._failure(f"writing {len(data)} bytes", error) from None
+
+    def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
+        """See :meth:`Driver.read`."""
+        buffer.check(byte_offset, nbytes, "read")
+        data = np.empty(nbytes, np.uint8).data
+        self.read_into(buffer, byte_offset, data)
+        return data
+
+    def read_into(self, buffer: DeviceBuffer, byte_offset: int, target: memoryview) -> None:
+        """See :meth:`Driver.read_into`."""
+        nbytes = target.nbytes
+        buffer.check(byte_offset, nbytes, "read")
+        if not nbytes:
+            return
+        try:
+            self._cl.enqueue_copy(
+                self._queue,
+                np.frombuffer(target, np.uint8),
+                buffer.memory,
+                src_offset=byte_offset,
+                is_blocking=True,
+            )
+        except self._cl.Error as error:
+            raise self._failure(f"reading {nbytes} bytes", error) from None
+
+    def fill(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
+        """See :meth:`Driver.fill`."""
+        buffer.check(byte_offset, nbytes, "fill")
+        size = len(pattern)
+        if not size:
+            raise InputError("fill: the pattern must hold at least one byte")
+        # OpenCL fills with 1, 2, 4 ... 128 bytes, at multiples of them.
+        whole = nbytes - nbytes % size
+        if size & (size - 1) or size > _MAX_FILL or byte_offset % size:
+            whole = 0
+        if whole:
+            try:
+                self._cl.enqueue_fill_buffer(
+                    self._queue, buffer.memory, pattern, byte_offset, whole
+                )
+            except self._cl.Error as error:
+                raise self._failure(f"filling {nbytes} bytes", error) from None
+        if whole < nbytes:
+            rest = nbytes - whole
+            data = pattern * (min(rest, max(size, 1 << 20)) // size + 1)
+            step = len(data) - len(data) % size
+            for start in range(whole, nbytes, step):
+                part = memoryview(data)[: min(step, nbytes - start)]
+                self.write(buffer, byte_offset + start, part)
+
+    def copy(
+        self,
+        source: DeviceBuffer,
+        source_offset: int,
+        target: DeviceBuffer,
+        target_offset: int,
+        nbytes: int,
+    ) -> None:
+        """See :meth:`Driver.copy`."""
+        source.check(source_offset, nbytes, "copy from")
+        target.check(target_offset, nbytes, "copy to")
+        if source is target and abs(source_offset - target_offset) < nbytes:
+            self.write(target, target_offset, self.read(source, source_offset, nbytes))
+        elif nbytes:
+            try:
+                self._setter.copy(
+                    source.memory, source_offset, target.memory, target_offset, nbytes
+                )
+            except self._cl.Error as error:
+                raise self._failure(f"copying {nbytes} bytes", error) from None
+
+    def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
+        """See :meth:`Driver.load`."""
+        from tapml_targets.opencl.kernels import LoadedKernel
+        from tapml_targets.opencl.programs import build_program
+
+        if module.dialect != DIALECT:
+            raise CompileError(
+                f"OpenCL devices take {DIALECT!r} modules, this one holds {module.dialect!r}"
+            )
+        cl = self._cl
+        program = build_program(self._context, self._device, module.code)
+        loaded = {}
+        for kernel in kernels:
+            try:
+                built = cl.Kernel(program, kernel.symbol)
+            except cl.Error:
+                raise CompileError(
+                    f"the module built, but has no kernel {kernel.symbol!r}"
+                ) from None
+            most = built.get_work_group_info(
+                cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device
+            )
+            if kernel.threads_per_block > most:
+                raise LimitExceededError(
+                    f"kernel {kernel.name!r} needs {kernel.threads_per_block} threads per block; "
+                    f"{self.description.name} runs it with at most {most}"
+                )
+            loaded[kernel.name] = LoadedKernel(kernel.name, built)
+        return loaded
+
+    def launch(
+        self,
+        kernel: LoadedKernel,
+        arguments: Sequence[KernelArgument],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+    ) -> None:
+        """See :meth:`Driver.launch`."""
+        size = (grid[0] * block[0], grid[1] * block[1], grid[2] * block[2])
+        if 0 in size:
+            return
+        staged: list[tuple[Any, BufferUse]] = []
+        try:
+            if kernel.arguments is not arguments:
+                staged = self._setter.set_all(kernel, arguments)
+            event = self._cl.enqueue_nd_range_kernel(self._queue, kernel.kernel, size, block)
+            for memory, use in staged:
+                buffer: Any = use.buffer
+                self._setter.copy(memory, 0, buffer.memory, use.byte_offset, use.nbytes)
+        except self._cl.Error as error:
+            what = f"kernel {kernel.name!r} with grid {grid} and block {block}"
+            raise self._failure(what, error) from None
+        if self._timed is not None:
+            self._timed.append(event)
+
+    def begin_timing(self) -> None:
+        """See :meth:`Driver.begin_timing`."""
+        self._timed = []
+
+    def end_timing(self) -> Callable[[], int]:
+        """See :meth:`Driver.end_timing`."""
+        events, self._timed = self._timed or [], None
+
+        def elapsed() -> int:
+            return sum(event.profile.end - event.profile.start for event in events)
+
+        return elapsed
+
+    def finish(self) -> None:
+        """See :meth:`Driver.finish`."""
+        try:
+            self._queue.finish()
+        except self._cl.Error as error:
+            raise self._failure("the work before this point", error) from None
+
+    def close(self) -> None:
+        """See :meth:`Driver.close`."""
+        try:
+            self.finish()
+        finally:
+            self._timed = None
+            del self._setter, self._queue, self._context
+
+    def _failure(self, what: str, error: Exception) -> RemoteError:
+        return RemoteError(
+            f"{self.description.name}: {what} failed: {error}", command=what, driver_log=str(error)
+        )

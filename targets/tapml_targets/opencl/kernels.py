@@ -1,0 +1,178 @@
+"""Kernels with the arguments they hold, and the windows on device memory behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyopencl as cl
+
+from tapml_targets.driver import BufferUse, KernelArgument, ScalarUse
+from tapml_targets.dtype import dtype
+from tapml_targets.errors import InputError
+
+_MAX_WINDOWS: Final = 64
+
+
+class DeviceBuffer:
+    """Device memory and the windows that kernels were given on it."""
+
+    __slots__ = ("memory", "nbytes", "windows")
+
+    def __init__(self, memory: Any, nbytes: int) -> None:
+        self.memory = memory
+        self.nbytes = nbytes
+        self.windows: dict[tuple[int, int], Any] = {}
+
+    def check(self, byte_offset: int, nbytes: int, what: str) -> None:
+        """Raise InputError if a window is not within the buffer."""
+        if byte_offset < 0 or nbytes < 0 or byte_offset + nbytes > self.nbytes:
+            raise InputError(
+                f"{what}: bytes {byte_offset} to {byte_offset + nbytes} are outside a buffer of "
+                f"{self.nbytes} bytes"
+            )
+
+    def window(self, byte_offset: int, nbytes: int) -> Any:
+        """Memory that begins at an aligned `byte_offset`."""
+        key = (byte_offset, nbytes)
+        window = self.windows.get(key)
+        if window is None:
+            self.check(byte_offset, nbytes, "launch")
+            if len(self.windows) >= _MAX_WINDOWS:
+                # Kernels that still hold a window keep it alive by their own reference.
+                self.windows.clear()
+            window = self.windows[key] = self.memory.get_sub_region(byte_offset, nbytes)
+        return window
+
+    def release(self) -> None:
+        """Give the memory back; OpenCL keeps it until the commands that use it have ended."""
+        for window in self.windows.values():
+            window.release()
+        self.windows.clear()
+        self.memory.release()
+        self.nbytes = 0
+
+
+class LoadedKernel:
+    """A kernel and the arguments it holds: setting a scalar costs 6 us, so none is set twice."""
+
+    __slots__ = ("arguments", "count", "held", "kernel", "name")
+
+    def __init__(self, name: str, kernel: Any) -> None:
+        self.name = name
+        self.kernel = kernel
+        self.count = int(kernel.num_args)
+        self.arguments: Sequence[KernelArgument] | None = None
+        self.held: list[Any] = [None] * self.count
+
+
+class ArgumentSetter:
+    """Gives kernels their arguments on one queue.
+
+    `alignment` is what a window's start must be a multiple of. A window elsewhere gets an aligned
+    stand-in that is copied to and fro.
+    """
+
+    def __init__(self, context: Any, queue: Any, alignment: int) -> None:
+        self.context = context
+        self.queue = queue
+        self.alignment = alignment
+
+    def set_all(
+        self, kernel: LoadedKernel, arguments: Sequence[KernelArgument]
+    ) -> list[tuple[Any, BufferUse]]:
+        """Set what differs from the last launch; return stand-ins with the windows they are for.
+
+        Raises
+        ------
+        InputError
+            If the number or kind of arguments is not the kernel's.
+        """
+        if len(arguments) != kernel.count:
+            raise InputError(
+                f"kernel {kernel.name!r} takes {kernel.count} arguments, got {len(arguments)}"
+            )
+        kernel.arguments = None
+        held = kernel.held
+        staged: list[tuple[Any, BufferUse]] = []
+        for index, argument in enumerate(arguments):
+            if isinstance(argument, BufferUse):
+                memory = self._memory(kernel, argument, arguments, staged)
+                if held[index] is not memory:
+                    held[index] = None
+                    kernel.kernel.set_arg(index, memory)
+                    held[index] = memory
+            elif isinstance(argument, ScalarUse):
+                if held[index] is not argument and held[index] != argument:
+                    held[index] = None
+                    kernel.kernel.set_arg(index, _scalar(argument))
+                    held[index] = argument
+            else:
+                raise InputError(
+                    f"kernel {kernel.name!r}: OpenCL kernels take buffers and scalars, "
+                    "not whole tensors"
+                )
+        if not staged:
+            kernel.arguments = arguments
+        return staged
+
+    def copy(
+        self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int
+    ) -> None:
+        """Enqueue a copy."""
+        cl.enqueue_copy(
+            self.queue,
+            target,
+            source,
+            byte_count=nbytes,
+            src_offset=source_offset,
+            dst_offset=target_offset,
+        )
+
+    def _memory(
+        self,
+        kernel: LoadedKernel,
+        use: BufferUse,
+        arguments: Sequence[KernelArgument],
+        staged: list[tuple[Any, BufferUse]],
+    ) -> Any:
+        buffer: Any = use.buffer
+        if use.byte_offset == 0 or use.nbytes == 0:
+            return buffer.memory
+        if use.byte_offset % self.alignment == 0:
+            return buffer.window(use.byte_offset, use.nbytes)
+        memory = self._stand_in(kernel, use, arguments)
+        staged.append((memory, use))
+        return memory
+
+    def _stand_in(
+        self, kernel: LoadedKernel, use: BufferUse, arguments: Sequence[KernelArgument]
+    ) -> Any:
+        buffer: Any = use.buffer
+        buffer.check(use.byte_offset, use.nbytes, "launch")
+        end = use.byte_offset + use.nbytes
+        for other in arguments:
+            if (
+                isinstance(other, BufferUse)
+                and other is not use
+                and other.buffer is buffer
+                and other.byte_offset < end
+                and use.byte_offset < other.byte_offset + other.nbytes
+            ):
+                raise InputError(
+                    f"kernel {kernel.name!r}: two arguments overlap and one starts at byte "
+                    f"{use.byte_offset}; on this device overlapping windows must start at "
+                    f"multiples of {self.alignment}"
+                )
+        memory = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, use.nbytes)
+        self.copy(buffer.memory, use.byte_offset, memory, 0, use.nbytes)
+        return memory
+
+
+def _scalar(argument: ScalarUse) -> Any:
+    # OpenCL C forbids bool arguments; code generators pass them as char.
+    name = "int8" if argument.dtype == "bool" else argument.dtype
+    if dtype(name).numpy_name != name:
+        raise InputError(f"OpenCL kernels take no {name} scalars")
+    return np.dtype(name).type(argument.value)
