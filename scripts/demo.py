@@ -22,7 +22,8 @@ from scripts import environment  # noqa: E402
 from scripts.environment import location  # noqa: E402
 
 EXTRAS = ("host", "opencl")
-TAPML = (sys.executable, "-m", "tapml.cli.main")
+# -P: nothing in the current folder stands in for a module.
+TAPML = (sys.executable, "-P", "-m", "tapml.cli.main")
 EXAMPLES = """\
 examples:
   python3 scripts/demo.py                            the shipped model to OpenCL
@@ -54,6 +55,7 @@ def main(arguments: list[str]) -> int:
 
     environment.enter(environment.ensure(EXTRAS), Path(__file__).resolve(), arguments)
     setup = environment.setup_seconds()
+    os.environ.pop("TAPML_SETUP_SECONDS", None)
     if options.target == "opencl" and not has_opencl_device():
         print("no OpenCL device answers here; a driver for the CPU is installed", file=sys.stderr)
         added = environment.ensure(["opencl-cpu"]).seconds
@@ -79,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def has_opencl_device() -> bool:
-    """Whether a driver lists a device that is no checker: `tapml devices` has tried each of them."""
+    """Whether a driver lists a device that works: `tapml devices` has tried each of them."""
     listing = subprocess.run(
         [*TAPML, "devices", "--json"],
         check=False,
