@@ -1,0 +1,1 @@
+"""Error metrics, oracles, policies and verdicts: is a target's result right, and why in numbers."""

@@ -1,0 +1,98 @@
+"""What an output should be, in float64, and how far honest arithmetic may be from it.
+
+Plain data between the oracle, which makes it, and the judge, which reads it. It needs neither TVM
+nor torch, so that a repro folder carries it to a device's machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.formats import Float64s, ulp
+from tapml.graph.plan import OutputKind
+from tapml_targets.dtype import dtype as lookup
+
+
+@dataclass(frozen=True)
+class IndexSource:
+    """The values that an index output points into, along `axis`.
+
+    `drops_axis` says that the output lacks the axis (argmax without keepdims).
+    """
+
+    values: Float64s
+    axis: int
+    drops_axis: bool
+
+    def gather(self, indices: NDArray[Any]) -> Float64s:
+        """Values at `indices`, one per element of the output."""
+        if self.drops_axis:
+            picked = np.take_along_axis(self.values, np.expand_dims(indices, self.axis), self.axis)
+            return picked.squeeze(self.axis)
+        return np.take_along_axis(self.values, indices, self.axis)
+
+
+@dataclass(frozen=True)
+class ExpectedOutput:
+    """One written parameter of a test.
+
+    Attributes
+    ----------
+    name, dtype, kind
+        The parameter's name and dtype, and what its values mean.
+    values
+        float64 for floating-point outputs; the numpy dtype of the raw bits otherwise.
+    sensitivity
+        Per element, how far the float64 result moved when the inputs moved by one unit in their
+        last place. For integers and booleans the largest change seen, zero where none was.
+    source
+        What an index points into, where that is known.
+    reference_ratio
+        Worst error of the reference's own output, in units of `scale`.
+    """
+
+    name: str
+    dtype: str
+    kind: OutputKind
+    values: NDArray[Any]
+    sensitivity: NDArray[np.float32]
+    source: IndexSource | None = None
+    reference_ratio: float = 0.0
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the output is floating point and therefore judged by ratio."""
+        return lookup(self.dtype).is_float
+
+    @cached_property
+    def scale(self) -> Float64s:
+        """Sensitivity plus one ulp of the output's dtype: the unit errors are counted in."""
+        with np.errstate(all="ignore"):
+            scale: Float64s = ulp(self.values, self.dtype)
+            scale += self.sensitivity
+        return scale
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one carved test should give.
+
+    Attributes
+    ----------
+    outputs
+        One per written parameter, in order.
+    terms
+        Estimate of how many terms the operator adds up for one element: rounding errors of a
+        correct sum grow with its square root.
+    repeats
+        How often the inputs were moved.
+    """
+
+    outputs: tuple[ExpectedOutput, ...]
+    terms: int
+    repeats: int

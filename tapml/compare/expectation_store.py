@@ -1,0 +1,212 @@
+"""Expectations on disk: one SQLite file beside the suite, or one folder's worth of bytes.
+
+Per element six bytes: what float64 adds to the reference's output as float32, and the sensitivity
+as the upper half of a float32. Outputs that only moved data take none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.expectation import Expectation, ExpectedOutput, IndexSource
+from tapml.compare.formats import as_float64
+from tapml.graph.plan import Operator
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import SetupError
+
+log = logging.getLogger(__name__)
+_BUSY_SECONDS: Final = 30.0
+
+
+class ExpectationStore:
+    """Encoded expectations by key. Safe to use from several threads and processes.
+
+    Parameters
+    ----------
+    path
+        The file; made where it is missing. None keeps everything in memory.
+
+    Raises
+    ------
+    SetupError
+        If the file cannot be opened or is no such store.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._lock = threading.Lock()
+        self._full = False
+        try:
+            self._database = sqlite3.connect(
+                ":memory:" if path is None else path,
+                timeout=_BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._database.execute("PRAGMA journal_mode=WAL")
+            # A cache: what a power cut takes is computed again.
+            self._database.execute("PRAGMA synchronous=OFF")
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS expectation (key TEXT PRIMARY KEY, data BLOB NOT NULL)"
+                " WITHOUT ROWID"
+            )
+        except sqlite3.Error as error:
+            raise SetupError(
+                f"the oracle's cache {path} cannot be used ({error}); delete it or make its folder "
+                "writable"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there."""
+        with self._lock:
+            found = self._database.execute(
+                "SELECT 1 FROM expectation WHERE key = ?", (key,)
+            ).fetchone()
+        return found is not None
+
+    def read(self, key: str) -> bytes | None:
+        """What was written under `key`, None where nothing was."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT data FROM expectation WHERE key = ?", (key,)
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def write(self, key: str, data: bytes) -> None:
+        """Keep `data`. A disk that is full costs the cache, not the run; it is logged once."""
+        with self._lock, contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.suppress(sqlite3.ProgrammingError))
+            if self._full:
+                return
+            try:
+                self._database.execute(
+                    "INSERT OR REPLACE INTO expectation VALUES (?, ?)", (key, data)
+                )
+            except sqlite3.OperationalError as error:
+                self._full = True
+                log.warning("oracle results are no longer cached: %s", error)
+
+
+def encode(expectation: Expectation, reference: Sequence[NDArray[Any]]) -> bytes:
+    """`expectation` as bytes that :func:`decode` reads back beside the reference's outputs."""
+    header, parts = [], []
+    for output, raw in zip(expectation.outputs, reference, strict=True):
+        if output.is_float:
+            values, form = _encode_values(output, raw)
+        elif np.array_equal(output.values, raw):
+            values, form = b"", "equal"
+        else:
+            values, form = output.values.tobytes(), "whole"
+        moved = b""
+        if output.sensitivity.any():
+            moved = (output.sensitivity.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        header.append([form, len(values), len(moved), output.reference_ratio, _axis(output)])
+        parts += [values, moved]
+    head = msgpack.packb([expectation.terms, expectation.repeats, header])
+    return b"".join([len(head).to_bytes(4, "little"), head, *parts])
+
+
+def _encode_values(output: ExpectedOutput, raw: NDArray[Any]) -> tuple[bytes, str]:
+    reference = as_float64(raw, output.dtype)
+    if np.array_equal(output.values, reference, equal_nan=True):
+        return b"", "equal"
+    with np.errstate(all="ignore"):
+        added = (output.values - reference).astype(np.float32)
+        rebuilt = reference + added
+    if np.array_equal(rebuilt, output.values, equal_nan=True):
+        return added.tobytes(), "residual"
+    return output.values.tobytes(), "whole"
+
+
+def _axis(output: ExpectedOutput) -> list[Any] | None:
+    """Where an index points, without the values: they are the test's own inputs."""
+    return None if output.source is None else [output.source.axis, output.source.drops_axis]
+
+
+def decode(
+    data: bytes,
+    operator: Operator,
+    read_inputs: Callable[[], Sequence[NDArray[Any]]],
+    reference: Sequence[NDArray[Any]],
+) -> Expectation:
+    """The expectation that `data` holds.
+
+    Parameters
+    ----------
+    data
+        From :func:`encode`.
+    operator
+        Gives names, dtypes and kinds of the outputs.
+    read_inputs
+        Reads the test's raw inputs; called only for outputs that are indices.
+    reference
+        The reference's raw outputs.
+    """
+    head_end = 4 + int.from_bytes(data[:4], "little")
+    terms, repeats, header = msgpack.unpackb(data[4:head_end])
+    position = head_end
+    outputs = []
+    for parameter, kind, raw, (form, values_size, moved_size, ratio, axis) in zip(
+        operator.written, operator.output_kinds, reference, header, strict=True
+    ):
+        is_float = lookup(parameter.dtype).is_float
+        plain = as_float64(raw, parameter.dtype) if is_float else raw
+        stored = data[position : position + values_size]
+        position += values_size
+        values = plain
+        if form == "residual":
+            values = plain + np.frombuffer(stored, np.float32).reshape(raw.shape)
+        elif form == "whole":
+            values = np.frombuffer(stored, plain.dtype).reshape(raw.shape)
+        moved = data[position : position + moved_size]
+        position += moved_size
+        sensitivity = np.zeros(raw.shape, np.float32)
+        if moved:
+            wide = np.left_shift(np.frombuffer(moved, np.uint16), 16, dtype=np.uint32)
+            sensitivity = wide.view(np.float32).reshape(raw.shape)
+        outputs.append(
+            ExpectedOutput(
+                parameter.name,
+                parameter.dtype,
+                kind,
+                values,
+                sensitivity,
+                _find_source(axis, operator, read_inputs, raw.shape),
+                ratio,
+            )
+        )
+    return Expectation(tuple(outputs), terms, repeats)
+
+
+def _find_source(
+    axis: list[Any] | None,
+    operator: Operator,
+    read_inputs: Callable[[], Sequence[NDArray[Any]]],
+    shape: tuple[int, ...],
+) -> IndexSource | None:
+    """The float input an index output points into, given the axis it does so along."""
+    if axis is None:
+        return None
+    along, drops = axis
+    for parameter, raw in zip(operator.read, read_inputs(), strict=True):
+        if not lookup(parameter.dtype).is_float or raw.ndim <= along:
+            continue
+        rest = raw.shape[:along] + raw.shape[along + 1 :]
+        own = shape if drops else shape[:along] + shape[along + 1 :]
+        if rest == own:
+            return IndexSource(as_float64(raw, parameter.dtype), along, drops)
+    return None

@@ -1,0 +1,183 @@
+"""The float64 oracle: expected outputs and sensitivities of carved tests, kept beside the suite.
+
+Target-independent, so it is computed once per suite: in the background while kernels compile, and
+read back afterwards. The twins themselves are compiled when the first test misses the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from numpy.typing import NDArray
+
+from tapml.compare.expectation import Expectation
+from tapml.compare.expectation_store import ExpectationStore, decode, encode
+from tapml.compare.policy import Policy
+from tapml.compare.sensitivity import Case, Movements, Twin, expect
+from tapml.graph.plan import Operator
+from tapml_targets.errors import InputError
+
+ORACLE_VERSION: Final = 1
+"""Part of every key: raise it when an expectation's meaning changes."""
+
+
+class CarvedCase(Protocol):
+    """What the oracle needs of a carved test (:class:`tapml.carve.suite.CarvedTest` has it)."""
+
+    @property
+    def id(self) -> str:
+        """Identifies the test within its suite."""
+
+    @property
+    def operator(self) -> str:
+        """Name of the operator."""
+
+    @property
+    def symbols(self) -> Mapping[str, int]:
+        """Integers passed beside the tensors."""
+
+    @property
+    def input_hashes(self) -> Sequence[str]:
+        """Content hash of every tensor read, in parameter order."""
+
+    def read_inputs(self) -> list[NDArray[Any]]:
+        """Raw inputs, in parameter order."""
+
+    def read_outputs(self) -> list[NDArray[Any]]:
+        """The reference's raw outputs, in parameter order."""
+
+
+class Oracle:
+    """Float64 expectations of carved tests.
+
+    A context manager; one per suite and policy. Safe to use from several threads.
+
+    Parameters
+    ----------
+    operators
+        The plan's operators by name.
+    compile_twins
+        Called once, on the first test that is not in the cache, with the operators; returns their
+        float64 twins by name (:func:`tapml.compiler.twin.compile_twins`).
+    policy
+        Says how often inputs are moved.
+    cache
+        File that keeps expectations; None keeps them in memory.
+    """
+
+    def __init__(
+        self,
+        operators: Mapping[str, Operator],
+        compile_twins: Callable[[Iterable[Operator]], Mapping[str, Twin]],
+        policy: Policy,
+        *,
+        cache: Path | None = None,
+    ) -> None:
+        self._operators = operators
+        self._compile_twins = compile_twins
+        self._policy = policy
+        self._store = ExpectationStore(cache)
+        self._movements = Movements(policy.seed)
+        self._twins: Mapping[str, Twin] | None = None
+        self._computing = threading.Lock()
+        self._background: ThreadPoolExecutor | None = None
+        self._pending: dict[str, Future[None]] = {}
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop background work and close the cache."""
+        if self._background is not None:
+            self._background.shutdown(wait=True, cancel_futures=True)
+        self._store.close()
+
+    def prefetch(self, tests: Iterable[CarvedCase]) -> None:
+        """Compute the expectations of `tests` in the background, in this order.
+
+        An error does not surface here but when the test's expectation is asked for.
+        """
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="tapml-oracle")
+        for test in tests:
+            if test.id not in self._pending:
+                self._pending[test.id] = self._background.submit(self._prepare, test)
+
+    def expect(self, test: CarvedCase) -> Expectation:
+        """Float64 outputs and sensitivities of `test`, from the cache where they are there.
+
+        Raises
+        ------
+        InputError
+            If the plan has no such operator, or the test does not fit it.
+        CompileError
+            If the operator has no float64 twin.
+        """
+        pending = self._pending.pop(test.id, None)
+        if pending is not None and not pending.cancel():
+            pending.result()
+        return self._expect(test, self._policy.repeats)
+
+    def appeal(self, test: CarvedCase) -> Expectation:
+        """The same with many more movements: asked for before a target is accused."""
+        return self._expect(test, self._policy.appeal_repeats)
+
+    def _prepare(self, test: CarvedCase) -> None:
+        if not self._store.has(self._key(test, self._policy.repeats)):
+            self._compute(test, self._policy.repeats)
+
+    def _expect(self, test: CarvedCase, repeats: int) -> Expectation:
+        stored = self._store.read(self._key(test, repeats))
+        if stored is not None:
+            operator = self._operator(test)
+            return decode(stored, operator, test.read_inputs, test.read_outputs())
+        return self._compute(test, repeats)
+
+    def _compute(self, test: CarvedCase, repeats: int) -> Expectation:
+        operator = self._operator(test)
+        with self._computing:
+            if self._twins is None:
+                self._twins = self._compile_twins(self._operators.values())
+            twin = self._twins[operator.name]
+            outputs = test.read_outputs()
+            case = Case(operator, test.read_inputs(), outputs, test.symbols, test.input_hashes)
+            expectation = expect(case, twin, self._movements, repeats)
+        self._store.write(self._key(test, repeats), encode(expectation, outputs))
+        return expectation
+
+    def _operator(self, test: CarvedCase) -> Operator:
+        try:
+            return self._operators[test.operator]
+        except KeyError:
+            raise InputError(
+                f"test {test.id} is of operator {test.operator!r}, which the plan does not have: "
+                "the suite was carved from another model; carve it again"
+            ) from None
+
+    def _key(self, test: CarvedCase, repeats: int) -> str:
+        """Everything an expectation depends on."""
+        content = [
+            ORACLE_VERSION,
+            test.id,
+            self._operator(test).hash,
+            sorted(test.symbols.items()),
+            list(test.input_hashes),
+            repeats,
+            self._policy.seed,
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,0 +1,358 @@
+"""Float64 result and sensitivity of one operator on one set of inputs.
+
+How much error is honest is measured, not guessed: the operator's float64 twin runs again with every
+floating-point input moved by up to one unit in the last place of its own dtype, sign and size at
+random. What the result moves by is what any arithmetic in that dtype may be off by, up to a
+factor that the policy bounds. Interval arithmetic was rejected (its bounds on a dot product of
+length n are n wide instead of sqrt(n)), and so was the reference's own error (it is zero wherever
+the reference rounds luckily, and forgives a target whatever the reference does wrong).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.discrete import wrong_elements
+from tapml.compare.expectation import Expectation, ExpectedOutput, IndexSource
+from tapml.compare.formats import Float64s, as_float64, movable_ulp, ulp
+from tapml.compare.judge import worst_ratio
+from tapml.graph.plan import Operator
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import InputError
+from tapml_targets.library import Parameter
+
+Twin = Callable[..., None]
+"""``twin(*arrays, symbols=...)``: arrays in parameter order, float64 in place of every float."""
+
+_ROW_ELEMENTS: Final = 16
+_ROW_SHARE: Final = 0.5
+_MOVED_BYTES: Final = 512 << 20
+
+
+class Movements:
+    """Seeded movements of inputs; those of weights are kept, for many tests read them.
+
+    Parameters
+    ----------
+    seed
+        Of the random numbers; a movement depends on it, on the parameter's position, on the repeat
+        and on nothing else.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._kept: OrderedDict[tuple[object, ...], Float64s] = OrderedDict()
+        self._seen: set[tuple[object, ...]] = set()
+        self._kept_bytes = 0
+
+    def values(self, raw: NDArray[Any], dtype: str, key: str | None) -> Float64s:
+        """`raw` as float64. `key` names a tensor that other tests share (its content hash)."""
+        return self._keep((key, dtype, raw.shape), key, lambda: as_float64(raw, dtype))
+
+    def moved(
+        self, values: Float64s, dtype: str, position: int, repeat: int, key: str | None
+    ) -> Float64s:
+        """`values` moved by half to one ulp each, up or down, in movement number `repeat`."""
+        return self._keep(
+            (key, dtype, values.shape, position, repeat),
+            key,
+            lambda: self._move(values, dtype, position, repeat),
+        )
+
+    def _move(self, values: Float64s, dtype: str, position: int, repeat: int) -> Float64s:
+        generator = np.random.Generator(np.random.SFC64((self._seed, position, repeat)))
+        noise = generator.random(values.shape)
+        noise -= 0.5
+        # Sizes differ so that two terms of one binade never cancel exactly.
+        noise += np.copysign(0.5, noise)
+        noise *= movable_ulp(values, dtype)
+        # A masked position holds the largest finite value or -Inf: neither needs moving, and a
+        # float64 result beyond the dtype's range would be one the target cannot have.
+        noise += values
+        return noise
+
+    def _keep(
+        self, name: tuple[object, ...], key: str | None, make: Callable[[], Float64s]
+    ) -> Float64s:
+        if name in self._kept:
+            self._kept.move_to_end(name)
+            return self._kept[name]
+        made = make()
+        # An activation is met once and a weight again and again: keep from the second sight on.
+        if key is None or name not in self._seen:
+            self._seen.add(name)
+            return made
+        self._kept[name] = made
+        self._kept_bytes += made.nbytes
+        while self._kept_bytes > _MOVED_BYTES and self._kept:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        return made
+
+
+@dataclass(frozen=True)
+class Case:
+    """Raw inputs and reference outputs of one carved test.
+
+    `keys` name inputs that other tests share by content; None for those of this test alone.
+    """
+
+    operator: Operator
+    inputs: Sequence[NDArray[Any]]
+    outputs: Sequence[NDArray[Any]]
+    symbols: Mapping[str, int]
+    keys: Sequence[str | None]
+
+
+def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expectation:
+    """Run the twin once as it is and `repeats` times moved.
+
+    Raises
+    ------
+    InputError
+        If the case does not have one array per parameter read and per parameter written.
+    """
+    operator = case.operator
+    _check_counts(case)
+    plain = [
+        movements.values(raw, parameter.dtype, key) if _is_float(parameter) else raw
+        for parameter, raw, key in zip(operator.read, case.inputs, case.keys, strict=True)
+    ]
+    exact = _run(case, twin, plain)
+    spreads = [_Spread(values) for values in exact]
+    done = 0
+    movable = any(_is_float(parameter) for parameter in operator.read)
+    copies = _copies(case, exact)
+    while done < repeats and movable:
+        moved = [
+            movements.moved(values, parameter.dtype, position, done, key)
+            if _is_float(parameter)
+            else values
+            for position, (parameter, values, key) in enumerate(
+                zip(operator.read, plain, case.keys, strict=True)
+            )
+        ]
+        for spread, values in zip(spreads, _run(case, twin, moved), strict=True):
+            spread.add(values)
+        done += 1
+        if copies and all(
+            spread.within_ulp(parameter.dtype)
+            for spread, parameter in zip(spreads, operator.written, strict=True)
+        ):
+            # Every element moved as its own source did: data was moved, nothing computed.
+            break
+    terms = _terms(case)
+    outputs = tuple(_output(case, index, spread, plain) for index, spread in enumerate(spreads))
+    return Expectation(outputs, terms, done)
+
+
+def _check_counts(case: Case) -> None:
+    operator = case.operator
+    for what, parameters, arrays in (
+        ("inputs", operator.read, case.inputs),
+        ("outputs", operator.written, case.outputs),
+    ):
+        if len(parameters) != len(arrays):
+            raise InputError(
+                f"{operator.name}: expected {len(parameters)} {what}, the test has {len(arrays)}"
+            )
+
+
+def _is_float(parameter: Parameter) -> bool:
+    return lookup(parameter.dtype).is_float
+
+
+def _run(case: Case, twin: Twin, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Outputs of the twin on `inputs`, in the order of ``operator.written``."""
+    remaining, shapes = iter(inputs), iter(case.outputs)
+    arguments: list[NDArray[Any]] = []
+    written: list[NDArray[Any]] = []
+    for parameter in case.operator.parameters:
+        if parameter.role == "input":
+            arguments.append(np.ascontiguousarray(next(remaining)))
+            continue
+        like = next(shapes)
+        if parameter.role == "inout":
+            array = np.array(next(remaining), order="C")
+        else:
+            array = np.zeros(like.shape, np.float64 if _is_float(parameter) else like.dtype)
+        arguments.append(array)
+        written.append(array)
+    twin(*arguments, symbols=case.symbols)
+    return written
+
+
+class _Spread:
+    """How far one output has moved from its exact values, over the movements so far."""
+
+    def __init__(self, exact: NDArray[Any]) -> None:
+        self.exact = exact
+        self.count = 0
+        self._squares = np.zeros(exact.shape)
+
+    def add(self, moved: NDArray[Any]) -> None:
+        """Count one more movement."""
+        self.count += 1
+        with np.errstate(all="ignore"):
+            if self.exact.dtype == np.float64:
+                change = moved - self.exact
+            else:
+                change = moved.astype(np.float64) - self.exact.astype(np.float64)
+            np.square(change, out=change)
+            if not np.isfinite(change.sum()):
+                change[~np.isfinite(change)] = 0.0
+            if self.exact.dtype == np.float64:
+                self._squares += change
+            else:
+                np.maximum(self._squares, change, out=self._squares)
+
+    def within_ulp(self, dtype: str) -> bool:
+        """Whether no element moved by more than one unit in its last place."""
+        if self.exact.dtype != np.float64:
+            return not self._squares.any()
+        return bool((np.sqrt(self._squares / max(1, self.count)) <= ulp(self.exact, dtype)).all())
+
+    def sensitivity(self) -> Float64s:
+        """Root mean square movement (largest, for integers), shape of the output."""
+        if self.exact.dtype != np.float64:
+            return np.sqrt(self._squares)
+        return smooth(np.sqrt(self._squares / max(1, self.count)))
+
+
+def smooth(sensitivity: Float64s) -> Float64s:
+    """Raise elements that hardly moved by accident to half of their row's root mean square.
+
+    With a few movements one element in thousands nearly stands still. A row is the last axis,
+    joined with those before it until it has 16 elements.
+    """
+    if sensitivity.size == 0:
+        return sensitivity
+    elements = 1
+    for extent in reversed(sensitivity.shape):
+        elements *= extent
+        if elements >= _ROW_ELEMENTS:
+            break
+    rows = sensitivity.reshape(-1, elements)
+    with np.errstate(all="ignore"):
+        level = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True)) * _ROW_SHARE
+    smoothed: Float64s = np.maximum(rows, np.where(np.isfinite(level), level, 0.0))
+    return smoothed.reshape(sensitivity.shape)
+
+
+def _copies(case: Case, exact: Sequence[NDArray[Any]]) -> bool:
+    """Whether the reference's outputs are the float64 ones, bit for bit."""
+    return all(
+        bool(np.array_equal(_comparable(raw, parameter), values, equal_nan=_is_float(parameter)))
+        for raw, parameter, values in zip(case.outputs, case.operator.written, exact, strict=True)
+    )
+
+
+def _comparable(raw: NDArray[Any], parameter: Parameter) -> NDArray[Any]:
+    return as_float64(raw, parameter.dtype) if _is_float(parameter) else raw
+
+
+def _terms(case: Case) -> int:
+    """Estimate of the longest sum: the longest axis, or the inputs' elements for each output's."""
+    smallest = min((raw.size for raw in case.outputs), default=1)
+    terms = 1
+    for raw in case.inputs:
+        terms = max(terms, *raw.shape, raw.size // max(1, smallest)) if raw.ndim else terms
+    return terms
+
+
+def _output(
+    case: Case, index: int, spread: _Spread, inputs: Sequence[NDArray[Any]]
+) -> ExpectedOutput:
+    parameter, raw = case.operator.written[index], case.outputs[index]
+    kind = case.operator.output_kinds[index]
+    values = spread.exact
+    sensitivity = round_up(spread.sensitivity())
+    if _is_float(parameter):
+        values = rounded_residual(values, raw, parameter.dtype)
+    source = None
+    if kind == "index":
+        source = find_source(values, inputs)
+    output = ExpectedOutput(parameter.name, parameter.dtype, kind, values, sensitivity, source)
+    return with_reference_ratio(output, raw)
+
+
+def with_reference_ratio(output: ExpectedOutput, raw: NDArray[Any]) -> ExpectedOutput:
+    """`output` with the ratio of the reference's own result `raw` filled in."""
+    if output.is_float:
+        ratio = worst_ratio(output, raw)
+    else:
+        ratio = np.inf if wrong_elements(output, raw).any() else 0.0
+    return ExpectedOutput(
+        output.name,
+        output.dtype,
+        output.kind,
+        output.values,
+        output.sensitivity,
+        output.source,
+        float(ratio),
+    )
+
+
+def rounded_residual(values: Float64s, raw: NDArray[Any], dtype: str) -> Float64s:
+    """`values` with what they add to the reference's output `raw` rounded to float32.
+
+    Rounding it here makes an expectation that was just computed and one read back from disk equal
+    to the last bit; it loses 2**-24 of an error.
+    """
+    reference = as_float64(raw, dtype)
+    with np.errstate(all="ignore"):
+        rebuilt: Float64s = reference + (values - reference).astype(np.float32)
+    return np.where(np.isfinite(rebuilt), rebuilt, values)
+
+
+def round_up(sensitivity: Float64s) -> NDArray[np.float32]:
+    """`sensitivity` as float32 with 8 significant bits, rounded up: two bytes on disk."""
+    with np.errstate(all="ignore"):
+        narrow = np.minimum(sensitivity, 1e38).astype(np.float32)
+    bits = narrow.view(np.uint32)
+    return ((bits + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def find_source(indices: NDArray[Any], inputs: Sequence[NDArray[Any]]) -> IndexSource | None:
+    """The float64 input that `indices` point into, or None where that cannot be told.
+
+    An input qualifies if it has the output's shape but for one axis, and the values at `indices`
+    are the axis's extremes in order: argmax, argmin, argsort and top-k.
+    """
+    for values in inputs:
+        if values.dtype != np.float64 or values.ndim == 0:
+            continue
+        for axis in range(values.ndim):
+            for drops in (True, False):
+                shape = values.shape[:axis] + values.shape[axis + 1 :]
+                if not drops:
+                    if indices.ndim != values.ndim:
+                        continue
+                    shape = (*values.shape[:axis], indices.shape[axis], *values.shape[axis + 1 :])
+                if indices.shape != shape or indices.shape[-1:] == (0,):
+                    continue
+                source = IndexSource(values, axis, drops)
+                if _points_at_extremes(indices, source):
+                    return source
+    return None
+
+
+def _points_at_extremes(indices: NDArray[Any], source: IndexSource) -> bool:
+    extent = source.values.shape[source.axis]
+    if indices.size == 0 or (indices < 0).any() or (indices >= extent).any():
+        return False
+    found = source.gather(indices.astype(np.int64))
+    if source.drops_axis:
+        found = np.expand_dims(found, source.axis)
+    if found.shape[source.axis] > extent:
+        return False
+    ordered = np.sort(source.values, axis=source.axis)
+    count = found.shape[source.axis]
+    lowest = np.take(ordered, range(count), source.axis)
+    highest = np.take(np.flip(ordered, source.axis), range(count), source.axis)
+    return bool(np.array_equal(found, lowest) or np.array_equal(found, highest))

@@ -1,0 +1,137 @@
+"""Verdicts as data: what was decided about one test or one operator, and the numbers behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from tapml.compare.metrics import Metrics
+
+Status: TypeAlias = Literal["pass", "degraded", "fail", "not run"]
+Suspect: TypeAlias = Literal["", "target", "reference", "target and reference"]
+
+_SEVERITY: Final[dict[Status, int]] = {"pass": 0, "not run": 1, "degraded": 2, "fail": 3}
+
+
+def worse(first: Status, second: Status) -> Status:
+    """The graver of two statuses; what was not run is worse than a pass and never one."""
+    return max(first, second, key=_SEVERITY.__getitem__)
+
+
+@dataclass(frozen=True)
+class OutputNumbers:
+    """The arithmetic of one output's verdict.
+
+    Attributes
+    ----------
+    name, kind, dtype, elements
+        Which output, what its values mean, how many there are.
+    status
+        This output's part of the verdict.
+    ratio
+        Largest error / (sensitivity + ulp); Inf for a NaN, an Inf or an integer out of place.
+    rms_ratio
+        Root mean square of the same over all finite elements.
+    reference_ratio
+        `ratio` of the reference's own output.
+    passing, degraded
+        The limits that `ratio` was held against.
+    over
+        Elements whose ratio is above `passing`.
+    index
+        Position of the worst element.
+    expected, actual
+        Values there: float64's and the target's.
+    scale
+        sensitivity + ulp there.
+    nan_mismatches, infinity_mismatches
+        Elements that are NaN (Inf) on one side only.
+    flushed
+        Elements accepted as zero where a subnormal was expected.
+    reason
+        Why, in numbers.
+    metrics
+        Further error numbers, where they were asked for or the status is not a pass.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    elements: int
+    status: Status
+    ratio: float
+    rms_ratio: float
+    reference_ratio: float
+    passing: float
+    degraded: float
+    over: int
+    index: tuple[int, ...]
+    expected: float
+    actual: float
+    scale: float
+    nan_mismatches: int
+    infinity_mismatches: int
+    flushed: int
+    reason: str
+    metrics: Metrics | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided about one test.
+
+    Attributes
+    ----------
+    status
+        ``pass``, ``degraded``, ``fail`` or ``not run``.
+    worst_ratio
+        Largest ratio over the outputs.
+    outputs
+        Numbers per output.
+    reason
+        One line that says why, in numbers.
+    suspect
+        Whom the numbers accuse; empty on a clean pass.
+    findings
+        What memory checks saw: guards written, outputs left unwritten, runs that differ.
+    """
+
+    status: Status
+    worst_ratio: float
+    outputs: tuple[OutputNumbers, ...]
+    reason: str
+    suspect: Suspect = ""
+    findings: tuple[str, ...] = ()
+
+    def with_finding(self, status: Status, finding: str) -> Verdict:
+        """Make the verdict at least as grave as `status` for what was seen beside the numbers."""
+        reason = finding if self.status == "pass" else f"{self.reason}; {finding}"
+        return replace(
+            self,
+            status=worse(self.status, status),
+            reason=reason,
+            suspect="target and reference" if self.suspect.endswith("reference") else "target",
+            findings=(*self.findings, finding),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a strict JSON file: NaN and Inf become text."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def not_run(reason: str) -> Verdict:
+    """The verdict on a test that could not be run, which is never a pass."""
+    return Verdict("not run", 0.0, (), reason)
+
+
+def _plain(value: Any) -> Any:
+    """`value` with non-finite floats as text and tuples as lists."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
