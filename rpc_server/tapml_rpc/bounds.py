@@ -1,0 +1,69 @@
+"""What a server grants: every size and count a peer can make it hold, stated at hello."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tapml_rpc import wire
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of one server, sent in its welcome.
+
+    Attributes
+    ----------
+    chunk_bytes
+        Largest chunk of one message, either way.
+    commands
+        Commands in one batch.
+    unanswered
+        Batches a client may have sent that are not answered yet.
+    upload_window
+        Chunk bytes a client may have sent in batches that are not answered yet.
+    handles
+        Buffers and Libraries of one session.
+    session_bytes
+        Device memory of one session.
+    library_bytes
+        One packed Library.
+    held_library_bytes
+        All Libraries the server keeps by hash.
+    sessions
+        Sessions at a time.
+    streams
+        Streams of one session.
+    """
+
+    chunk_bytes: int = wire.MAX_CHUNK_BYTES
+    commands: int = 4096
+    unanswered: int = 64
+    upload_window: int = 16 << 20
+    handles: int = 65536
+    session_bytes: int = 64 << 30
+    library_bytes: int = 256 << 20
+    held_library_bytes: int = 1 << 30
+    sessions: int = 32
+    streams: int = 64
+
+    def to_wire(self) -> dict[str, int]:
+        """Plain data for the welcome."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Bounds:
+        """Check a welcome's bounds; those this side does not know are ignored.
+
+        Raises
+        ------
+        ProtocolError
+            If a bound is missing or not a whole number.
+        """
+        given = data if isinstance(data, dict) else {}
+        return cls(
+            **{
+                field.name: wire.integer(given.get(field.name), f"bound {field.name!r}")
+                for field in fields(cls)
+            }
+        )

@@ -1,0 +1,119 @@
+"""Commands that wait to be sent: small ones travel together, large payloads by themselves."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tapml_rpc import wire
+from tapml_rpc.link import Link, Ticket
+from tapml_rpc.pending import Pending
+
+# A payload from here on goes in messages of its own, straight from the caller's memory; below,
+# joining payloads into one chunk costs less than another message.
+LARGE_BYTES: Final = 256 << 10
+PIECE_BYTES: Final = 2 << 20
+_CHUNK_BYTES: Final = 1 << 20
+_HEADER_BYTES: Final = 256 << 10
+_COMMANDS: Final = 512
+_PADDING: Final = (b"", *(bytes(count) for count in range(1, wire.CHUNK_ALIGNMENT)))
+
+
+class CommandQueue:
+    """Builds batches for a link.
+
+    Attributes
+    ----------
+    sent
+        Batches sent and not yet waited for.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.sent: list[Ticket] = []
+        self._link = link
+        self._commands: list[list[Any]] = []
+        self._pieces: list[bytes | memoryview] = []
+        self._chunk_bytes = 0
+        self._header_bytes = 0
+        self._pending: dict[int, Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def add(
+        self, command: list[Any], header_bytes: int = 32, pending: Pending | None = None
+    ) -> None:
+        """Queue a command; a full queue is sent.
+
+        Parameters
+        ----------
+        header_bytes
+            About how long the command is on the wire.
+        """
+        if self._header_bytes + header_bytes > _HEADER_BYTES or len(self._commands) >= _COMMANDS:
+            self.flush()
+        if pending is not None:
+            self._pending[len(self._commands)] = pending
+        self._commands.append(command)
+        self._header_bytes += header_bytes
+
+    def add_write(self, handle: int, offset: int, data: memoryview | bytes) -> None:
+        """Queue a write; `data` must not change until the batch is sent, and answered if large."""
+        size = len(data)
+        if size >= LARGE_BYTES:
+            self.flush()
+            for start in range(0, size, PIECE_BYTES):
+                piece = data[start : start + PIECE_BYTES]
+                command = ["write", handle, offset + start, len(piece), 0]
+                self.sent.append(self._link.send([command], piece))
+            return
+        position = wire.aligned(self._chunk_bytes)
+        if position + size > _CHUNK_BYTES:
+            self.flush()
+            position = 0
+        self.add(["write", handle, offset, size, 0])
+        if not self._pieces:
+            position = 0
+        elif position > self._chunk_bytes:
+            self._pieces.append(_PADDING[position - self._chunk_bytes])
+        self._commands[-1][4] = position
+        self._pieces.append(data)
+        self._chunk_bytes = position + size
+
+    def flush(self) -> Ticket | None:
+        """Send what is queued; None where there was nothing."""
+        if not self._commands:
+            return None
+        pieces = self._pieces
+        chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        commands, pending = self._commands, self._pending
+        self.clear()
+        ticket = self._link.send(commands, chunk, pending)
+        self.sent.append(ticket)
+        return ticket
+
+    def clear(self) -> None:
+        """Forget what is queued."""
+        self._commands, self._pieces, self._pending = [], [], {}
+        self._chunk_bytes = self._header_bytes = 0
+
+    def settle(self) -> None:
+        """Send what is queued and wait for every answer.
+
+        Raises
+        ------
+        TapmlError
+            The stream's first error.
+        """
+        self.flush()
+        sent, self.sent = self.sent, []
+        for ticket in sent:
+            self._link.wait(ticket)
+        for ticket in sent:
+            if ticket.failure is not None:
+                raise ticket.failure
+
+    def forget_answered(self) -> bool:
+        """Drop answered batches; True when none is on its way. Errors come with the next wait."""
+        if self._link.drain():
+            self.sent.clear()
+        return not self.sent

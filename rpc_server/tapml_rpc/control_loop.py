@@ -1,0 +1,258 @@
+"""The control thread: hello, heartbeats, cancellation, deadlines - never behind a payload.
+
+It runs while a kernel hangs, and ends the process when one is over its deadline: a kernel that
+runs cannot be taken back any other way.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import zmq
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.description import description_to_wire
+from tapml_rpc.device_loop import DeviceLoop, bind_router
+from tapml_rpc.failures import failure_to_wire, render_command
+from tapml_rpc.sessions import TOKEN_BYTES, ServerSession
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
+
+FEATURES: Final = ("batch", "credit", "library-hash", "entries", "timing", "workspace-poison")
+EXIT_KERNEL_DEADLINE: Final = 70
+_POLL_MILLISECONDS: Final = 100
+_PROBE_SECONDS: Final = 1.0
+# Building kernels is slow on small boards and says nothing about a hang.
+_LOAD_DEADLINE_FACTOR: Final = 10
+_MAX_DEADLINE_SECONDS: Final = 86400
+
+
+class ControlLoop:
+    """Serves the control socket. `run` returns when the server shall stop.
+
+    Parameters
+    ----------
+    silence_seconds
+        A session whose client says nothing for so long is ended. A client whose connection is gone
+        is noticed within two seconds, whatever this says.
+    kernel_deadline
+        Longest time in seconds that one command may run; a client may ask for less.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        *,
+        device: DeviceDescription,
+        loop: DeviceLoop,
+        sessions: dict[bytes, ServerSession],
+        epoch: bytes,
+        bounds: Bounds,
+        silence_seconds: float,
+        kernel_deadline: float,
+    ) -> None:
+        self._device = description_to_wire(device)
+        self._loop = loop
+        self._sessions = sessions
+        self._epoch = epoch
+        self._bounds = bounds
+        self._silence_seconds = silence_seconds
+        self._kernel_deadline = kernel_deadline
+        self._next_probe = 0.0
+        self._socket = bind_router(context, address, bounds)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
+        """Serve until `should_stop` says so; `wake_fds` becoming readable makes it look."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        for fd in wake_fds:
+            poller.register(fd, zmq.POLLIN)
+        try:
+            while not should_stop():
+                for ready, _ in poller.poll(_POLL_MILLISECONDS):
+                    if ready is self._socket:
+                        self._receive()
+                self._check_deadline()
+                self._check_silence()
+        finally:
+            self._socket.close(linger=200)
+
+    def _receive(self) -> None:
+        try:
+            identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        if len(frames) != 1:
+            self._refuse(identity, ProtocolError("a control message is one header"))
+            return
+        try:
+            self._dispatch(identity, wire.unpack(frames[0]))
+        except TapmlError as error:
+            self._refuse(identity, error)
+
+    def _dispatch(self, identity: bytes, header: wire.Header) -> None:
+        kind = header.get("type")
+        if kind == "hello":
+            self._hello(identity, header)
+            return
+        token = wire.octets(header.get("session"), "session", 64)
+        session = self._sessions.get(token)
+        if session is None:
+            raise ProtocolError("no such session: it has ended, or the server is a new one")
+        session.heard = time.monotonic()
+        session.control_identity = identity
+        if kind == "ping":
+            self._pong(session, header)
+        elif kind == "cancel":
+            session.cancel_through = max(
+                session.cancel_through, wire.integer(header.get("sequence"), "sequence")
+            )
+        elif kind == "goodbye":
+            self._end(session, "closed by the client")
+        else:
+            raise ProtocolError(f"unknown control message {str(kind)[:60]!r}")
+
+    def _hello(self, identity: bytes, header: wire.Header) -> None:
+        versions = wire.array(header.get("versions"), "versions", 64)
+        if wire.VERSION not in versions:
+            raise ProtocolError(
+                f"this server speaks protocol version {wire.VERSION}, the client {versions}; "
+                "bring both to the same release of tapml"
+            )
+        if len(self._sessions) >= self._bounds.sessions:
+            raise SetupError(
+                f"all {self._bounds.sessions} sessions of this server are taken; "
+                "close one or try again later"
+            )
+        asked = header.get("kernel_deadline")
+        deadline = self._kernel_deadline
+        if isinstance(asked, int | float) and 0 < asked <= _MAX_DEADLINE_SECONDS:
+            deadline = min(deadline, float(asked))
+        session = ServerSession(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            control_identity=identity,
+            download_credit=wire.integer(header.get("download_window"), "download window"),
+            kernel_deadline=deadline,
+        )
+        self._sessions[session.token] = session
+        self._send(
+            identity,
+            {
+                "type": "welcome",
+                "version": wire.VERSION,
+                "features": list(FEATURES),
+                "server": f"tapml {package_version()}",
+                "device": self._device,
+                "bounds": self._bounds.to_wire(),
+                "epoch": self._epoch,
+                "session": session.token,
+                "data_address": self._loop.address,
+                "kernel_deadline": deadline,
+                "silence_seconds": self._silence_seconds,
+            },
+        )
+
+    def _pong(self, session: ServerSession, header: wire.Header) -> None:
+        running = self._loop.interpreter.running if self._loop.interpreter else None
+        pong: wire.Header = {
+            "type": "pong",
+            "sequence": wire.integer(header.get("sequence"), "sequence"),
+            "answered": session.answered,
+        }
+        if running is not None:
+            pong["busy_seconds"] = round(time.monotonic() - running[2], 3)
+            if running[0] is session:
+                pong["command"] = render_command(running[1])
+        self._send(session.control_identity, pong)
+
+    def _check_deadline(self) -> None:
+        running = self._loop.interpreter.running if self._loop.interpreter else None
+        if running is None:
+            return
+        session, command, started = running
+        deadline = session.kernel_deadline
+        if isinstance(command, list) and command[0] == "load":
+            deadline *= _LOAD_DEADLINE_FACTOR
+        if time.monotonic() - started <= deadline:
+            return
+        shown = render_command(command)
+        error = KernelTimeoutError(
+            f"the device has not finished after {deadline:g} s, in {shown}; the server ends. "
+            "A kernel loops for ever, or needs a longer deadline"
+        )
+        failure = failure_to_wire(error, command)
+        failure["traceback"] = _device_stack()
+        for other in list(self._sessions.values()):
+            event: wire.Header = {"type": "event", "error": failure}
+            if other is not session:
+                event["error"] = {
+                    **failure,
+                    "kind": "DeviceLostError",
+                    "message": "another session's kernel was over its deadline; the server ends",
+                }
+            self._send(other.control_identity, event)
+        print(f"tapml_rpc.server: {error}", file=sys.stderr, flush=True)
+        # The data socket's thread hangs, so the context cannot end; give the event time to leave.
+        time.sleep(0.3)
+        os._exit(EXIT_KERNEL_DEADLINE)
+
+    def _check_silence(self) -> None:
+        now = time.monotonic()
+        if now < self._next_probe:
+            return
+        self._next_probe = now + _PROBE_SECONDS
+        for session in list(self._sessions.values()):
+            silence = now - session.heard
+            if silence > self._silence_seconds:
+                self._end(session, f"silent for {silence:.0f} s")
+            elif silence > 2 * _PROBE_SECONDS and not self._send(
+                session.control_identity, {"type": "probe"}
+            ):
+                self._end(session, "its connection is gone")
+
+    def _end(self, session: ServerSession, why: str) -> None:
+        if not session.ended:
+            session.ended = why
+            self._loop.ended.append(session)
+
+    def _send(self, identity: bytes, header: wire.Header) -> bool:
+        """Send without waiting; False where the peer's connection is gone or takes nothing."""
+        try:
+            self._socket.send_multipart([identity, wire.pack(header)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def _refuse(self, identity: bytes, error: Exception) -> None:
+        with suppress(ProtocolError):
+            self._send(identity, {"type": "refused", "error": failure_to_wire(error)})
+
+
+def package_version() -> str:
+    """Version of the installed distribution; a bare source tree has none."""
+    try:
+        return version("tapml")
+    except PackageNotFoundError:
+        return "from source"
+
+
+def _device_stack() -> str:
+    """Where the device thread is, for the report about a hang."""
+    for thread in threading.enumerate():
+        if thread.name == "tapml-device" and thread.ident is not None:
+            frame: Any = sys._current_frames().get(thread.ident)
+            if frame is not None:
+                return "".join(traceback.format_stack(frame))
+    return ""

@@ -1,0 +1,251 @@
+"""The device thread: owns the data socket and the driver, and runs batches as they come.
+
+One thread receives, runs and answers, because handing a message from thread to thread costs more
+than a small kernel. Heartbeats and cancellation therefore have a socket and a thread of their own
+(:mod:`tapml_rpc.control_loop`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import zmq
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.interpreter import ClientGoneError, Interpreter
+from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.sessions import Message, ServerSession
+from tapml_targets.driver import Driver
+from tapml_targets.errors import (
+    DeviceLostError,
+    DeviceRestartedError,
+    ProtocolError,
+    TapmlError,
+)
+
+_POLL_MILLISECONDS: Final = 100
+_ZERO_COPY_BYTES: Final = 64 << 10
+_NO_CHUNK: Final = memoryview(b"")
+
+
+class DeviceLoop:
+    """Serves batches on the data socket until told to stop.
+
+    Parameters
+    ----------
+    context
+        The server's ZeroMQ context.
+    sessions
+        All sessions by token; the control thread adds them, this thread removes them.
+    epoch
+        Random bytes of this server's life.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        *,
+        epoch: bytes,
+        sessions: dict[bytes, ServerSession],
+        bounds: Bounds,
+        libraries: LibraryStore,
+    ) -> None:
+        self.stop = threading.Event()
+        self.ended: deque[ServerSession] = deque()
+        self.interpreter: Interpreter | None = None
+        self._epoch = epoch
+        self._sessions = sessions
+        self._bounds = bounds
+        self._libraries = libraries
+        self._socket = bind_router(context, address, bounds)
+        self._socket.rcvtimeo = _POLL_MILLISECONDS
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self, driver: Driver) -> None:
+        """Serve until `stop` is set, then free everything. Runs on the device thread."""
+        self.interpreter = Interpreter(driver, self._libraries, self._bounds, self._send)
+        try:
+            while not self.stop.is_set():
+                self._receive()
+                while self.ended:
+                    self._end(self.ended.popleft())
+        finally:
+            for session in list(self._sessions.values()):
+                self._end(session)
+            self._libraries.close()
+            self._socket.close(linger=200)
+
+    def _receive(self) -> None:
+        socket = self._socket
+        try:
+            identity = socket.recv()
+        except zmq.Again:
+            return
+        frames: list[Any] = []
+        while socket.getsockopt(zmq.RCVMORE):
+            # The first frame is the header; a chunk stays where libzmq has it.
+            frames.append(socket.recv(copy=not frames))
+        if not 1 <= len(frames) <= 2:
+            self._refuse(identity, None, ProtocolError("a message is a header and at most a chunk"))
+            return
+        chunk = frames[1].buffer if len(frames) == 2 else _NO_CHUNK
+        sequence = None
+        try:
+            header = wire.unpack(frames[0])
+            sequence = header.get("sequence")
+            self._dispatch(identity, header, chunk)
+        except TapmlError as error:
+            self._refuse(identity, sequence, error)
+
+    def _dispatch(self, identity: bytes, header: wire.Header, chunk: memoryview) -> None:
+        epoch, token = header.get("epoch"), header.get("session")
+        if epoch != self._epoch:
+            wire.octets(epoch, "epoch", 64)
+            raise DeviceRestartedError(
+                "this server started after the session did: its handles mean nothing here; "
+                "open a new session"
+            )
+        session = self._sessions.get(wire.octets(token, "session", 64))
+        if session is None:
+            raise DeviceLostError("the session has ended: it was closed or went silent")
+        kind = header.get("type")
+        if kind == "batch":
+            self._accept(session, identity, header, chunk)
+        elif kind == "credit":
+            credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
+            session.download_credit = min(credit, wire.MAX_INTEGER)
+            self._continue(session)
+        elif kind == "goodbye":
+            self._end(session)
+        else:
+            raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
+
+    def _accept(
+        self, session: ServerSession, identity: bytes, header: wire.Header, chunk: memoryview
+    ) -> None:
+        message = Message(
+            identity,
+            wire.integer(header.get("sequence"), "sequence"),
+            wire.integer(header.get("stream", 0), "stream", self._bounds.streams - 1),
+            wire.array(header.get("commands"), "commands", self._bounds.commands),
+            chunk,
+        )
+        if len(session.queue) >= self._bounds.unanswered:
+            raise ProtocolError(
+                f"{len(session.queue)} batches wait for an answer; at most "
+                f"{self._bounds.unanswered} may"
+            )
+        session.queue.append(message)
+        if session.job is None:
+            self._continue(session)
+
+    def _continue(self, session: ServerSession) -> None:
+        """Run a session's batches until one waits for credit or none is left."""
+        interpreter = self.interpreter
+        assert interpreter is not None  # noqa: S101 - set before the first message
+        try:
+            while True:
+                if session.job is None:
+                    if not session.queue:
+                        return
+                    message = session.queue.popleft()
+                    session.job = interpreter.run(session, message)
+                for _ in session.job:
+                    return
+                session.job = None
+        except ClientGoneError:
+            self._end(session)
+
+    def _end(self, session: ServerSession) -> None:
+        if self._sessions.pop(session.token, None) is None:
+            return
+        session.ended = session.ended or "closed"
+        if self.interpreter is not None:
+            self.interpreter.release(session)
+
+    def _send(
+        self,
+        session: ServerSession,
+        identity: bytes,
+        header: wire.Header,
+        parts: list[memoryview | bytes],
+    ) -> None:
+        socket = self._socket
+        more = zmq.SNDMORE | zmq.NOBLOCK
+        packed = wire.pack(header)
+        try:
+            socket.send(identity, more)
+            if not parts:
+                socket.send(packed, zmq.NOBLOCK)
+                return
+            socket.send(packed, more)
+            chunk = parts[0] if len(parts) == 1 else b"".join(parts)
+            socket.send(chunk, zmq.NOBLOCK, copy=len(chunk) < _ZERO_COPY_BYTES)
+        except zmq.ZMQError as error:
+            # Unreachable, or a peer that reads no answers: either way nobody is there.
+            raise ClientGoneError(str(error)) from error
+
+    def _refuse(self, identity: bytes, sequence: object, error: Exception) -> None:
+        """Tell a peer what was wrong with a message; it may be gone, or never read it."""
+        reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
+        if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
+            reply["sequence"] = sequence
+        with suppress(zmq.ZMQError):
+            self._socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
+            self._socket.send(wire.pack(reply), zmq.NOBLOCK)
+
+
+def bind_router(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, bounds: Bounds
+) -> zmq.Socket[bytes]:
+    """A ROUTER socket with every queue and frame bounded.
+
+    High-water marks count messages: the receiving one is low because each may hold a chunk, the
+    sending one leaves room for all answers a client may wait for.
+    """
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, max(bounds.chunk_bytes, wire.MAX_HEADER_BYTES))
+    socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2000)
+    socket.setsockopt(zmq.RCVHWM, 32)
+    socket.setsockopt(zmq.SNDHWM, 4 * bounds.unanswered)
+    socket.bind(address)
+    return socket
+
+
+def start(
+    loop: DeviceLoop, open_driver: Callable[[], Driver], ready: Callable[[Driver | Exception], None]
+) -> threading.Thread:
+    """Open the driver and serve on a thread of its own.
+
+    Parameters
+    ----------
+    ready
+        Called on that thread with the driver once it is open, or with what went wrong.
+    """
+
+    def work() -> None:
+        try:
+            driver = open_driver()
+        except Exception as error:
+            ready(error)
+            return
+        ready(driver)
+        try:
+            loop.run(driver)
+        finally:
+            driver.close()
+
+    thread = threading.Thread(target=work, name="tapml-device", daemon=True)
+    thread.start()
+    return thread

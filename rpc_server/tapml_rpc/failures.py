@@ -1,0 +1,90 @@
+"""Errors across the wire: class by name, message, remote traceback, command and driver log.
+
+Only classes of :mod:`tapml_targets.errors` are rebuilt, looked up in a fixed table: a peer cannot
+make the other side raise or construct anything else.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Final
+
+from tapml_targets import errors
+from tapml_targets.errors import RemoteError, TapmlError
+
+_CLASSES: Final[dict[str, type[TapmlError]]] = {
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, TapmlError)
+}
+_MESSAGE_CHARACTERS: Final = 16 << 10
+_TRACEBACK_CHARACTERS: Final = 16 << 10
+_LOG_CHARACTERS: Final = 64 << 10
+_COMMAND_CHARACTERS: Final = 400
+
+
+def render_command(command: object) -> str:
+    """A command as a person reads it, shortened."""
+    if isinstance(command, str):
+        return command[:_COMMAND_CHARACTERS]
+    if not isinstance(command, list) or not command:
+        return repr(command)[:_COMMAND_CHARACTERS]
+    name, *arguments = command
+    shown = ", ".join(repr(argument)[:120] for argument in arguments)
+    return f"{name}({shown})"[:_COMMAND_CHARACTERS]
+
+
+def failure_to_wire(error: BaseException, command: object = "", index: int = 0) -> dict[str, Any]:
+    """Describe an error raised on the device's side.
+
+    Errors outside the tree (a driver's, ``MemoryError``) become ``RemoteError`` with the original
+    class in the message.
+    """
+    kind = type(error).__name__
+    message = str(error)
+    if _CLASSES.get(kind) is not type(error):
+        message = f"{kind}: {message}" if message else kind
+        kind = "RemoteError"
+    return {
+        "kind": kind,
+        "message": _shorten(message, _MESSAGE_CHARACTERS),
+        "traceback": _shorten("".join(traceback.format_exception(error)), _TRACEBACK_CHARACTERS),
+        "command": render_command(command) if command else "",
+        "log": _shorten(str(getattr(error, "driver_log", "") or ""), _LOG_CHARACTERS),
+        "index": index,
+    }
+
+
+def failure_from_wire(data: Any) -> TapmlError:
+    """Rebuild an error that a peer described; unknown kinds become ``RemoteError``."""
+    given = data if isinstance(data, dict) else {}
+
+    def part(name: str) -> str:
+        value = given.get(name, "")
+        return value if isinstance(value, str) else str(value)[:_MESSAGE_CHARACTERS]
+
+    message = part("message") or "the device reported an error without a message"
+    kind = _CLASSES.get(part("kind"), RemoteError)
+    remote_traceback, command, log = part("traceback"), part("command"), part("log")
+    error: TapmlError
+    if issubclass(kind, RemoteError):
+        error = kind(message, remote_traceback=remote_traceback, command=command, driver_log=log)
+    else:
+        error = kind(message)
+        # The classes outside RemoteError have no such fields; the facts still travel with them.
+        vars(error).update(remote_traceback=remote_traceback, command=command, driver_log=log)
+    if command:
+        error.add_note(f"remote command: {command}")
+    if log and log not in message:
+        error.add_note(f"driver log:\n{log}")
+    if remote_traceback:
+        error.add_note(f"remote traceback:\n{remote_traceback.rstrip()}")
+    return error
+
+
+def _shorten(value: str, bound: int) -> str:
+    """Keep the head and the tail: a traceback's end says what, a log's start says where."""
+    if len(value) <= bound:
+        return value
+    half = bound // 2 - 20
+    return f"{value[:half]}\n[... {len(value) - 2 * half} characters left out ...]\n{value[-half:]}"

@@ -1,0 +1,422 @@
+"""The client's connection: batches out, answers in, credits both ways, and a watch on the server.
+
+The caller's thread owns the data socket, so that an answer reaches it without another thread in
+between. A watch thread owns the control socket: it pings, hears about timeouts, and notices at
+once when a connection drops or a local server process ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.description import description_from_wire
+from tapml_rpc.failures import failure_from_wire, render_command
+from tapml_rpc.pending import Pending
+from tapml_targets.errors import (
+    DeviceLostError,
+    DeviceRestartedError,
+    InputError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
+
+DOWNLOAD_WINDOW: Final = 16 << 20
+PING_SECONDS: Final = 1.0
+SILENCE_SECONDS: Final = 10.0
+_CREDIT_BYTES: Final = 4 << 20
+_POLL_MILLISECONDS: Final = 50
+_ZERO_COPY_BYTES: Final = 64 << 10
+_LAST_COMMANDS: Final = 5
+
+Socket = zmq.Socket[bytes]
+
+
+class Ticket:
+    """One batch on its way and the results it will bring."""
+
+    __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence")
+
+    def __init__(self, sequence: int, chunk_bytes: int, pending: dict[int, Pending]) -> None:
+        self.sequence = sequence
+        self.chunk_bytes = chunk_bytes
+        self.pending = pending
+        self.done = False
+        self.failure: TapmlError | None = None
+
+
+class Link:
+    """A session's two connections. Methods are called by one thread at a time.
+
+    Parameters
+    ----------
+    address
+        ``tcp://host:port`` of the control socket.
+    timeout
+        Seconds to wait for the server's welcome.
+    kernel_deadline
+        Longest time of one command in seconds; None leaves it to the server.
+    exit_report
+        For a local server: text about how its process ended, or None while it runs.
+
+    Raises
+    ------
+    SetupError
+        If nothing answers, or the server takes no more sessions.
+    ProtocolError
+        If the server refuses, e.g. because of its version.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float,
+        kernel_deadline: float | None = None,
+        exit_report: Callable[[float], str | None] | None = None,
+    ) -> None:
+        self.address = address
+        self.closed = False
+        self._exit_report = exit_report
+        self._lost: TapmlError | None = None
+        self._busy = False
+        self._tickets: dict[int, Ticket] = {}
+        self._sequence = 0
+        self._upload_bytes = 0
+        self._uncredited = 0
+        self._last_commands: deque[object] = deque(maxlen=_LAST_COMMANDS)
+        self._outbox: deque[wire.Header] = deque()
+        self._stop = threading.Event()
+        self._watch_thread: threading.Thread | None = None
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._sockets: list[Socket] = []
+        try:
+            self._control, control_monitor = self._connect(address)
+            welcome = self._hello(timeout, kernel_deadline)
+            self.version = wire.integer(welcome.get("version"), "version")
+            self.features = frozenset(wire.array(welcome.get("features"), "features", 256))
+            self.device = description_from_wire(welcome.get("device"))
+            self.bounds = Bounds.from_wire(welcome.get("bounds"))
+            self.epoch = wire.octets(welcome.get("epoch"), "epoch", 64)
+            self.token = wire.octets(welcome.get("session"), "session", 64)
+            self._data, data_monitor = self._connect(
+                _same_host(wire.text(welcome.get("data_address"), "data address"), address)
+            )
+            self._data.rcvtimeo = _POLL_MILLISECONDS
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._watch_thread = threading.Thread(
+            target=self._watch,
+            args=(control_monitor, data_monitor),
+            name="tapml-link-watch",
+            daemon=True,
+        )
+        self._watch_thread.start()
+
+    def send(
+        self,
+        commands: list[list[Any]],
+        chunk: memoryview | bytes,
+        pending: dict[int, Pending] | None = None,
+        stream: int = 0,
+    ) -> Ticket:
+        """Send a batch; waits only while the server's credit is used up.
+
+        Parameters
+        ----------
+        chunk
+            Payload of all writes; where it is large it must not change until it is answered.
+        pending
+            The results that `commands` give, by index of the command.
+        """
+        self._check()
+        chunk_bytes = len(chunk)
+        bounds = self.bounds
+        while (
+            self._upload_bytes + chunk_bytes > bounds.upload_window
+            or len(self._tickets) >= bounds.unanswered
+        ):
+            self._receive()
+        self._sequence += 1
+        ticket = Ticket(self._sequence, chunk_bytes, pending or {})
+        header: wire.Header = {
+            "type": "batch",
+            "session": self.token,
+            "epoch": self.epoch,
+            "sequence": ticket.sequence,
+            "commands": commands,
+        }
+        if stream:
+            header["stream"] = stream
+        packed = wire.pack(header)
+        self._tickets[ticket.sequence] = ticket
+        self._upload_bytes += chunk_bytes
+        self._last_commands.extend(commands[-_LAST_COMMANDS:])
+        self._busy = True
+        if chunk_bytes:
+            self._data.send(packed, zmq.SNDMORE)
+            self._data.send(chunk, 0, chunk_bytes < _ZERO_COPY_BYTES)
+        else:
+            self._data.send(packed)
+        self._busy = False
+        return ticket
+
+    def wait(self, ticket: Ticket) -> None:
+        """Wait for a batch's answer.
+
+        Raises
+        ------
+        DeviceLostError
+            If the server is gone, or a subclass that says why.
+        """
+        while not ticket.done:
+            self._receive()
+
+    def settle(self) -> None:
+        """Wait until every batch is answered."""
+        while self._tickets:
+            self._receive()
+
+    def drain(self) -> bool:
+        """Take the answers that are there; True when no batch is on its way."""
+        with suppress(zmq.Again):
+            while self._tickets:
+                self._take(zmq.NOBLOCK)
+        return not self._tickets
+
+    def cancel(self) -> None:
+        """Ask the server not to run the batches sent so far; a running kernel is not stopped."""
+        self._check()
+        self._outbox.append({"type": "cancel", "sequence": self._sequence})
+
+    def close(self) -> None:
+        """Say goodbye and close both connections. Never raises and never waits long."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._lost is None and not self._busy:
+            with suppress(zmq.ZMQError):
+                goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
+                self._data.send(wire.pack(goodbye), zmq.NOBLOCK)
+        self._stop.set()
+        if self._watch_thread is not None:
+            self._watch_thread.join(timeout=2)
+        if self._watch_thread is None or not self._watch_thread.is_alive():
+            self._context.destroy(linger=100)
+
+    def _check(self) -> None:
+        if self.closed:
+            raise InputError("this session is closed; open a new one")
+        if self._busy:
+            raise DeviceLostError(
+                "the connection was interrupted in the middle of a message; open a new session"
+            )
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)
+
+    def _receive(self) -> None:
+        """Wait for one message, or for the news that none will come."""
+        try:
+            self._take(0)
+        except zmq.Again:
+            if self._lost is not None:
+                raise self._lost.with_traceback(None) from None
+
+    def _take(self, flags: int) -> None:
+        self._check_usable()
+        packed = self._data.recv(flags)
+        self._busy = True
+        chunk = (
+            self._data.recv(copy=False).buffer
+            if self._data.getsockopt(zmq.RCVMORE)
+            else memoryview(b"")
+        )
+        header = wire.unpack(packed)
+        kind = header.get("type")
+        ticket = self._tickets.get(header.get("sequence", -1))
+        if kind == "data" and ticket is not None:
+            self._place(ticket, header, chunk)
+        elif kind == "done" and ticket is not None:
+            for result in wire.array(header.get("results", []), "results"):
+                index, value = wire.array(result, "result", 2)
+                pending = ticket.pending.get(index)
+                if pending is not None:
+                    pending.resolve(value, chunk)
+            self._finish(ticket, header)
+        elif kind == "error":
+            self._busy = False
+            self._refused(ticket, header)
+        self._busy = False
+
+    def _check_usable(self) -> None:
+        if self._busy or self.closed:
+            self._check()
+
+    def _place(self, ticket: Ticket, header: wire.Header, chunk: memoryview) -> None:
+        pending = ticket.pending.get(wire.integer(header.get("index"), "index"))
+        if pending is None:
+            raise ProtocolError("the server sent bytes that no read asked for")
+        pending.place(wire.integer(header.get("offset"), "offset"), chunk)
+        self._uncredited += len(chunk)
+        if self._uncredited >= _CREDIT_BYTES:
+            credit = {
+                "type": "credit",
+                "session": self.token,
+                "epoch": self.epoch,
+                "bytes": self._uncredited,
+            }
+            self._uncredited = 0
+            self._data.send(wire.pack(credit))
+
+    def _finish(self, ticket: Ticket, header: wire.Header) -> None:
+        failure = header.get("error")
+        if failure is not None:
+            ticket.failure = failure_from_wire(failure)
+        if ticket.pending:
+            missing = ticket.failure or ProtocolError("the server's answer lacks a result")
+            for pending in ticket.pending.values():
+                pending.fail(missing)
+        ticket.done = True
+        del self._tickets[ticket.sequence]
+        self._upload_bytes -= ticket.chunk_bytes
+
+    def _refused(self, ticket: Ticket | None, header: wire.Header) -> None:
+        error = failure_from_wire(header.get("error"))
+        if isinstance(error, DeviceLostError):
+            self._lost = error
+            raise error
+        if ticket is None:
+            raise error
+        self._finish(ticket, header)
+
+    def _connect(self, address: str) -> tuple[Socket, Socket]:
+        socket: Socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_CHUNK_BYTES)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2000)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+        socket.setsockopt(zmq.IPV6, int("[" in address))
+        monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise InputError(
+                f"expected an address such as tcp://127.0.0.1:9000, got {address!r}: {error}"
+            ) from None
+        return socket, monitor
+
+    def _hello(self, timeout: float, kernel_deadline: float | None) -> wire.Header:
+        hello: wire.Header = {
+            "type": "hello",
+            "versions": [wire.VERSION],
+            "features": [],
+            "download_window": DOWNLOAD_WINDOW,
+        }
+        if kernel_deadline is not None:
+            hello["kernel_deadline"] = kernel_deadline
+        self._control.send(wire.pack(hello))
+        deadline = time.monotonic() + timeout
+        while not self._control.poll(_POLL_MILLISECONDS):
+            ended = self._exit_report(0) if self._exit_report else None
+            if ended is not None:
+                raise DeviceLostError(f"the server ended before it answered: {ended}")
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"no tapml server answers at {self.address} within {timeout:g} s; "
+                    "start one there with `tapml rpc serve`"
+                )
+        reply = wire.unpack(self._control.recv())
+        if reply.get("type") == "refused":
+            raise failure_from_wire(reply.get("error"))
+        if reply.get("type") != "welcome":
+            raise ProtocolError(f"{self.address} is no tapml server: it sent no welcome")
+        return reply
+
+    def _watch(self, *monitors: Socket) -> None:
+        """The watch thread: the only one that touches the control socket from now on."""
+        try:
+            self._watch_connections(monitors)
+        except (TapmlError, zmq.ZMQError) as error:
+            self._lose(f"the control connection failed: {error}")
+        if self._lost is None:
+            with suppress(zmq.ZMQError):
+                goodbye = {"type": "goodbye", "session": self.token}
+                self._control.send(wire.pack(goodbye), zmq.NOBLOCK)
+        # The monitors are closed by the thread that reads them; elsewhere it aborts the process.
+        self._control.disable_monitor()
+        for monitor in monitors:
+            monitor.close(linger=0)
+
+    def _watch_connections(self, monitors: tuple[Socket, ...]) -> None:
+        poller = zmq.Poller()
+        for socket in (self._control, *monitors):
+            poller.register(socket, zmq.POLLIN)
+        heard = time.monotonic()
+        next_ping = 0.0
+        pings = 0
+        while not self._stop.is_set() and self._lost is None:
+            now = time.monotonic()
+            if now >= next_ping:
+                pings += 1
+                self._outbox.append({"type": "ping", "sequence": pings})
+                next_ping = now + PING_SECONDS
+            while self._outbox:
+                self._control.send(wire.pack({**self._outbox.popleft(), "session": self.token}))
+            for ready, _ in poller.poll(_POLL_MILLISECONDS):
+                if ready is self._control:
+                    heard = time.monotonic()
+                    self._hear(wire.unpack(self._control.recv()))
+                else:
+                    recv_monitor_message(ready)
+                    self._lose("the connection to the server dropped")
+            if self._exit_report and (ended := self._exit_report(0)) is not None:
+                self._lose_to(DeviceLostError(self._describe(f"the server ended: {ended}")))
+            if time.monotonic() - heard > SILENCE_SECONDS:
+                self._lose(f"the server has not answered for {SILENCE_SECONDS:g} s")
+
+    def _hear(self, header: wire.Header) -> None:
+        kind = header.get("type")
+        if kind == "event":
+            error = failure_from_wire(header.get("error"))
+            error.args = (self._describe(str(error)),)
+            self._lose_to(error)
+        elif kind == "refused" and not self._stop.is_set():
+            error = failure_from_wire(header.get("error"))
+            self._lose_to(DeviceRestartedError(f"the server refused a heartbeat: {error}"))
+
+    def _lose(self, what: str) -> None:
+        if self._stop.is_set():
+            return
+        # A dropped connection comes a moment before the process can be waited for.
+        ended = self._exit_report(2.0) if self._exit_report else None
+        if ended is not None:
+            what = f"the server ended: {ended}"
+        self._lose_to(DeviceLostError(self._describe(what)))
+
+    def _lose_to(self, error: TapmlError) -> None:
+        if self._lost is None:
+            self._lost = error
+
+    def _describe(self, what: str) -> str:
+        if not self._tickets:
+            return what
+        shown = "\n  ".join(render_command(command) for command in list(self._last_commands))
+        return f"{what}\nlast commands sent:\n  {shown}"
+
+
+def _same_host(data_address: str, control_address: str) -> str:
+    """The data socket's address as this side reaches it: the host we connected to, its port."""
+    host = control_address.rpartition(":")[0]
+    return f"{host}:{data_address.rpartition(':')[2]}"

@@ -1,0 +1,201 @@
+"""A server process of our own for a device of this machine."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+import tapml_rpc
+import tapml_targets
+from tapml_rpc.client import Session
+from tapml_rpc.link import Link
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
+from tapml_targets.opencl.discovery import prepare_environment
+from tapml_targets.platforms import check_platform
+
+START_SECONDS: Final = 60.0
+_END_SECONDS: Final = 3.0
+_TAIL_LINES: Final = 60
+
+
+class LocalServer:
+    """A child process that serves one device, ended by :meth:`close` or with this process.
+
+    It has a process group of its own, so that Ctrl-C reaches this process alone, which then ends
+    the server in order.
+
+    Raises
+    ------
+    SetupError
+        If it does not come up within `start_seconds`; the message holds what it printed.
+    """
+
+    def __init__(
+        self, spec: str, arguments: tuple[str, ...] = (), *, start_seconds: float = START_SECONDS
+    ) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "tapml_rpc.server",
+            "--device",
+            spec,
+            "--parent",
+            str(os.getpid()),
+            *arguments,
+        ]
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(spec.partition(":")[0]),
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._keep_tail, daemon=True)
+        self._reader.start()
+        atexit.register(self.close)
+        try:
+            line = self._read_line(time.monotonic() + start_seconds)
+            self.address = str(line["address"])
+        except BaseException:
+            self.close()
+            raise
+
+    def exit_report(self, wait_seconds: float) -> str | None:
+        """How the process ended and what it printed last; None while it runs."""
+        try:
+            code = self.process.wait(wait_seconds) if wait_seconds else self.process.poll()
+        except subprocess.TimeoutExpired:
+            return None
+        if code is None:
+            return None
+        self._reader.join(timeout=1)
+        tail = "\n".join(self._tail)
+        return _describe_exit(code) + (f"; it printed last:\n{tail}" if tail else "")
+
+    def close(self) -> None:
+        """End the process; it is given a moment to end by itself."""
+        atexit.unregister(self.close)
+        process = self.process
+        if process.stdin is not None:
+            process.stdin.close()
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._reader.join(timeout=1)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _read_line(self, deadline: float) -> dict[str, Any]:
+        assert self.process.stdout is not None  # noqa: S101 - it is a pipe
+        descriptor = self.process.stdout.fileno()
+        data = b""
+        while not data.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise SetupError(
+                    "the device server did not come up in time; it printed:\n"
+                    + "\n".join(self._tail)
+                )
+            if select.select([descriptor], [], [], min(left, 0.5))[0]:
+                piece = os.read(descriptor, 65536)
+                if not piece:
+                    raise _start_failure(self.process.wait(), self.exit_report(5) or "")
+                data += piece
+        line: dict[str, Any] = json.loads(data)
+        return line
+
+    def _keep_tail(self) -> None:
+        assert self.process.stderr is not None  # noqa: S101 - it is a pipe
+        for line in self.process.stderr:
+            self._tail.append(line.decode(errors="replace").rstrip()[:2000])
+
+
+def open_local(
+    device: str | DeviceDescription = "opencl",
+    *,
+    kernel_deadline: float | None = None,
+    start_seconds: float = START_SECONDS,
+) -> Session:
+    """Start a server for a device of this machine and open a session with it.
+
+    Parameters
+    ----------
+    device
+        ``"opencl"`` for the platform's best device, ``"opencl:1"``, or a description from
+        :func:`tapml_targets.platforms`.
+    kernel_deadline
+        Seconds one command may take; the server's default where None.
+    start_seconds
+        How long the server may take to open the device.
+
+    Raises
+    ------
+    InputError
+        If the platform does not exist; the known ones are listed.
+    NoSuchDeviceError
+        If the platform has no such device here.
+    SetupError
+        If the server does not come up.
+    """
+    spec = device if isinstance(device, str) else f"{device.platform}:{device.index}"
+    check_platform(spec.partition(":")[0])
+    # The server runs as this user and serves this process: it may load what this process may.
+    arguments: tuple[str, ...] = ("--allow-shared-libraries",)
+    if kernel_deadline is not None:
+        arguments += ("--kernel-deadline", str(kernel_deadline))
+    server = LocalServer(spec, arguments, start_seconds=start_seconds)
+    try:
+        link = Link(server.address, timeout=start_seconds, exit_report=server.exit_report)
+    except BaseException:
+        server.close()
+        raise
+    return Session(link, on_close=server.close)
+
+
+def _environment(platform: str) -> dict[str, str]:
+    """The server's environment: where our packages are, and what the platform's loader needs."""
+    roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
+    environment = dict(os.environ)
+    if platform == "opencl":
+        environment = prepare_environment(environment)
+    known = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
+    return environment
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _start_failure(code: int, report: str) -> TapmlError:
+    """The error that the server's exit code stands for."""
+    from tapml_targets.errors import EXIT_NO_DEVICE, NoSuchDeviceError
+
+    if code == EXIT_NO_DEVICE:
+        return NoSuchDeviceError(f"the device server found no such device: {report}")
+    if code < 0:
+        return DeviceLostError(f"the device server died while it opened the device: {report}")
+    return SetupError(f"the device server did not start: {report}")

@@ -1,0 +1,313 @@
+"""A server process for one device: ``python -m tapml_rpc.server`` or ``tapml rpc serve``.
+
+The main thread serves the control socket and receives signals, a second one runs the device. The
+address is printed as one JSON line on standard output once the device is open; everything else
+goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import ipaddress
+import json
+import os
+import queue
+import secrets
+import signal
+import sys
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Final
+from urllib.parse import urlsplit
+
+import zmq
+
+from tapml_rpc import device_loop, wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.control_loop import ControlLoop
+from tapml_rpc.description import description_to_wire
+from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.sessions import ServerSession
+from tapml_targets.driver import DeviceDescription, Driver
+from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
+from tapml_targets.platforms import check_platform, load_driver_module
+
+DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
+EPOCH_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What ``tapml rpc serve`` takes.
+
+    Attributes
+    ----------
+    device
+        ``opencl`` for the platform's first device that is no checker, ``opencl:1`` for that one.
+    bind
+        ``tcp://host:port`` on loopback; port 0 takes a free one. The data socket takes a free port
+        on the same host.
+    allow_shared_libraries
+        Whether clients may load machine code.
+    kernel_deadline
+        Longest time of one command in seconds.
+    silence_seconds
+        A session whose client says nothing for so long is ended.
+    session_bytes
+        Device memory of one session; 0 for the default bound.
+    parent
+        Process that started this one; when it ends, so does the server. 0 for none.
+    """
+
+    device: str = "opencl"
+    bind: str = DEFAULT_BIND
+    allow_shared_libraries: bool = False
+    kernel_deadline: float = 60.0
+    silence_seconds: float = 60.0
+    session_bytes: int = 0
+    parent: int = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the server's options on a parser."""
+    default = ServerOptions()
+    parser.add_argument(
+        "--device",
+        default=default.device,
+        metavar="PLATFORM[:INDEX]",
+        help="device to serve, as `tapml devices` lists it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bind",
+        default=default.bind,
+        metavar="ADDRESS",
+        help="loopback address to listen on; port 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allow-shared-libraries",
+        action="store_true",
+        help="let clients load machine code; only for clients you trust with your account",
+    )
+    parser.add_argument(
+        "--kernel-deadline",
+        type=float,
+        default=default.kernel_deadline,
+        metavar="SECONDS",
+        help="a command that runs longer ends the server (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--silence",
+        dest="silence_seconds",
+        type=float,
+        default=default.silence_seconds,
+        metavar="SECONDS",
+        help="end sessions whose client says nothing for so long (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--session-bytes",
+        type=int,
+        default=default.session_bytes,
+        metavar="BYTES",
+        help="device memory one session may hold (default: no bound of its own)",
+    )
+    parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def options_from(arguments: argparse.Namespace) -> ServerOptions:
+    """The options that `add_arguments` declared."""
+    return ServerOptions(
+        device=arguments.device,
+        bind=arguments.bind,
+        allow_shared_libraries=arguments.allow_shared_libraries,
+        kernel_deadline=arguments.kernel_deadline,
+        silence_seconds=arguments.silence_seconds,
+        session_bytes=arguments.session_bytes,
+        parent=arguments.parent,
+    )
+
+
+def check_bind(address: str) -> tuple[str, int]:
+    """Host and port of a loopback address.
+
+    Raises
+    ------
+    InputError
+        If it is no ``tcp://`` address.
+    SetupError
+        If it is not on loopback: that needs a secret, which this version does not have.
+    """
+    parts = urlsplit(address)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if parts.scheme != "tcp" or not host or parts.path or port is None:
+        raise InputError(f"--bind takes tcp://HOST:PORT, for example {DEFAULT_BIND}; got {address}")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise SetupError(
+            f"refusing to listen on {host}: without a secret only loopback is safe. "
+            f"Use {DEFAULT_BIND} and reach it through a tunnel such as `ssh -L`"
+        )
+    return ("127.0.0.1" if host == "localhost" else host), port
+
+
+def find_device(spec: str) -> DeviceDescription:
+    """The device a ``platform[:index]`` text names.
+
+    Raises
+    ------
+    InputError
+        If the platform does not exist or the text is malformed.
+    NoSuchDeviceError
+        If the platform has no such device here.
+    """
+    platform, _, index = spec.partition(":")
+    check_platform(platform)
+    devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
+    if not devices:
+        raise NoSuchDeviceError(f"no {platform} device here; `tapml doctor` says what is missing")
+    if not index:
+        real = [device for device in devices if device.device_type != "checker"]
+        return (real or devices)[0]
+    if not index.isdecimal():
+        raise InputError(f"expected PLATFORM[:INDEX] such as {platform}:0, got {spec!r}")
+    for device in devices:
+        if device.index == int(index):
+            return device
+    known = ", ".join(f"{platform}:{device.index}" for device in devices)
+    raise NoSuchDeviceError(f"no device {spec}; this machine has {known}")
+
+
+def serve(options: ServerOptions) -> int:
+    """Serve a device until a signal, or until the parent is gone. Returns the exit code.
+
+    Raises
+    ------
+    SetupError
+        If the address cannot be used.
+    NoSuchDeviceError
+        If there is no such device.
+    """
+    faulthandler.enable()
+    host, port = check_bind(options.bind)
+    stopping = _StopRequest(options.parent)
+    device = find_device(options.device)
+    bounds = Bounds()
+    if options.session_bytes > 0:
+        bounds = replace(bounds, session_bytes=options.session_bytes)
+    libraries = LibraryStore(
+        held_bytes=bounds.held_library_bytes,
+        library_bytes=bounds.library_bytes,
+        allow_native=options.allow_shared_libraries,
+    )
+    epoch = secrets.token_bytes(EPOCH_BYTES)
+    sessions: dict[bytes, ServerSession] = {}
+    shown_host = f"[{host}]" if ":" in host else host
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.setsockopt(zmq.IPV6, int(":" in host))
+    try:
+        loop = device_loop.DeviceLoop(
+            context,
+            f"tcp://{shown_host}:*",
+            epoch=epoch,
+            sessions=sessions,
+            bounds=bounds,
+            libraries=libraries,
+        )
+        control = ControlLoop(
+            context,
+            f"tcp://{shown_host}:{port or '*'}",
+            device=device,
+            loop=loop,
+            sessions=sessions,
+            epoch=epoch,
+            bounds=bounds,
+            silence_seconds=options.silence_seconds,
+            kernel_deadline=options.kernel_deadline,
+        )
+    except zmq.ZMQError as error:
+        raise SetupError(f"cannot listen on {options.bind}: {error}") from None
+    opened: queue.SimpleQueue[Driver | Exception] = queue.SimpleQueue()
+    thread = device_loop.start(
+        loop, lambda: load_driver_module(device.platform).open_device(device), opened.put
+    )
+    outcome = opened.get()
+    if isinstance(outcome, Exception):
+        raise outcome
+    _announce(control.address, device, epoch)
+    control.run(lambda: stopping.asked() or not thread.is_alive(), stopping.wake_fds)
+    failed = not thread.is_alive()
+    loop.stop.set()
+    thread.join(timeout=5)
+    if thread.is_alive():
+        # A kernel hangs: nothing can be freed in order any more.
+        os._exit(0)
+    context.destroy(linger=200)
+    return 1 if failed else 0
+
+
+class _StopRequest:
+    """Signals and the parent's end, as one question."""
+
+    def __init__(self, parent: int) -> None:
+        self._signalled = False
+        self._parent = parent
+        # The parent holds the other end of standard input open for as long as it lives.
+        self.wake_fds = (0,) if parent else ()
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGINT, self._note)
+
+    def asked(self) -> bool:
+        if self._parent and not self._signalled:
+            # Both: forked children of the parent may hold the pipe open after its death.
+            self._signalled = os.getppid() != self._parent or _at_end_of_input()
+        return self._signalled
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
+
+
+def _at_end_of_input() -> bool:
+    poller = zmq.Poller()
+    poller.register(0, zmq.POLLIN)
+    return bool(poller.poll(0)) and not os.read(0, 4096)
+
+
+def _announce(address: str, device: DeviceDescription, epoch: bytes) -> None:
+    """Print the one JSON line, then point standard output at standard error.
+
+    Drivers print what they like; the line's reader must not mistake it for another line.
+    """
+    line = {
+        "address": address,
+        "device": description_to_wire(device),
+        "epoch": epoch.hex(),
+        "pid": os.getpid(),
+        "protocol": wire.VERSION,
+    }
+    print(json.dumps(line), flush=True)
+    os.dup2(2, 1)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of ``python -m tapml_rpc.server``."""
+    parser = argparse.ArgumentParser(prog="tapml_rpc.server", description=__doc__)
+    add_arguments(parser)
+    try:
+        return serve(options_from(parser.parse_args(arguments)))
+    except TapmlError as error:
+        print(f"tapml_rpc.server: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    # A driver's threads may outlive the interpreter; everything of ours is closed by now.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

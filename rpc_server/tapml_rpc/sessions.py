@@ -1,0 +1,70 @@
+"""What one client holds on a server: handles, streams, credit, the batches it has sent."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tapml_rpc.libraries import BuiltLibrary, _Upload
+from tapml_targets.driver import Buffer
+
+TOKEN_BYTES: Final = 16
+
+
+@dataclass
+class HeldBuffer:
+    """Device memory behind a handle."""
+
+    buffer: Buffer
+    nbytes: int
+
+
+@dataclass
+class Message:
+    """A batch as it came, with the identity of the connection it came on."""
+
+    identity: bytes
+    sequence: int
+    stream: int
+    commands: list[Any]
+    chunk: memoryview
+
+
+@dataclass
+class ServerSession:
+    """One client's state. Buffers and batches belong to the device thread.
+
+    The control thread writes `heard`, `cancel_through` and `ended` only.
+
+    Attributes
+    ----------
+    token
+        What every request carries; random, so that no other client can speak for this one.
+    control_identity
+        The control connection; a session lives as long as it.
+    download_credit
+        Chunk bytes the client is ready to take.
+    failures
+        Per poisoned stream the first error, as it goes over the wire.
+    cancel_through
+        Batches up to this sequence number are not to be run.
+    """
+
+    token: bytes
+    control_identity: bytes
+    download_credit: int
+    kernel_deadline: float
+    buffers: dict[int, HeldBuffer] = field(default_factory=dict)
+    libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
+    uploads: dict[str, _Upload] = field(default_factory=dict)
+    failures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    queue: deque[Message] = field(default_factory=deque)
+    job: Iterator[None] | None = None
+    nbytes: int = 0
+    answered: int = 0
+    heard: float = field(default_factory=time.monotonic)
+    cancel_through: int = -1
+    ended: str = ""
