@@ -95,6 +95,7 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_rope(config, folder)
+        _check_weights(config, checkpoint)
         with _quiet_transformers():
             module, found = AutoModelForCausalLM.from_pretrained(
                 folder,
@@ -104,8 +105,6 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
-                # Reported below, by name, rather than raised without one.
-                ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
     except InputError:
@@ -116,17 +115,9 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
             f"{folder} cannot be loaded ({reason[0][:300]}): expected a whole Hugging Face folder "
             "of the Llama family; fetch it again"
         ) from error
-    for kind, remedy in (
-        ("missing_keys", "the files are incomplete; fetch the folder again"),
-        ("mismatched_keys", "config.json and the weights belong to different models"),
-        ("unexpected_keys", "the model would be computed without them; check config.json"),
-    ):
-        keys = sorted(key if isinstance(key, str) else str(key[0]) for key in found[kind])
-        if keys:
-            raise InputError(
-                f"{folder}: {kind.removesuffix('_keys')} weights ({len(keys)}, first {keys[0]}): "
-                f"{remedy}"
-            )
+    # Checked by name and shape before; transformers would fill what is missing at random.
+    if any(found[kind] for kind in ("missing_keys", "mismatched_keys", "unexpected_keys")):
+        raise InputError(f"{folder} was not loaded as it is stored ({found}): fetch it again")
     module.requires_grad_(False)
     return module.eval()
 
@@ -146,6 +137,42 @@ def _quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
+
+
+def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
+    """Compare what the configuration asks for with what the files hold, nothing allocated."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    expected = {name: tuple(value.shape) for name, value in empty.state_dict().items()}
+    # Old conversions stored the rotary frequencies, which are computed.
+    stored = {
+        name: tensor.shape
+        for name, tensor in checkpoint.tensors.items()
+        if not name.endswith(".rotary_emb.inv_freq")
+    }
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    both = expected.keys() & stored.keys()
+    for kind, names, remedy in (
+        ("missing", expected.keys() - stored.keys() - tied, "fetch the folder again"),
+        (
+            "mismatched",
+            {name for name in both if expected[name] != stored[name]},
+            "config.json and the weights belong to different models",
+        ),
+        (
+            "unexpected",
+            stored.keys() - expected.keys(),
+            "the model would be computed without them; check config.json",
+        ),
+    ):
+        if names:
+            first = min(names)
+            raise InputError(
+                f"{checkpoint.folder} has {len(names)} {kind} weights, first {first} (expected "
+                f"{expected.get(first, 'none')}, found {stored.get(first, 'none')}): {remedy}"
+            )
 
 
 def _check_rope(config: Any, folder: Path) -> None:
@@ -175,6 +202,11 @@ def _context_length(config: Any, wanted: int | None, folder: Path) -> int:
     # In a longer context rows would leave the window, which the mask input does not express.
     if window is not None and (config.model_type == "mistral" or "sliding_attention" in kinds):
         longest = min(longest, int(window))
+    if longest < SHORTEST_CONTEXT:
+        raise InputError(
+            f"{folder} has a context of {longest} (max_position_embeddings, sliding_window in "
+            f"config.json): expected at least {SHORTEST_CONTEXT}"
+        )
     if wanted is None:
         return min(longest, DEFAULT_CONTEXT)
     if not SHORTEST_CONTEXT <= wanted <= longest:

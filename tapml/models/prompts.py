@@ -98,7 +98,9 @@ def calibration_prompts(model: LoadedModel, count: int = 4) -> tuple[Prompt, ...
         )
     texts = _texts(model)
     chosen = [texts[index % len(texts)] for index in range(count)]
-    return tuple(Prompt(model.tokenizer.encode(text)[:room], text) for text in chosen)
+    return tuple(
+        _checked(model, Prompt(model.tokenizer.encode(text)[:room], text)) for text in chosen
+    )
 
 
 def beginnings(paragraphs: Iterable[str]) -> tuple[str, ...]:
