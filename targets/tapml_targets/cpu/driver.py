@@ -1,0 +1,253 @@
+"""The cpu platform: shared objects on this machine's processor.
+
+Its kernels are host functions over whole tensors. Everything is synchronous; ``finish`` has
+nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapml_targets.cpu.host_memory import HostBuffer, dlpack_view
+from tapml_targets.cpu.loader import (
+    import_tvm_ffi,
+    load_shared_object,
+    shared_libraries_allowed,
+)
+from tapml_targets.driver import (
+    DeviceDescription,
+    KernelArgument,
+    ScalarUse,
+    TensorUse,
+)
+from tapml_targets.errors import InputError, NoSuchDeviceError, RemoteError, SetupError
+from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.limits import Limits
+
+
+def list_devices() -> list[DeviceDescription]:
+    """List the one device: the processor of this machine.
+
+    Raises
+    ------
+    SetupError
+        If apache-tvm-ffi is not installed.
+    """
+    try:
+        version = importlib.metadata.version("apache-tvm-ffi")
+    except importlib.metadata.PackageNotFoundError:
+        raise SetupError(
+            'the cpu platform needs apache-tvm-ffi; install it with: pip install "tapml[cpu]"'
+        ) from None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return [
+        DeviceDescription(
+            platform="cpu",
+            index=0,
+            name=_processor_name(),
+            vendor_platform="apache-tvm-ffi",
+            device_type="cpu",
+            driver_version=version,
+            limits=Limits(
+                max_buffer_bytes=memory,
+                memory_bytes=memory,
+                features=frozenset(("float16", "float64")),
+            ),
+            details={
+                "machine": platform.machine(),
+                "system": platform.system(),
+                "processors": str(os.cpu_count() or 1),
+            },
+        )
+    ]
+
+
+def open_device(
+    description: DeviceDescription, *, allow_shared_libraries: bool | None = None
+) -> CPUDriver:
+    """Open the processor that `description` names.
+
+    Parameters
+    ----------
+    description
+        One of :func:`list_devices`.
+    allow_shared_libraries
+        Whether modules may be loaded; None asks ``TAPML_ALLOW_SHARED_LIBRARIES`` in the
+        environment, which is off unless it is ``1``.
+
+    Raises
+    ------
+    NoSuchDeviceError
+        If it is another machine's.
+    """
+    found = list_devices()[0]
+    if description.name != found.name or description.index != 0:
+        raise NoSuchDeviceError(
+            f"the processor {description.name!r} is not here; this machine has {found.name!r}"
+        )
+    if allow_shared_libraries is None:
+        allow_shared_libraries = shared_libraries_allowed()
+    return CPUDriver(found, allow_shared_libraries)
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine() or "processor"
+
+
+class LoadedFunction:
+    """A host function and the arguments it was given last, as it takes them."""
+
+    __slots__ = ("arguments", "converted", "function", "name")
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name = name
+        self.function = function
+        self.arguments: Sequence[KernelArgument] | None = None
+        self.converted: tuple[Any, ...] = ()
+
+
+class CPUDriver:
+    """The processor of this machine; see :class:`tapml_targets.driver.Driver`."""
+
+    def __init__(self, description: DeviceDescription, allow_shared_libraries: bool) -> None:
+        self.description = description
+        self._allowed = allow_shared_libraries
+        self._elapsed: list[int] | None = None
+
+    def allocate(self, nbytes: int) -> HostBuffer:
+        """See :meth:`Driver.allocate`."""
+        if not 0 <= nbytes <= self.description.limits.max_buffer_bytes:
+            raise InputError(
+                f"cannot allocate {nbytes} bytes: this machine has "
+                f"{self.description.limits.memory_bytes}"
+            )
+        try:
+            return HostBuffer(nbytes)
+        except MemoryError:
+            raise SetupError(f"there is no room for {nbytes} bytes; free buffers") from None
+
+    def nbytes(self, buffer: HostBuffer) -> int:
+        """See :meth:`Driver.nbytes`."""
+        return buffer.nbytes
+
+    def free(self, buffer: HostBuffer) -> None:
+        """See :meth:`Driver.free`."""
+        buffer.nbytes = 0
+        buffer.bytes = np.empty(0, np.uint8)
+
+    def write(self, buffer: HostBuffer, byte_offset: int, data: memoryview) -> None:
+        """See :meth:`Driver.write`."""
+        source = np.frombuffer(data, np.uint8)
+        buffer.window(byte_offset, len(source), "write")[:] = source
+
+    def read(self, buffer: HostBuffer, byte_offset: int, nbytes: int) -> memoryview:
+        """See :meth:`Driver.read`."""
+        return buffer.window(byte_offset, nbytes, "read").copy().data
+
+    def read_into(self, buffer: HostBuffer, byte_offset: int, target: memoryview) -> None:
+        """See :meth:`Driver.read_into`."""
+        into = np.frombuffer(target, np.uint8)
+        into[:] = buffer.window(byte_offset, len(into), "read")
+
+    def fill(self, buffer: HostBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
+        """See :meth:`Driver.fill`."""
+        if not pattern:
+            raise InputError("fill: the pattern must hold at least one byte")
+        window = buffer.window(byte_offset, nbytes, "fill")
+        size = len(pattern)
+        whole = nbytes - nbytes % size
+        one = np.frombuffer(pattern, np.uint8)
+        window[:whole].reshape(-1, size)[:] = one
+        window[whole:] = one[: nbytes - whole]
+
+    def copy(
+        self,
+        source: HostBuffer,
+        source_offset: int,
+        target: HostBuffer,
+        target_offset: int,
+        nbytes: int,
+    ) -> None:
+        """See :meth:`Driver.copy`."""
+        # numpy copies overlapping windows of one buffer as if the source were read first.
+        target.window(target_offset, nbytes, "copy to")[:] = source.window(
+            source_offset, nbytes, "copy from"
+        )
+
+    def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedFunction]:
+        """See :meth:`Driver.load`."""
+        functions = load_shared_object(module, kernels, allowed=self._allowed)
+        return {name: LoadedFunction(name, function) for name, function in functions.items()}
+
+    def launch(
+        self,
+        kernel: LoadedFunction,
+        arguments: Sequence[KernelArgument],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+    ) -> None:
+        """See :meth:`Driver.launch`; a host function has one block of one thread."""
+        if grid != (1, 1, 1) or block != (1, 1, 1):
+            raise InputError(
+                f"kernel {kernel.name!r}: host functions run once, not over a grid of {grid} "
+                f"blocks of {block}"
+            )
+        if kernel.arguments is not arguments:
+            kernel.arguments = None
+            kernel.converted = tuple([_convert(kernel.name, argument) for argument in arguments])
+            kernel.arguments = arguments
+        started = time.perf_counter_ns()
+        try:
+            kernel.function(*kernel.converted)
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            raise RemoteError(
+                f"kernel {kernel.name!r} failed: {error}",
+                command=f"kernel {kernel.name!r}",
+                driver_log=str(error),
+            ) from None
+        if self._elapsed is not None:
+            self._elapsed.append(time.perf_counter_ns() - started)
+
+    def begin_timing(self) -> None:
+        """See :meth:`Driver.begin_timing`."""
+        self._elapsed = []
+
+    def end_timing(self) -> Callable[[], int]:
+        """See :meth:`Driver.end_timing`."""
+        total = sum(self._elapsed or ())
+        self._elapsed = None
+        return lambda: total
+
+    def finish(self) -> None:
+        """See :meth:`Driver.finish`."""
+
+    def close(self) -> None:
+        """See :meth:`Driver.close`."""
+
+
+def _convert(name: str, argument: KernelArgument) -> Any:
+    if isinstance(argument, TensorUse):
+        buffer = argument.buffer
+        if not isinstance(buffer, HostBuffer):
+            raise InputError(f"kernel {name!r}: not a buffer of this device")
+        view = dlpack_view(buffer, argument.byte_offset, argument.shape, argument.dtype)
+        return import_tvm_ffi().from_dlpack(view)
+    if isinstance(argument, ScalarUse):
+        return argument.value
+    raise InputError(f"kernel {name!r}: host functions take whole tensors, not pointers")

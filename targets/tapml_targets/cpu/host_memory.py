@@ -1,0 +1,149 @@
+"""Host memory as kernels of the cpu platform take it: aligned bytes and DLPack views on them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tapml_targets.dtype import dtype
+from tapml_targets.errors import InputError
+
+# What compiled code assumes of a tensor's start.
+ALIGNMENT: Final = 64
+
+
+class HostBuffer:
+    """Memory on the host whose first byte is aligned."""
+
+    __slots__ = ("bytes", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        room = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % ALIGNMENT
+        self.bytes: npt.NDArray[np.uint8] = room[start : start + max(1, nbytes)]
+        self.nbytes = nbytes
+
+    def window(self, byte_offset: int, nbytes: int, what: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a window.
+
+        Raises
+        ------
+        InputError
+            If the window is not within the buffer.
+        """
+        if byte_offset < 0 or nbytes < 0 or byte_offset + nbytes > self.nbytes:
+            raise InputError(
+                f"{what}: bytes {byte_offset} to {byte_offset + nbytes} are outside a buffer of "
+                f"{self.nbytes} bytes"
+            )
+        return self.bytes[byte_offset : byte_offset + nbytes]
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _ManagedTensor(ctypes.Structure):
+    _fields_ = (
+        ("tensor", _Tensor),
+        ("manager_context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+# DLPack's type codes for what numpy cannot name, with bits and lanes.
+_CODES: Final = {
+    "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+}
+_HOST: Final = 1
+_CAPSULE_NAME: Final = b"dltensor"
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+_alive: Final[dict[int, TensorView]] = {}
+"""Views whose memory a consumer holds, by the address of their DLPack structure."""
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _release(address: int) -> None:
+    _alive.pop(address, None)
+
+
+class TensorView:
+    """A DLPack producer over a window of a :class:`HostBuffer`, for types numpy has no name for."""
+
+    def __init__(
+        self, buffer: HostBuffer, byte_offset: int, shape: tuple[int, ...], name: str
+    ) -> None:
+        code, bits = _CODES[name]
+        nbytes = dtype(name).nbytes(math.prod(shape))
+        self.memory = buffer.window(byte_offset, nbytes, "tensor")
+        self.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+        self.managed = _ManagedTensor(
+            _Tensor(
+                self.memory.ctypes.data,
+                _HOST,
+                0,
+                len(shape),
+                _DataType(code, bits, 1),
+                self.shape,
+                None,
+                0,
+            ),
+            None,
+            ctypes.cast(_release, ctypes.c_void_p),
+        )
+
+    def __dlpack__(self, **_: Any) -> Any:
+        address = ctypes.addressof(self.managed)
+        _alive[address] = self
+        return _new_capsule(address, _CAPSULE_NAME, None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_HOST, 0)
+
+
+def dlpack_view(
+    buffer: HostBuffer, byte_offset: int, shape: tuple[int, ...], name: str
+) -> npt.NDArray[Any] | TensorView:
+    """A tensor on a window of `buffer` that offers ``__dlpack__``.
+
+    Raises
+    ------
+    InputError
+        If the window is outside the buffer, starts where compiled code cannot read, or has a
+        dtype that is packed below one byte.
+    """
+    if byte_offset % ALIGNMENT:
+        raise InputError(
+            f"a tensor of the cpu platform must start at a multiple of {ALIGNMENT} bytes, "
+            f"this one starts at {byte_offset}"
+        )
+    if name in _CODES:
+        return TensorView(buffer, byte_offset, shape, name)
+    kind = dtype(name)
+    if kind.packing != 1:
+        raise InputError(f"the cpu platform takes no {name} tensors")
+    window = buffer.window(byte_offset, kind.nbytes(math.prod(shape)), "tensor")
+    return window.view(kind.numpy_name).reshape(shape)
