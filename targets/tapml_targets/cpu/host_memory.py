@@ -85,9 +85,11 @@ _alive: Final[dict[int, TensorView]] = {}
 """Views whose memory a consumer holds, by the address of their DLPack structure."""
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _release(address: int) -> None:
+def _forget(address: int) -> None:
     _alive.pop(address, None)
+
+
+_release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget)
 
 
 class TensorView:
