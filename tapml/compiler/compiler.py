@@ -1,0 +1,156 @@
+"""Operator x target -> Library: in an isolated child, in parallel, cached on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tapml.compiler.cache import LibraryCache, library_key
+from tapml.compiler.job import to_payload
+from tapml.graph.plan import Operator
+from tapml.isolate.death import ChildDiedError
+from tapml.isolate.pool import Pool
+from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.errors import CompileError, TapmlError
+from tapml_targets.library import Library
+from tapml_targets.library_format import unpack
+from tapml_targets.platforms import check_platform
+from tapml_targets.target import Target
+
+DEFAULT_DEADLINE_SECONDS: Final = 120.0
+
+Progress = Callable[[int, int, Operator, "Library | CompileError"], None]
+
+
+class Compiler:
+    """Compiles operators for targets; a context manager.
+
+    A compilation that crashes or hangs costs one operator: its CompileError names the signal or the
+    deadline and holds what the compiler printed last.
+
+    Parameters
+    ----------
+    cache_dir
+        Folder of compiled Libraries; None for the user's cache.
+    workers
+        Compilations at a time; None for the processors this process may use.
+    deadline_seconds
+        After this long a compilation is killed.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+    ) -> None:
+        self._cache = LibraryCache(None if cache_dir is None else Path(cache_dir))
+        self._pool = Pool(
+            workers=workers,
+            deadline_seconds=deadline_seconds,
+            preload=("tapml.compiler.job", "tapml_targets.codegen.lowering"),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the compile processes."""
+        self._pool.close()
+
+    def warm_up(self) -> None:
+        """Begin to load the compiler in the background; the first compilation then waits less."""
+        self._pool.start()
+
+    def compile(self, operator: Operator, target: Target) -> Library:
+        """Compile one operator.
+
+        Raises
+        ------
+        CompileError
+            If the compiler refuses the operator, crashes, or misses its deadline.
+        """
+        ((_, outcome),) = self.compile_all([operator], target)
+        if isinstance(outcome, CompileError):
+            raise outcome
+        return outcome
+
+    def compile_all(
+        self,
+        operators: Iterable[Operator],
+        target: Target,
+        *,
+        progress: Progress | None = None,
+    ) -> Iterator[tuple[Operator, Library | CompileError]]:
+        """Compile operators in parallel.
+
+        Parameters
+        ----------
+        operators
+            What to compile.
+        target
+            Platform, options and limits.
+        progress
+            Called with (done, total, operator, outcome) as each result is handed out.
+
+        Yields
+        ------
+        tuple
+            Each operator with its Library, or with the CompileError that says why there is none, in
+            the order asked for and as soon as it is there.
+        """
+        check_platform(target.platform)
+        work = [(operator, self._begin(operator, target)) for operator in operators]
+        for done, (operator, begun) in enumerate(work, 1):
+            outcome = begun if isinstance(begun, Library) else self._end(operator, target, *begun)
+            if progress is not None:
+                progress(done, len(work), operator, outcome)
+            yield operator, outcome
+
+    def _begin(self, operator: Operator, target: Target) -> Library | tuple[str, Future[Any]]:
+        source = operator_source(operator, target)
+        key = library_key(source, target)
+        kept = self._cache.get(key)
+        if kept is not None:
+            return kept
+        return key, self._pool.submit("compile", to_payload(source, target))
+
+    def _end(
+        self, operator: Operator, target: Target, key: str, future: Future[Any]
+    ) -> Library | CompileError:
+        try:
+            packed = future.result()
+            library = unpack(packed)
+        except CompileError as error:
+            return error
+        except ChildDiedError as error:
+            failure = CompileError(
+                f"the compiler {error.report.reason} while compiling operator {operator.name!r} "
+                f"for {target.platform}; keep the operator on the source, or try another schedule. "
+                f"It printed last:\n{error.report.stderr_tail or '(nothing)'}"
+            )
+            failure.__cause__ = error
+            return failure
+        except TapmlError as error:
+            failure = CompileError(f"operator {operator.name!r}: {error}")
+            failure.__cause__ = error
+            return failure
+        self._cache.put(key, packed)
+        return library
+
+
+def operator_source(operator: Operator, target: Target) -> OperatorSource:
+    """What the code generator of `target` is given: the function for its kind of platform."""
+    kind = "cpu" if target.platform == "cpu" else "gpu"
+    return OperatorSource(
+        name=operator.name,
+        function=operator.function_for(kind),
+        parameters=operator.parameters,
+        symbols=operator.symbols,
+    )
