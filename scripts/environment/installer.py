@@ -141,7 +141,8 @@ def remedy(output: str) -> str:
     """Return what to do about a fault of pip, by what it printed."""
     if "No space left on device" in output:
         return (
-            "The disk is full: free about 3 GB (the project's and the temporary folder), run again."
+            "The disk is full: free about 3 GB, or 8 GB where PyTorch's build is the one for CUDA, "
+            "in the environment's and the temporary folder, and run again."
         )
     if NETWORK_FAULTS.search(output):
         return (
