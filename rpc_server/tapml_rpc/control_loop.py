@@ -24,7 +24,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.description import description_to_wire
 from tapml_rpc.device_loop import DeviceLoop, bind_router
 from tapml_rpc.failures import failure_to_wire, render_command
-from tapml_rpc.sessions import TOKEN_BYTES, ServerSession
+from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
 

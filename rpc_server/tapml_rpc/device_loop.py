@@ -20,7 +20,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.sessions import Message, ServerSession
+from tapml_rpc.server_session import Message, ServerSession
 from tapml_targets.driver import Driver
 from tapml_targets.errors import (
     DeviceLostError,

@@ -1,30 +1,26 @@
-"""The client's connection: batches out, answers in, credits both ways, and a watch on the server.
+"""The client's connection: batches out, answers in, credits both ways.
 
 The caller's thread owns the data socket, so that an answer reaches it without another thread in
-between. A watch thread owns the control socket: it pings, hears about timeouts, and notices at
-once when a connection drops or a local server process ends.
+between; :mod:`tapml_rpc.watch` has the control socket.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.description import description_from_wire
 from tapml_rpc.failures import failure_from_wire, render_command
 from tapml_rpc.pending import Pending
+from tapml_rpc.watch import ExitReport, Socket, Watch
 from tapml_targets.errors import (
     DeviceLostError,
-    DeviceRestartedError,
     InputError,
     ProtocolError,
     SetupError,
@@ -32,14 +28,10 @@ from tapml_targets.errors import (
 )
 
 DOWNLOAD_WINDOW: Final = 16 << 20
-PING_SECONDS: Final = 1.0
-SILENCE_SECONDS: Final = 10.0
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
 _ZERO_COPY_BYTES: Final = 64 << 10
 _LAST_COMMANDS: Final = 5
-
-Socket = zmq.Socket[bytes]
 
 
 class Ticket:
@@ -83,26 +75,21 @@ class Link:
         *,
         timeout: float,
         kernel_deadline: float | None = None,
-        exit_report: Callable[[float], str | None] | None = None,
+        exit_report: ExitReport | None = None,
     ) -> None:
         self.address = address
         self.closed = False
         self._exit_report = exit_report
-        self._lost: TapmlError | None = None
         self._busy = False
         self._tickets: dict[int, Ticket] = {}
         self._sequence = 0
         self._upload_bytes = 0
         self._uncredited = 0
         self._last_commands: deque[object] = deque(maxlen=_LAST_COMMANDS)
-        self._outbox: deque[wire.Header] = deque()
-        self._stop = threading.Event()
-        self._watch_thread: threading.Thread | None = None
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._sockets: list[Socket] = []
         try:
-            self._control, control_monitor = self._connect(address)
-            welcome = self._hello(timeout, kernel_deadline)
+            control, control_monitor = self._connect(address)
+            welcome = self._hello(control, timeout, kernel_deadline)
             self.version = wire.integer(welcome.get("version"), "version")
             self.features = frozenset(wire.array(welcome.get("features"), "features", 256))
             self.device = description_from_wire(welcome.get("device"))
@@ -113,16 +100,16 @@ class Link:
                 _same_host(wire.text(welcome.get("data_address"), "data address"), address)
             )
             self._data.rcvtimeo = _POLL_MILLISECONDS
+            self._watch = Watch(
+                control,
+                (control_monitor, data_monitor),
+                self.token,
+                exit_report=exit_report,
+                describe=self._describe,
+            )
         except BaseException:
             self._context.destroy(linger=0)
             raise
-        self._watch_thread = threading.Thread(
-            target=self._watch,
-            args=(control_monitor, data_monitor),
-            name="tapml-link-watch",
-            daemon=True,
-        )
-        self._watch_thread.start()
 
     def send(
         self,
@@ -198,21 +185,18 @@ class Link:
     def cancel(self) -> None:
         """Ask the server not to run the batches sent so far; a running kernel is not stopped."""
         self._check()
-        self._outbox.append({"type": "cancel", "sequence": self._sequence})
+        self._watch.post({"type": "cancel", "sequence": self._sequence})
 
     def close(self) -> None:
         """Say goodbye and close both connections. Never raises and never waits long."""
         if self.closed:
             return
         self.closed = True
-        if self._lost is None and not self._busy:
+        if self._watch.lost is None and not self._busy:
             with suppress(zmq.ZMQError):
                 goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
                 self._data.send(wire.pack(goodbye), zmq.NOBLOCK)
-        self._stop.set()
-        if self._watch_thread is not None:
-            self._watch_thread.join(timeout=2)
-        if self._watch_thread is None or not self._watch_thread.is_alive():
+        if self._watch.close():
             self._context.destroy(linger=100)
 
     def _check(self) -> None:
@@ -222,16 +206,16 @@ class Link:
             raise DeviceLostError(
                 "the connection was interrupted in the middle of a message; open a new session"
             )
-        if self._lost is not None:
-            raise self._lost.with_traceback(None)
+        if self._watch.lost is not None:
+            raise self._watch.lost.with_traceback(None)
 
     def _receive(self) -> None:
         """Wait for one message, or for the news that none will come."""
         try:
             self._take(0)
         except zmq.Again:
-            if self._lost is not None:
-                raise self._lost.with_traceback(None) from None
+            if self._watch.lost is not None:
+                raise self._watch.lost.with_traceback(None) from None
 
     def _take(self, flags: int) -> None:
         self._check_usable()
@@ -294,7 +278,7 @@ class Link:
     def _refused(self, ticket: Ticket | None, header: wire.Header) -> None:
         error = failure_from_wire(header.get("error"))
         if isinstance(error, DeviceLostError):
-            self._lost = error
+            self._watch.lost = self._watch.lost or error
             raise error
         if ticket is None:
             raise error
@@ -317,7 +301,7 @@ class Link:
             ) from None
         return socket, monitor
 
-    def _hello(self, timeout: float, kernel_deadline: float | None) -> wire.Header:
+    def _hello(self, control: Socket, timeout: float, kernel_deadline: float | None) -> wire.Header:
         hello: wire.Header = {
             "type": "hello",
             "versions": [wire.VERSION],
@@ -326,9 +310,9 @@ class Link:
         }
         if kernel_deadline is not None:
             hello["kernel_deadline"] = kernel_deadline
-        self._control.send(wire.pack(hello))
+        control.send(wire.pack(hello))
         deadline = time.monotonic() + timeout
-        while not self._control.poll(_POLL_MILLISECONDS):
+        while not control.poll(_POLL_MILLISECONDS):
             ended = self._exit_report(0) if self._exit_report else None
             if ended is not None:
                 raise DeviceLostError(f"the server ended before it answered: {ended}")
@@ -337,77 +321,12 @@ class Link:
                     f"no tapml server answers at {self.address} within {timeout:g} s; "
                     "start one there with `tapml rpc serve`"
                 )
-        reply = wire.unpack(self._control.recv())
+        reply = wire.unpack(control.recv())
         if reply.get("type") == "refused":
             raise failure_from_wire(reply.get("error"))
         if reply.get("type") != "welcome":
             raise ProtocolError(f"{self.address} is no tapml server: it sent no welcome")
         return reply
-
-    def _watch(self, *monitors: Socket) -> None:
-        """The watch thread: the only one that touches the control socket from now on."""
-        try:
-            self._watch_connections(monitors)
-        except (TapmlError, zmq.ZMQError) as error:
-            self._lose(f"the control connection failed: {error}")
-        if self._lost is None:
-            with suppress(zmq.ZMQError):
-                goodbye = {"type": "goodbye", "session": self.token}
-                self._control.send(wire.pack(goodbye), zmq.NOBLOCK)
-        # The monitors are closed by the thread that reads them; elsewhere it aborts the process.
-        self._control.disable_monitor()
-        for monitor in monitors:
-            monitor.close(linger=0)
-
-    def _watch_connections(self, monitors: tuple[Socket, ...]) -> None:
-        poller = zmq.Poller()
-        for socket in (self._control, *monitors):
-            poller.register(socket, zmq.POLLIN)
-        heard = time.monotonic()
-        next_ping = 0.0
-        pings = 0
-        while not self._stop.is_set() and self._lost is None:
-            now = time.monotonic()
-            if now >= next_ping:
-                pings += 1
-                self._outbox.append({"type": "ping", "sequence": pings})
-                next_ping = now + PING_SECONDS
-            while self._outbox:
-                self._control.send(wire.pack({**self._outbox.popleft(), "session": self.token}))
-            for ready, _ in poller.poll(_POLL_MILLISECONDS):
-                if ready is self._control:
-                    heard = time.monotonic()
-                    self._hear(wire.unpack(self._control.recv()))
-                else:
-                    recv_monitor_message(ready)
-                    self._lose("the connection to the server dropped")
-            if self._exit_report and (ended := self._exit_report(0)) is not None:
-                self._lose_to(DeviceLostError(self._describe(f"the server ended: {ended}")))
-            if time.monotonic() - heard > SILENCE_SECONDS:
-                self._lose(f"the server has not answered for {SILENCE_SECONDS:g} s")
-
-    def _hear(self, header: wire.Header) -> None:
-        kind = header.get("type")
-        if kind == "event":
-            error = failure_from_wire(header.get("error"))
-            error.args = (self._describe(str(error)),)
-            self._lose_to(error)
-        elif kind == "refused" and not self._stop.is_set():
-            error = failure_from_wire(header.get("error"))
-            self._lose_to(DeviceRestartedError(f"the server refused a heartbeat: {error}"))
-
-    def _lose(self, what: str) -> None:
-        if self._stop.is_set():
-            return
-        # A dropped connection comes a moment before the process can be waited for.
-        ended = self._exit_report(2.0) if self._exit_report else None
-        if ended is not None:
-            what = f"the server ended: {ended}"
-        self._lose_to(DeviceLostError(self._describe(what)))
-
-    def _lose_to(self, error: TapmlError) -> None:
-        if self._lost is None:
-            self._lost = error
 
     def _describe(self, what: str) -> str:
         if not self._tickets:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import importlib
+import importlib.util
 import json
 import os
 import select
@@ -21,7 +23,6 @@ from tapml_rpc.client import Session
 from tapml_rpc.link import Link
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
-from tapml_targets.opencl.discovery import prepare_environment
 from tapml_targets.platforms import check_platform
 
 START_SECONDS: Final = 60.0
@@ -174,11 +175,14 @@ def _environment(platform: str) -> dict[str, str]:
     """The server's environment: where our packages are, and what the platform's loader needs."""
     roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
     environment = dict(os.environ)
-    if platform == "opencl":
-        environment = prepare_environment(environment)
     known = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
-    return environment
+    # A loader reads its paths once, at the start of a process: platforms set them beforehand.
+    discovery = f"tapml_targets.{platform}.discovery"
+    if importlib.util.find_spec(discovery) is None:
+        return environment
+    prepared: dict[str, str] = importlib.import_module(discovery).prepare_environment(environment)
+    return prepared
 
 
 def _describe_exit(code: int) -> str:

@@ -28,7 +28,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
 from tapml_rpc.description import description_to_wire
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.sessions import ServerSession
+from tapml_rpc.server_session import ServerSession
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
 from tapml_targets.platforms import check_platform, load_driver_module

@@ -1,0 +1,63 @@
+"""Commands that go as one message, with one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tapml_rpc.pending import PendingCall, PendingRead
+from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml_rpc.session import Session
+
+
+class Batch:
+    """Commands that go as one message; reads and reports come with its answer.
+
+    Made by :meth:`Session.batch`. Methods without a result are the session's own.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.allocate = session.allocate
+        self.free = session.free
+        self.write = session.write
+        self.fill = session.fill
+        self.copy = session.copy
+
+    def read(
+        self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: int = 0
+    ) -> PendingRead:
+        """Copy bytes from the device; the result is there when the batch has ended."""
+        return self._open()._add_read(buffer, nbytes, byte_offset)
+
+    def call(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int] | None = None,
+        *,
+        timed: bool = False,
+        workspace_poison: bytes | None = None,
+    ) -> PendingCall:
+        """Run an operator or an entry, as :meth:`Session.call_and_report` does."""
+        options: dict[str, Any] = {}
+        if timed:
+            options["timed"] = True
+        if workspace_poison is not None:
+            options["workspace_poison"] = bytes(workspace_poison)
+        pending = PendingCall()
+        self._open()._add_call(
+            library, name, tensors, symbols, options, pending if options else None
+        )
+        if not options:
+            pending.resolve([None, []], memoryview(b""))
+        return pending
+
+    def _open(self) -> Session:
+        if self._session._batch is not self:
+            raise InputError("this batch has ended; open another one")
+        return self._session

@@ -1,0 +1,346 @@
+"""What each command of the protocol does on a driver."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.server_session import HeldBuffer, Message, ServerSession
+from tapml_targets.driver import Driver, TensorUse
+from tapml_targets.errors import InputError, ProtocolError
+from tapml_targets.evaluator import CallReport
+
+# Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
+INLINE_READ_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 2 << 20
+MAX_PATTERN_BYTES: Final = 4096
+MAX_RANK: Final = 32
+
+Send: TypeAlias = Callable[[ServerSession, bytes, wire.Header, "list[memoryview | bytes]"], None]
+Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
+Running: TypeAlias = tuple[ServerSession, object, float]
+
+
+@dataclass
+class RunningBatch:
+    """A batch being run and what its answer will hold."""
+
+    session: ServerSession
+    message: Message
+    results: list[list[Any]] = field(default_factory=list)
+    inline: list[memoryview | bytes] = field(default_factory=list)
+    inline_bytes: int = 0
+    timed: list[tuple[list[Any], CallReport]] = field(default_factory=list)
+
+    def give(self, index: int, value: Any) -> None:
+        """Put a command's result into the answer."""
+        self.results.append([index, value])
+
+    def window(self, offset: object, nbytes: object) -> memoryview:
+        """The part of the chunk a command names."""
+        start = wire.integer(offset, "chunk offset")
+        length = wire.integer(nbytes, "byte count")
+        if start + length > len(self.message.chunk):
+            raise ProtocolError(
+                f"command names bytes {start} to {start + length} of a chunk of "
+                f"{len(self.message.chunk)}"
+            )
+        return self.message.chunk[start : start + length]
+
+
+class Commands:
+    """The commands over one open driver. All methods run on the device thread.
+
+    Parameters
+    ----------
+    driver
+        The open device.
+    libraries
+        Libraries of all sessions.
+    bounds
+        What a session may hold.
+    send
+        Sends a header and a chunk's parts to a session's connection.
+
+    Attributes
+    ----------
+    handlers
+        By name; each takes the batch, the command's index and the command's fields.
+    running
+        The session, command and start of what the device is doing now, for the control thread's
+        deadline; None while idle.
+    """
+
+    def __init__(self, driver: Driver, libraries: LibraryStore, bounds: Bounds, send: Send) -> None:
+        self.running: Running | None = None
+        self._driver = driver
+        self._libraries = libraries
+        self._bounds = bounds
+        self._send = send
+        self.handlers: dict[str, Handler] = {
+            "allocate": self._allocate,
+            "free": self._free,
+            "write": self._write,
+            "read": self._read,
+            "fill": self._fill,
+            "copy": self._copy,
+            "holds": self._holds,
+            "upload": self._upload,
+            "load": self._load,
+            "unload": self._unload,
+            "call": self._call,
+            "fence": self._fence,
+            "reset": self._reset,
+        }
+
+    def _buffer(self, batch: RunningBatch, handle: object) -> HeldBuffer:
+        try:
+            return batch.session.buffers[handle]  # type: ignore[index]
+        except (KeyError, TypeError):
+            raise InputError(
+                f"no buffer has the handle {str(handle)[:40]}: it was freed, or its allocation "
+                "failed or was skipped on a poisoned stream"
+            ) from None
+
+    def _span(
+        self, batch: RunningBatch, handle: object, offset: object, nbytes: object
+    ) -> tuple[HeldBuffer, int, int]:
+        held = self._buffer(batch, handle)
+        start = wire.integer(offset, "byte offset")
+        length = wire.integer(nbytes, "byte count")
+        if start + length > held.nbytes:
+            raise InputError(
+                f"bytes {start} to {start + length} lie outside buffer {handle} of "
+                f"{held.nbytes} bytes"
+            )
+        return held, start, length
+
+    def _new_handle(self, batch: RunningBatch, handle: object) -> int:
+        session = batch.session
+        number = wire.integer(handle, "handle")
+        if number in session.buffers or number in session.libraries:
+            raise ProtocolError(f"handle {number} is in use")
+        if len(session.buffers) + len(session.libraries) >= self._bounds.handles:
+            raise InputError(f"this session already holds {self._bounds.handles} handles")
+        return number
+
+    def _allocate(self, batch: RunningBatch, index: int, handle: object, nbytes: object) -> None:
+        session = batch.session
+        number = self._new_handle(batch, handle)
+        size = wire.integer(nbytes, "byte count")
+        if session.nbytes + size > self._bounds.session_bytes:
+            raise InputError(
+                f"allocating {size} bytes would bring this session to {session.nbytes + size}; "
+                f"its bound is {self._bounds.session_bytes}"
+            )
+        session.buffers[number] = HeldBuffer(self._driver.allocate(size), size)
+        session.nbytes += size
+
+    def _free(self, batch: RunningBatch, index: int, handle: object) -> None:
+        held = batch.session.buffers.pop(wire.integer(handle, "handle"), None)
+        if held is not None:
+            batch.session.nbytes -= held.nbytes
+            self._driver.free(held.buffer)
+
+    def _write(
+        self,
+        batch: RunningBatch,
+        index: int,
+        handle: object,
+        offset: object,
+        nbytes: object,
+        chunk_offset: object,
+    ) -> None:
+        held, start, length = self._span(batch, handle, offset, nbytes)
+        data = batch.window(chunk_offset, length)
+        if length:
+            self._driver.write(held.buffer, start, data)
+
+    def _fill(
+        self,
+        batch: RunningBatch,
+        index: int,
+        handle: object,
+        offset: object,
+        nbytes: object,
+        pattern: object,
+    ) -> None:
+        held, start, length = self._span(batch, handle, offset, nbytes)
+        repeated = wire.octets(pattern, "pattern", MAX_PATTERN_BYTES)
+        if not repeated:
+            raise ProtocolError("a fill pattern has at least one byte")
+        if length:
+            self._driver.fill(held.buffer, start, length, repeated)
+
+    def _copy(
+        self,
+        batch: RunningBatch,
+        index: int,
+        source: object,
+        source_offset: object,
+        target: object,
+        target_offset: object,
+        nbytes: object,
+    ) -> None:
+        origin, start, length = self._span(batch, source, source_offset, nbytes)
+        destination, at, _ = self._span(batch, target, target_offset, nbytes)
+        if origin is destination and start < at + length and at < start + length:
+            raise InputError("a copy within one buffer must not overlap itself")
+        if length:
+            self._driver.copy(origin.buffer, start, destination.buffer, at, length)
+
+    def _read(
+        self, batch: RunningBatch, index: int, handle: object, offset: object, nbytes: object
+    ) -> Iterator[None] | None:
+        held, start, length = self._span(batch, handle, offset, nbytes)
+        position = wire.aligned(batch.inline_bytes)
+        if position + length > INLINE_READ_BYTES:
+            return self._stream(batch, index, held, start, length)
+        if position > batch.inline_bytes:
+            batch.inline.append(bytes(position - batch.inline_bytes))
+        data = self._driver.read(held.buffer, start, length) if length else b""
+        batch.inline.append(data)
+        batch.inline_bytes = position + length
+        batch.give(index, [position, length])
+        return None
+
+    def _stream(
+        self, batch: RunningBatch, index: int, held: HeldBuffer, start: int, length: int
+    ) -> Iterator[None]:
+        session, message = batch.session, batch.message
+        for offset in range(0, length, PIECE_BYTES):
+            size = min(PIECE_BYTES, length - offset)
+            while session.download_credit < size:
+                self.running = None
+                yield
+            self.running = (session, message.commands[index], time.monotonic())
+            data = self._driver.read(held.buffer, start + offset, size)
+            session.download_credit -= size
+            header = {
+                "type": "data",
+                "sequence": message.sequence,
+                "index": index,
+                "offset": offset,
+            }
+            self._send(session, message.identity, header, [data])
+        batch.give(index, length)
+
+    def _holds(self, batch: RunningBatch, index: int, digests: object) -> None:
+        batch.give(
+            index,
+            [
+                self._libraries.holds(wire.text(digest, "hash", 64))
+                for digest in wire.array(digests, "hashes", self._bounds.handles)
+            ],
+        )
+
+    def _upload(
+        self,
+        batch: RunningBatch,
+        index: int,
+        digest: object,
+        total: object,
+        offset: object,
+        nbytes: object,
+        chunk_offset: object,
+    ) -> None:
+        self._libraries.receive(
+            batch.session.uploads,
+            wire.text(digest, "hash", 64),
+            wire.integer(total, "Library size"),
+            wire.integer(offset, "offset"),
+            batch.window(chunk_offset, nbytes),
+        )
+
+    def _load(self, batch: RunningBatch, index: int, handle: object, digest: object) -> None:
+        number = self._new_handle(batch, handle)
+        built = self._libraries.load(self._driver, wire.text(digest, "hash", 64))
+        batch.session.libraries[number] = built
+        library = built.loaded.library
+        batch.give(index, [list(library.operators), list(library.entries)])
+
+    def _unload(self, batch: RunningBatch, index: int, handle: object) -> None:
+        built = batch.session.libraries.pop(wire.integer(handle, "handle"), None)
+        if built is not None:
+            self._libraries.release(built)
+
+    def _call(
+        self,
+        batch: RunningBatch,
+        index: int,
+        library: object,
+        name: object,
+        tensors: object,
+        symbols: object,
+        options: object,
+    ) -> None:
+        built = batch.session.libraries.get(wire.integer(library, "handle"))
+        if built is None:
+            raise InputError(
+                f"no Library has the handle {library}: it was never loaded or unloaded"
+            )
+        if type(symbols) is not dict or type(options) is not dict:
+            raise ProtocolError("the symbols and options of a call are maps")
+        buffers = batch.session.buffers
+        uses = []
+        for tensor in wire.array(tensors, "tensors"):
+            try:
+                handle, byte_offset, shape, dtype = tensor
+                buffer = buffers[handle].buffer
+                use = TensorUse(buffer, byte_offset, tuple(shape), dtype)
+            except (TypeError, ValueError, LookupError):
+                self._explain_tensor(batch, tensor)
+                raise
+            if type(byte_offset) is not int or byte_offset < 0 or type(dtype) is not str:
+                self._explain_tensor(batch, tensor)
+            for extent in shape:
+                if type(extent) is not int or extent < 0:
+                    self._explain_tensor(batch, tensor)
+            uses.append(use)
+        for symbol, value in symbols.items():
+            if type(symbol) is not str or type(value) is not int:
+                raise ProtocolError(f"symbol {str(symbol)[:60]!r} must have an integer value")
+        poison = options.get("workspace_poison")
+        timed = options.get("timed") is True
+        report = built.loaded.call(
+            wire.text(name, "operator name"),
+            uses,
+            symbols,
+            workspace_poison=(
+                None if poison is None else wire.octets(poison, "workspace poison", 4096)
+            ),
+            timed=timed,
+        )
+        if timed or poison is not None:
+            result: list[Any] = [None, list(report.damaged_guards)]
+            batch.give(index, result)
+            if timed:
+                batch.timed.append((result, report))
+
+    def _explain_tensor(self, batch: RunningBatch, tensor: object) -> None:
+        """Raise what is wrong with a tensor of a call; the hot path does not look that closely."""
+        fields = wire.array(tensor, "tensor", 4)
+        if len(fields) != 4:
+            raise ProtocolError("a tensor is [handle, byte offset, shape, dtype]")
+        handle, byte_offset, shape, dtype = fields
+        for extent in wire.array(shape, "shape", MAX_RANK):
+            wire.integer(extent, "extent")
+        wire.integer(byte_offset, "byte offset")
+        wire.text(dtype, "dtype", 40)
+        self._buffer(batch, handle)
+
+    def _fence(self, batch: RunningBatch, index: int) -> None:
+        self._driver.finish()
+        batch.give(index, True)
+
+    def _reset(self, batch: RunningBatch, index: int) -> None:
+        # Whatever was still running ends here; its error, if any, belongs to the past.
+        with contextlib.suppress(Exception):
+            self._driver.finish()
+        batch.session.failures.pop(batch.message.stream, None)

@@ -1,0 +1,57 @@
+"""Brings a Library to a server: by hash where it is held there, in chunks where it is not."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tapml_rpc.command_queue import PIECE_BYTES
+from tapml_rpc.link import Link, Ticket
+from tapml_rpc.pending import Pending, PendingValue
+
+# A stream of its own: a kernel that does not build is the caller's to handle and must not poison
+# what else goes on.
+_STREAM: Final = 1
+
+
+def load_library(
+    link: Link, handle: int, digest: str, packed: bytes
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Have a Library built under `handle`; its operators and entries.
+
+    Raises
+    ------
+    CompileError
+        If a kernel does not build, with the driver's log.
+    InputError
+        If the server refuses the Library.
+    """
+    held = PendingValue()
+    _run(link, ["holds", [digest]], held)
+    if held.result() != [True]:
+        _send(link, digest, packed)
+    loaded = PendingValue()
+    _run(link, ["load", handle, digest], loaded)
+    operators, entries = loaded.result()
+    return tuple(operators), tuple(entries)
+
+
+def _send(link: Link, digest: str, packed: bytes) -> None:
+    view = memoryview(packed)
+    sent = []
+    for start in range(0, len(view), PIECE_BYTES):
+        piece = view[start : start + PIECE_BYTES]
+        command = ["upload", digest, len(view), start, len(piece), 0]
+        sent.append(link.send([command], piece, None, _STREAM))
+    for ticket in sent:
+        _finish(link, ticket)
+
+
+def _run(link: Link, command: list[Any], pending: Pending) -> None:
+    _finish(link, link.send([command], b"", {0: pending}, _STREAM))
+
+
+def _finish(link: Link, ticket: Ticket) -> None:
+    link.wait(ticket)
+    if ticket.failure is not None:
+        link.wait(link.send([["reset"]], b"", None, _STREAM))
+        raise ticket.failure

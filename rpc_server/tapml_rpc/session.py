@@ -1,0 +1,387 @@
+"""A session: handles on one device, and the commands that use them.
+
+Commands stream: they are queued, sent together, and run in order without an answer in between. An
+error poisons the session's stream, so that later commands are skipped; the next read or fence
+raises it, and :meth:`Session.reset` clears it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from tapml_rpc.batch import Batch
+from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue
+from tapml_rpc.library_upload import load_library
+from tapml_rpc.link import Link
+from tapml_rpc.pending import CallResult, Pending, PendingRead
+from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import InputError
+from tapml_targets.library import Library
+from tapml_targets.library_format import library_hash, pack
+
+
+class Session:
+    """Handles on one device, and the commands that use them.
+
+    Made by :func:`tapml_rpc.client.connect` and :func:`tapml_rpc.local.open_local`. It may be used
+    from several threads: each method, and each ``with session.batch()`` block as a whole, runs by
+    itself.
+
+    Attributes
+    ----------
+    device
+        What the server said about its device.
+    epoch
+        Random bytes of this life of the server.
+    address
+        Where the server listens.
+    """
+
+    def __init__(self, link: Link, on_close: Callable[[], None] | None = None) -> None:
+        self.device: DeviceDescription = link.device
+        self.epoch = link.epoch
+        self.address = link.address
+        self._link = link
+        self._on_close = on_close
+        self._queue = CommandQueue(link)
+        self._handles = itertools.count(1)
+        self._dropped: deque[int] = deque()
+        self._libraries: dict[str, RemoteLibrary] = {}
+        self._lock = threading.RLock()
+        self._batch: Batch | None = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._link.closed else ""
+        return f"Session({self.device.name!r} at {self.address}{state})"
+
+    def allocate(self, nbytes: int) -> RemoteBuffer:
+        """Reserve `nbytes` bytes on the device; what they hold is undefined."""
+        if not isinstance(nbytes, int) or nbytes < 0:
+            raise InputError(f"nbytes must be a whole number from 0, got {nbytes!r}")
+        with self._lock:
+            buffer = RemoteBuffer(self, next(self._handles), nbytes, self._dropped.append)
+            self._add(["allocate", buffer.handle, nbytes])
+            return buffer
+
+    def free(self, buffer: RemoteBuffer) -> None:
+        """Give a buffer back after the work that uses it. Freeing twice does nothing."""
+        with self._lock:
+            if not buffer.freed and buffer.session is self:
+                buffer.freed = True
+                if not self._link.closed:
+                    self._add(["free", buffer.handle])
+
+    def write(self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0) -> None:
+        """Copy bytes to the device.
+
+        Parameters
+        ----------
+        data
+            Any contiguous buffer: bytes, memoryview, numpy array. It may be changed as soon as
+            this returns, inside a batch as soon as the batch has ended.
+
+        Raises
+        ------
+        InputError
+            If the bytes do not fit the buffer.
+        """
+        view = _as_bytes(data)
+        with self._lock:
+            self._check_window(buffer, byte_offset, len(view))
+            if not view:
+                return
+            if self._batch is not None:
+                self._collect()
+                self._queue.add_write(buffer.handle, byte_offset, view)
+            elif len(view) < LARGE_BYTES:
+                self._collect()
+                self._queue.add_write(buffer.handle, byte_offset, bytes(view))
+            else:
+                self._queue.add_write(buffer.handle, byte_offset, view)
+                for ticket in self._queue.sent:
+                    self._link.wait(ticket)
+
+    def read(self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: int = 0) -> Any:
+        """Copy bytes from the device, after everything sent before.
+
+        Returns
+        -------
+        memoryview
+            The bytes. Inside a batch a :class:`PendingRead`, whose ``result()`` gives them once the
+            batch has ended.
+
+        Raises
+        ------
+        InputError
+            If the window lies outside the buffer.
+        TapmlError
+            The stream's first error.
+        """
+        with self._lock:
+            pending = self._add_read(buffer, nbytes, byte_offset)
+            if self._batch is not None:
+                return pending
+            self._queue.settle()
+            return pending.result()
+
+    def fill(
+        self,
+        buffer: RemoteBuffer,
+        pattern: bytes,
+        nbytes: int | None = None,
+        byte_offset: int = 0,
+    ) -> None:
+        """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length."""
+        size = buffer.nbytes - byte_offset if nbytes is None else nbytes
+        with self._lock:
+            self._check_window(buffer, byte_offset, size)
+            self._add(["fill", buffer.handle, byte_offset, size, bytes(pattern)], 40 + len(pattern))
+
+    def copy(
+        self,
+        source: RemoteBuffer,
+        target: RemoteBuffer,
+        nbytes: int | None = None,
+        source_offset: int = 0,
+        target_offset: int = 0,
+    ) -> None:
+        """Copy between two buffers on the device."""
+        size = source.nbytes - source_offset if nbytes is None else nbytes
+        with self._lock:
+            self._check_window(source, source_offset, size)
+            self._check_window(target, target_offset, size)
+            self._add(
+                ["copy", source.handle, source_offset, target.handle, target_offset, size], 48
+            )
+
+    def upload(self, library: Library | bytes) -> RemoteLibrary:
+        """Build a Library on the device. One that is held there already is not sent again.
+
+        Raises
+        ------
+        CompileError
+            If a kernel does not build, with the driver's log. The stream is not poisoned.
+        InputError
+            If the device refuses the Library.
+        """
+        packed = library if isinstance(library, bytes) else pack(library)
+        digest = library_hash(packed)
+        with self._lock:
+            if digest in self._libraries:
+                return self._libraries[digest]
+            handle = next(self._handles)
+            self._queue.flush()
+            operators, entries = load_library(self._link, handle, digest, packed)
+            remote = RemoteLibrary(self, handle, digest, operators, entries)
+            self._libraries[digest] = remote
+            return remote
+
+    def unload(self, library: RemoteLibrary) -> None:
+        """Let go of a Library; the server may keep it for the next session."""
+        with self._lock:
+            if self._libraries.pop(library.digest, None) is not None:
+                self._add(["unload", library.handle])
+
+    def call(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int] | None = None,
+    ) -> None:
+        """Run an operator or an entry; what is written is written in place.
+
+        Parameters
+        ----------
+        tensors
+            One per parameter, in order.
+        symbols
+            The integers no shape gives.
+
+        Raises
+        ------
+        InputError
+            If the Library has no such name, or a tensor belongs to another session.
+        """
+        with self._lock:
+            self._add_call(library, name, tensors, symbols, {}, None)
+            if self._batch is None and self._queue.forget_answered():
+                self._queue.flush()
+
+    def call_and_report(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int] | None = None,
+        *,
+        timed: bool = True,
+        workspace_poison: bytes | None = None,
+    ) -> CallResult:
+        """Run an operator or an entry to its end and say how it went.
+
+        Parameters
+        ----------
+        timed
+            Measure the time in kernels.
+        workspace_poison
+            Bytes to fill every workspace with first; writes around workspaces are then noticed.
+        """
+        with self.batch() as batch:
+            pending = batch.call(
+                library, name, tensors, symbols, timed=timed, workspace_poison=workspace_poison
+            )
+        return pending.result()
+
+    def fence(self) -> None:
+        """Wait until the device has done everything.
+
+        Raises
+        ------
+        TapmlError
+            The first error since the last reset.
+        """
+        with self._lock:
+            self._refuse_in_batch("fence")
+            self._add(["fence"])
+            self._queue.settle()
+
+    def reset(self) -> None:
+        """Clear the stream's error. What skipped commands would have written is undefined."""
+        with self._lock:
+            self._refuse_in_batch("reset")
+            self._add(["reset"])
+            ticket = self._queue.flush()
+            sent, self._queue.sent = self._queue.sent, []
+            for earlier in sent:
+                self._link.wait(earlier)
+            if ticket is not None and ticket.failure is not None:
+                raise ticket.failure
+
+    def cancel(self) -> None:
+        """Ask that what was sent and has not started be skipped; callable from any thread.
+
+        A running kernel is not stopped. The stream is poisoned where something was skipped.
+        """
+        self._link.cancel()
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Everything inside goes as one message with one answer, waited for at the end.
+
+        Commands of the session and of the batch given may be mixed. Payloads of 256 KiB and more
+        go in messages of their own, and a batch over the server's bounds in several.
+
+        Raises
+        ------
+        TapmlError
+            At the end, the first error.
+        """
+        with self._lock:
+            self._refuse_in_batch("batch")
+            self._batch = batch = Batch(self)
+            try:
+                yield batch
+            except BaseException:
+                self._queue.clear()
+                raise
+            finally:
+                self._batch = None
+            self._queue.settle()
+
+    def close(self) -> None:
+        """End the session: the server frees what it held. Closing twice does nothing."""
+        with self._lock:
+            if self._link.closed:
+                return
+            try:
+                self._link.close()
+            finally:
+                if self._on_close is not None:
+                    self._on_close()
+
+    def _add(
+        self, command: list[Any], header_bytes: int = 32, pending: Pending | None = None
+    ) -> None:
+        self._collect()
+        self._queue.add(command, header_bytes, pending)
+
+    def _collect(self) -> None:
+        """Free what nobody refers to any more."""
+        while self._dropped:
+            self._queue.add(["free", self._dropped.popleft()], 16)
+
+    def _add_read(self, buffer: RemoteBuffer, nbytes: int | None, byte_offset: int) -> PendingRead:
+        size = buffer.nbytes - byte_offset if nbytes is None else nbytes
+        self._check_window(buffer, byte_offset, size)
+        pending = PendingRead(size)
+        self._add(["read", buffer.handle, byte_offset, size], 32, pending)
+        return pending
+
+    def _add_call(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int] | None,
+        options: dict[str, Any],
+        pending: Pending | None,
+    ) -> None:
+        if library.session is not self:
+            raise InputError(f"Library {library.digest[:12]} is loaded in another session")
+        if name not in library.operators and name not in library.entries:
+            known = ", ".join((*library.entries, *library.operators)[:20])
+            raise InputError(f"the Library has no operator or entry {name!r}; it has {known}")
+        arguments = []
+        for tensor in tensors:
+            buffer = tensor.buffer
+            if buffer.session is not self or buffer.freed:
+                raise InputError(f"{name}: {buffer} does not belong to this session or was freed")
+            arguments.append([buffer.handle, tensor.byte_offset, tensor.shape, tensor.dtype])
+        command = ["call", library.handle, name, arguments, dict(symbols or {}), options]
+        self._add(command, 64 + len(name) + 64 * len(arguments), pending)
+
+    def _check_window(self, buffer: RemoteBuffer, offset: int, nbytes: int) -> None:
+        if buffer.freed or buffer.session is not self:
+            raise InputError(f"{buffer} does not belong to this session or was freed")
+        if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
+            raise InputError(
+                f"bytes {offset} to {offset + nbytes} lie outside a buffer of {buffer.nbytes} bytes"
+            )
+
+    def _refuse_in_batch(self, what: str) -> None:
+        if self._batch is not None:
+            raise InputError(
+                f"session.{what} waits for an answer, so it cannot run inside a batch; "
+                "`with session.batch() as batch: pending = batch.read(...)` reads"
+            )
+
+
+def _as_bytes(data: Any) -> memoryview:
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise InputError(
+            f"expected bytes or a contiguous array, got {type(data).__name__}"
+        ) from None
+    if not view.c_contiguous:
+        raise InputError("expected contiguous data; numpy.ascontiguousarray makes it so")
+    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,0 +1,158 @@
+"""Watches a server from a thread of its own: heartbeats, timeouts, a dropped connection, its end.
+
+The thread owns the control socket. Nothing here waits for payloads, and nothing that waits for
+payloads has to ask here: a loss is one attribute.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_from_wire
+from tapml_targets.errors import DeviceLostError, TapmlError
+
+PING_SECONDS: Final = 1.0
+SILENCE_SECONDS: Final = 10.0
+_POLL_MILLISECONDS: Final = 100
+
+Socket: TypeAlias = zmq.Socket[bytes]
+ExitReport: TypeAlias = Callable[[float], "str | None"]
+
+
+class Watch:
+    """The watch over one session's server.
+
+    Parameters
+    ----------
+    control
+        The control socket after the welcome; this object's from now on.
+    monitors
+        Monitor sockets that report a dropped connection.
+    token
+        The session's token.
+    exit_report
+        For a local server: how its process ended, or None while it runs; takes seconds to wait.
+    describe
+        Adds what the caller was doing to the message of a loss.
+
+    Attributes
+    ----------
+    lost
+        Why the session is over; None while it is not.
+    """
+
+    def __init__(
+        self,
+        control: Socket,
+        monitors: tuple[Socket, ...],
+        token: bytes,
+        *,
+        exit_report: ExitReport | None,
+        describe: Callable[[str], str],
+    ) -> None:
+        self.lost: TapmlError | None = None
+        self._control = control
+        self._monitors = monitors
+        self._token = token
+        self._exit_report = exit_report
+        self._describe = describe
+        self._outbox: deque[wire.Header] = deque()
+        self._stop = threading.Event()
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="tapml-watch", daemon=True)
+        self._thread.start()
+
+    def post(self, header: wire.Header) -> None:
+        """Send a control message; callable from any thread."""
+        self._outbox.append(header)
+        os.write(self._wake_writer, b".")
+
+    def close(self) -> bool:
+        """Say goodbye and stop; True when the thread has ended and its sockets may be closed."""
+        self._stop.set()
+        os.write(self._wake_writer, b".")
+        self._thread.join(timeout=2)
+        if self._thread.is_alive():
+            return False
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+        return True
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except (TapmlError, zmq.ZMQError) as error:
+            self._lose(f"the control connection failed: {error}")
+        if self.lost is None:
+            with suppress(zmq.ZMQError):
+                self._send({"type": "goodbye"})
+
+    def _watch(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._control, *self._monitors, self._wake_reader):
+            poller.register(source, zmq.POLLIN)
+        heard = time.monotonic()
+        next_ping = 0.0
+        pings = 0
+        while not self._stop.is_set() and self.lost is None:
+            now = time.monotonic()
+            if now >= next_ping:
+                pings += 1
+                self._send({"type": "ping", "sequence": pings})
+                next_ping = now + PING_SECONDS
+            while self._outbox:
+                self._send(self._outbox.popleft())
+            ready = dict(poller.poll(_POLL_MILLISECONDS))
+            if self._wake_reader in ready:
+                os.read(self._wake_reader, 4096)
+            # What the server had to say comes before the news that it is gone.
+            if self._control in ready:
+                heard = time.monotonic()
+                self._hear_all()
+            for monitor in self._monitors:
+                if monitor in ready:
+                    recv_monitor_message(monitor)
+                    self._hear_all()
+                    self._lose("the connection to the server dropped")
+            if self._exit_report and self._exit_report(0) is not None:
+                self._hear_all()
+                self._lose("the server ended")
+            if time.monotonic() - heard > SILENCE_SECONDS:
+                self._lose(f"the server has not answered for {SILENCE_SECONDS:g} s")
+
+    def _send(self, header: wire.Header) -> None:
+        self._control.send(wire.pack({**header, "session": self._token}), zmq.NOBLOCK)
+
+    def _hear_all(self) -> None:
+        with suppress(zmq.Again):
+            while True:
+                self._hear(wire.unpack(self._control.recv(zmq.NOBLOCK)))
+
+    def _hear(self, header: wire.Header) -> None:
+        kind = header.get("type")
+        if self._stop.is_set() or kind not in ("event", "refused"):
+            return
+        error = failure_from_wire(header.get("error"))
+        if kind == "refused":
+            error = DeviceLostError(f"the server does not know this session any more: {error}")
+        error.args = (self._describe(str(error)),)
+        self.lost = self.lost or error
+
+    def _lose(self, what: str) -> None:
+        if self._stop.is_set() or self.lost is not None:
+            return
+        # A dropped connection comes a moment before the process can be waited for.
+        ended = self._exit_report(2.0) if self._exit_report else None
+        if ended is not None:
+            what = f"the server ended: {ended}"
+        self.lost = DeviceLostError(self._describe(what))
