@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,10 +42,16 @@ class Record:
 
 
 def requirements_key(root: Path) -> str:
-    """Hash what decides the environment's content: the requirements and the Python version."""
+    """Hash what decides the environment's content: the requirements and the Python version.
+
+    The settings of ruff, mypy and pytest are in the same file and ask for no set-up.
+    """
+    tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    built_from = {name: tables.get(name) for name in ("build-system", "project")}
+    built_from["hatch"] = tables.get("tool", {}).get("hatch")
     digest = hashlib.sha256(f"{FORMAT} {sys.implementation.cache_tag}".encode())
-    for name in ("pyproject.toml", "constraints.txt"):
-        digest.update((root / name).read_bytes())
+    digest.update(json.dumps(built_from, sort_keys=True).encode())
+    digest.update((root / "constraints.txt").read_bytes())
     return digest.hexdigest()
 
 

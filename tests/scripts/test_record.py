@@ -58,10 +58,13 @@ def test_an_upgraded_or_vanished_python_asks_for_a_new_environment(folder: Path)
     assert not is_intact(folder, record)
 
 
-def test_the_key_follows_both_requirement_files(tmp_path: Path) -> None:
-    keys = set()
-    for pyproject, constraints in (("a", "b"), ("a", "c"), ("d", "b")):
+def test_the_key_follows_the_requirements_and_no_setting_of_a_tool(tmp_path: Path) -> None:
+    def key(pyproject: str, constraints: str) -> str:
         (tmp_path / "pyproject.toml").write_text(pyproject)
         (tmp_path / "constraints.txt").write_text(constraints)
-        keys.add(requirements_key(tmp_path))
-    assert len(keys) == 3
+        return requirements_key(tmp_path)
+
+    first = key("[project]\ndependencies = ['a']", "a==1")
+    assert key("[project]\ndependencies = ['a', 'b']", "a==1") != first
+    assert key("[project]\ndependencies = ['a']", "a==2") != first
+    assert key("[project]\ndependencies = ['a']\n[tool.ruff]\nline-length = 1", "a==1") == first
