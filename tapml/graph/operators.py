@@ -1,0 +1,174 @@
+"""Collects the operators of a plan: one entry per structurally different function."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import tvm
+
+from tapml.graph.function_text import (
+    plain,
+    structural_hash,
+    structurally_equal,
+    to_json,
+    to_script,
+    with_parameter_names,
+)
+from tapml.graph.naming import UniqueNames, readable
+from tapml.graph.plan import Body, Operator, OutputKind
+from tapml.graph.symbolic import dtype_name, shape_of
+from tapml_targets.errors import UnsupportedOperatorError
+from tapml_targets.library import Parameter
+
+_SELECTING: Final = ("argmax", "argmin", "argsort", "topk", "sort")
+
+
+@dataclass
+class _Collected:
+    name: str
+    hash: str
+    function: Any
+    variants: dict[str, Any]
+    reads: int
+    body: Body | None
+    kinds: list[OutputKind] = field(default_factory=list)
+
+
+class OperatorTable:
+    """Merges functions by structural hash, across call sites and entries.
+
+    Attributes
+    ----------
+    operators
+        Finished operators, by :meth:`finish`.
+    """
+
+    def __init__(self) -> None:
+        self._by_hash: dict[str, _Collected] = {}
+        self._by_name: dict[str, _Collected] = {}
+        self._names = UniqueNames("_")
+
+    def add(
+        self,
+        function: Any,
+        name: str,
+        *,
+        reads: int,
+        variants: dict[str, Any],
+        make_body: Callable[[Sequence[str], Sequence[str]], Body | None],
+    ) -> str:
+        """The name of the operator that `function` is.
+
+        Parameters
+        ----------
+        function
+            A PrimFunc: tensors that are read, tensors that are written, then integers.
+        name
+            What TVM calls it.
+        reads
+            How many of its tensors are read.
+        variants
+            PrimFuncs for other kinds of platform.
+        make_body
+            Called with the names of the tensors that are read and written, if the operator is new.
+        """
+        function = plain(function)
+        variants = {kind: plain(variant) for kind, variant in variants.items()}
+        key = _key(function, variants)
+        known = self._by_hash.get(key)
+        if known is not None:
+            if known.reads != reads or not structurally_equal(known.function, function):
+                raise UnsupportedOperatorError(
+                    f"operators {known.name!r} and {name!r} have one hash ({key}) but differ"
+                )
+            return known.name
+        unique = self._names.take(readable(name))
+        tensors = [p for p in function.params if not tvm.ir.is_prim_var(p)]
+        names = parameter_names(reads, len(tensors) - reads)
+        integers = [str(p.name) for p in function.params if tvm.ir.is_prim_var(p)]
+        all_names = [*names, *integers]
+        collected = _Collected(
+            name=unique,
+            hash=key,
+            function=with_parameter_names(function, all_names),
+            variants={k: with_parameter_names(v, all_names) for k, v in variants.items()},
+            reads=reads,
+            body=make_body(names[:reads], names[reads:]),
+            kinds=[_kind(name, dtype_name(p.ty.dtype)) for p in tensors[reads:]],
+        )
+        self._by_hash[key] = collected
+        self._by_name[unique] = collected
+        return unique
+
+    def mark_state(self, name: str, output: int) -> None:
+        """Note that an output of an operator replaces state at one of its call sites."""
+        self._by_name[name].kinds[output] = "state"
+
+    def writes(self, name: str) -> int:
+        """How many tensors an operator writes."""
+        return len(self._by_name[name].kinds)
+
+    def function(self, name: str) -> Any:
+        """The PrimFunc of an operator, with the parameter names of the plan."""
+        return self._by_name[name].function
+
+    def finish(self) -> dict[str, Operator]:
+        """All operators, in the order in which they were met."""
+        return {name: _operator(collected) for name, collected in self._by_name.items()}
+
+
+def parameter_names(reads: int, writes: int) -> list[str]:
+    """Names of an operator's tensors, in calling order."""
+    return [
+        *(f"input_{index}" for index in range(reads)),
+        *(f"output_{index}" for index in range(writes)),
+    ]
+
+
+def _key(function: Any, variants: dict[str, Any]) -> str:
+    key = structural_hash(function)
+    if variants:
+        parts = [key, *(f"{kind}:{structural_hash(f)}" for kind, f in sorted(variants.items()))]
+        key = hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+    return key
+
+
+def _kind(name: str, data_type: str) -> OutputKind:
+    if data_type == "bool":
+        return "predicate"
+    words = name.split("_")
+    if "int" in data_type and any(word.startswith(_SELECTING) for word in words):
+        return "index"
+    return "value"
+
+
+def _operator(collected: _Collected) -> Operator:
+    function = collected.function
+    parameters = []
+    symbols = []
+    for index, variable in enumerate(function.params):
+        if tvm.ir.is_prim_var(variable):
+            symbols.append(str(variable.name))
+            continue
+        parameters.append(
+            Parameter(
+                name=str(variable.name),
+                shape=shape_of(variable.ty.shape),
+                dtype=dtype_name(variable.ty.dtype),
+                role="input" if index < collected.reads else "output",
+            )
+        )
+    return Operator(
+        name=collected.name,
+        hash=collected.hash,
+        parameters=tuple(parameters),
+        symbols=tuple(symbols),
+        function=to_json(function, collected.name),
+        script=to_script(function, collected.name),
+        output_kinds=tuple(collected.kinds),
+        body=collected.body,
+        variants={k: to_json(v, collected.name) for k, v in collected.variants.items()},
+    )

@@ -1,0 +1,86 @@
+"""The tensors that entries share: parameters of the model, and constants met on import."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tapml.graph.plan import TensorSpecification
+from tapml.graph.symbolic import dtype_name
+from tapml_targets.dtype import dtype
+from tapml_targets.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+class WeightTable:
+    """Collects weights, each once: tied parameters and equal constants share one name.
+
+    Attributes
+    ----------
+    arrays
+        Raw values by name; bfloat16 travels as uint16.
+    specifications
+        Name, shape and dtype by name.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+        self.specifications: dict[str, TensorSpecification] = {}
+        self._parameters: dict[tuple[Any, ...], str] = {}
+        self._constants: dict[tuple[Any, ...], str] = {}
+        self._known: dict[str, str] = {}
+
+    def parameter(self, name: str, tensor: torch.Tensor) -> str:
+        """Name under which a parameter of the model is kept.
+
+        Raises
+        ------
+        InputError
+            If another entry has a different tensor of this name.
+        """
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if place in self._parameters:
+            return self._parameters[place]
+        array, data_type = to_numpy(tensor)
+        if name in self.arrays:
+            if not np.array_equal(self.arrays[name], array):
+                raise InputError(
+                    f"two entries have different weights named {name!r}: entries of one model "
+                    "share their parameters"
+                )
+        else:
+            self._add(name, array, data_type)
+        self._parameters[place] = name
+        return name
+
+    def constant(self, value: Any) -> str:
+        """Name under which a constant of the graph, a TVM ``GenericConst``, is kept."""
+        data_type = dtype_name(value.ty.dtype)
+        array = np.asarray(value.value.numpy())
+        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        key = (data_type, array.shape, digest)
+        if key not in self._constants:
+            name = f"constants.{len(self._constants)}"
+            self._add(name, array.view(dtype(data_type).numpy_name), data_type)
+            self._constants[key] = name
+        return self._constants[key]
+
+    def _add(self, name: str, array: Array, data_type: str) -> None:
+        self.arrays[name] = array
+        shape = tuple(int(extent) for extent in array.shape)
+        self.specifications[name] = TensorSpecification(name, shape, data_type)
+
+
+def to_numpy(tensor: torch.Tensor) -> tuple[Array, str]:
+    """A tensor's values on the host, without a copy where it is one already, and its dtype."""
+    data_type = str(tensor.dtype).removeprefix("torch.")
+    numpy_name = dtype(data_type).numpy_name
+    detached = tensor.detach().cpu().contiguous()
+    if numpy_name != data_type:
+        detached = detached.view(getattr(torch, numpy_name))
+    return detached.numpy(), data_type
