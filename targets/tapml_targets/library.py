@@ -3,7 +3,8 @@
 Per kernel its source or binary; per operator its parameters, workspaces and launches; entries,
 each one operator or a sequence of operators with intermediates, so that a block or a whole plan is
 one call. Target-only: it needs neither the model nor the compiler. The wire form is msgpack and
-lives in :mod:`tapml_targets.library_format`; what a call means is in :mod:`tapml_targets.evaluator`.
+lives in :mod:`tapml_targets.library_format`; what a call launches is worked out in
+:mod:`tapml_targets.call_plan` and run by :mod:`tapml_targets.evaluator`.
 """
 
 from __future__ import annotations

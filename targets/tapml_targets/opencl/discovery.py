@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import sys
@@ -26,6 +27,17 @@ from tapml_targets.errors import SetupError
 
 VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
 SYSTEM_VENDORS: Final = Path("/etc/OpenCL/vendors")
+_DRIVER_VARIABLES: Final = ("OCL_", "OPENCL_", "POCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_")
+_LIBRARY_FOLDERS: Final = tuple(
+    Path(folder)
+    for folder in (
+        f"/usr/lib/{os.uname().machine}-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/lib",
+        "/opt/rocm/lib",
+    )
+)
 _INTEL_DISTRIBUTION: Final = "intel-opencl-rt"
 _INTEL_DRIVER: Final = "libintelocl.so"
 # What the driver needs from intel-cmplr-lib-rt and tbb, in the order of their own needs.
@@ -85,6 +97,32 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
+def drivers_state() -> str:
+    """A hash of the installed drivers and of what selects them, taken without loading any."""
+    environ = prepare_environment(os.environ)
+    digest = hashlib.sha256(sys.prefix.encode())
+    for name in sorted(environ):
+        if name.startswith(_DRIVER_VARIABLES):
+            digest.update(f"{name}={environ[name]}\0".encode())
+    try:
+        digest.update(importlib.metadata.version("pyopencl").encode())
+    except importlib.metadata.PackageNotFoundError:
+        digest.update(b"no pyopencl")
+    chosen = environ.get(VENDORS_VARIABLE)
+    places = [Path(chosen)] if chosen else [SYSTEM_VENDORS]
+    places += _bundled_vendors()
+    for place in places:
+        files = sorted(place.glob("*.icd")) if place.is_dir() else [place]
+        for file in files:
+            digest.update(_stamp(file))
+            try:
+                library = file.read_text(errors="replace").strip()
+            except OSError:
+                continue
+            digest.update(_stamp(_library_path(library, file.parent)))
+    return digest.hexdigest()
+
+
 def intel_driver() -> Path | None:
     """Intel's OpenCL CPU runtime in this Python environment, None where it is not installed."""
     try:
@@ -124,6 +162,33 @@ def _vendor_folder(driver: Path) -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _write_all(folder, contents)
     return folder
+
+
+def _bundled_vendors() -> list[Path]:
+    """The folder where driver wheels for pyopencl's own loader put their `.icd` files."""
+    spec = importlib.util.find_spec("pyopencl")
+    if spec is None or spec.origin is None:
+        return []
+    folder = Path(spec.origin).parent / ".libs"
+    return [folder] if folder.is_dir() else []
+
+
+def _library_path(name: str, folder: Path) -> Path:
+    if "/" in name:
+        return Path(name)
+    for place in (folder, *_LIBRARY_FOLDERS):
+        found = list(place.glob(name)) if place.is_dir() else []
+        if found:
+            return found[0].resolve()
+    return Path(name)
+
+
+def _stamp(path: Path) -> bytes:
+    try:
+        status = path.stat()
+    except OSError:
+        return f"{path}: missing\0".encode()
+    return f"{path}: {status.st_size} {status.st_mtime_ns}\0".encode()
 
 
 def _system_icds() -> dict[str, bytes]:

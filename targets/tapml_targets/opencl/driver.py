@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tapml_targets.opencl.kernels import DeviceBuffer, LoadedKernel
 
 DIALECT: Final = "opencl-c"
+REMEDY: Final = (
+    "install a driver, e.g. Debian's pocl-opencl-icd, or the processor runtime from PyPI: "
+    'pip install "tapml[opencl-cpu]"'
+)
 # Longest pattern every OpenCL driver fills with by itself.
 _MAX_FILL: Final = 128
 

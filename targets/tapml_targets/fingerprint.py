@@ -1,0 +1,33 @@
+"""What a verdict depends on about a device, as one hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Final
+
+from tapml_targets.description_format import to_plain
+from tapml_targets.driver import DeviceDescription
+
+# Where a device stands in its list and what its memory is shared with now say nothing about it.
+_PASSING: Final = ("index",)
+_PASSING_DETAILS: Final = ("clock_mhz",)
+_PASSING_LIMITS: Final = ("memory_bytes", "max_buffer_bytes")
+
+
+def fingerprint(description: DeviceDescription) -> str:
+    """A SHA-256 in hexadecimal over platform, driver version, name, limits and details.
+
+    Two processes that open the same device with the same driver get the same value; an update of
+    the driver gives another. Amounts of memory and the clock are left out: on a processor they
+    follow what else runs.
+    """
+    data = to_plain(description)
+    for name in _PASSING:
+        del data[name]
+    for name in _PASSING_LIMITS:
+        del data["limits"][name]
+    for name in _PASSING_DETAILS:
+        data["details"].pop(name, None)
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,290 @@
+"""Which device to use: by type, then by how fast it runs a kernel of the model's dtype.
+
+A driver may list a device and fail every build, hang, or kill the process that asks. So devices
+are listed and tried in child processes with a deadline, and a device counts once a kernel has been
+built and has computed the right result there. Results are kept on disk for as long as the
+installed drivers stay the same, for a day at most.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tapml_targets import errors, probe_cache
+from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import (
+    InputError,
+    NoSuchDeviceError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
+from tapml_targets.platforms import check_platform, load_driver_module, platform_names
+
+LIST_SECONDS: Final = 30.0
+TRY_SECONDS: Final = 30.0
+_TYPE_ORDER: Final = {"gpu": 0, "accelerator": 1, "cpu": 2, "checker": 3}
+RANKED_DTYPES: Final = ("float32", "float16", "float64")
+_ALWAYS_THERE: Final = "float32"
+
+
+@dataclass(frozen=True)
+class RankedDevice:
+    """A device and how its self-test went.
+
+    Attributes
+    ----------
+    description
+        The device.
+    milliseconds
+        Time of the probe kernel; None where there is no probe or it failed.
+    problem
+        Why the device cannot be used for the dtype; empty where it can.
+    """
+
+    description: DeviceDescription
+    milliseconds: float | None
+    problem: str = ""
+
+    @property
+    def spec(self) -> str:
+        """How the command line names it: ``opencl:1``."""
+        return f"{self.description.platform}:{self.description.index}"
+
+
+def rank_devices(
+    platform: str, dtype: str = "float32", *, refresh: bool = False
+) -> list[RankedDevice]:
+    """All devices of `platform`, best first for kernels in `dtype`.
+
+    Usable ones come first: GPUs, accelerators, processors, then checkers, each by the time of the
+    probe kernel. Then those that failed, each with its problem.
+
+    Parameters
+    ----------
+    platform
+        Folder name of the platform.
+    dtype
+        What the model computes in: ``float16``, ``float32``, ``float64``.
+    refresh
+        List and try again instead of using what is known.
+
+    Raises
+    ------
+    InputError
+        If there is no such platform, or devices are not ranked for `dtype`.
+    SetupError
+        If the platform's package is missing, or listing its devices hangs or crashes.
+    """
+    check_platform(platform)
+    if dtype not in RANKED_DTYPES:
+        raise InputError(
+            f"devices are ranked for {', '.join(RANKED_DTYPES)}, not {dtype!r}; "
+            "give the dtype that the kernels compute in"
+        )
+    ranked = [
+        _try(description, dtype, refresh) for description in list_devices(platform, refresh=refresh)
+    ]
+    ranked.sort(key=_order)
+    return ranked
+
+
+def default_device(platform: str, dtype: str = "float32") -> DeviceDescription:
+    """The best usable device; never a checker.
+
+    Raises
+    ------
+    NoSuchDeviceError
+        If no device passes; each is named with its problem.
+    """
+    ranked = rank_devices(platform, dtype)
+    for device in ranked:
+        if not device.problem and device.description.device_type != "checker":
+            return device.description
+    if not ranked:
+        raise NoSuchDeviceError(f"this machine has no {platform} device; {_remedy(platform)}")
+    reasons = "; ".join(
+        f"{device.spec} {device.description.name}: "
+        f"{device.problem or 'a checker, used only when named'}"
+        for device in ranked
+    )
+    raise NoSuchDeviceError(f"no {platform} device can be used for {dtype}: {reasons}")
+
+
+def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescription]:
+    """The devices of a platform as a child process lists them.
+
+    Raises
+    ------
+    SetupError
+        If the platform's package is missing, or its drivers hang or crash when asked.
+    """
+    check_platform(platform)
+    if not _has_probe(platform):
+        # No foreign driver is behind it.
+        devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
+        return devices
+    state = _drivers_state(platform)
+    known = None if refresh else probe_cache.load("list", platform, state)
+    if known is not None:
+        try:
+            return [from_plain(device) for device in known["devices"]]
+        except (ProtocolError, KeyError, TypeError):
+            pass
+    answer, problem = _ask(["list", platform], LIST_SECONDS)
+    if answer is None:
+        raise SetupError(f"listing the {platform} devices failed: {problem}")
+    if "problem" in answer:
+        raise _error(answer)
+    listed = [from_plain(device) for device in answer["devices"]]
+    probe_cache.store("list", platform, state, {"devices": answer["devices"]})
+    return listed
+
+
+def parse_device(text: str) -> tuple[str, int | None]:
+    """Split ``platform`` or ``platform:index``.
+
+    Raises
+    ------
+    InputError
+        If there is no such platform or the index is no number.
+    """
+    platform, colon, index = text.partition(":")
+    check_platform(platform)
+    if not colon:
+        return platform, None
+    if not (index.isascii() and index.isdigit() and len(index) <= 6):
+        raise InputError(f"expected PLATFORM or PLATFORM:INDEX, such as opencl:0, got {text!r}")
+    return platform, int(index)
+
+
+def find_device(text: str, dtype: str = "float32") -> DeviceDescription:
+    """The device that ``opencl`` (the best one) or ``opencl:1`` names.
+
+    Raises
+    ------
+    NoSuchDeviceError
+        If it does not exist; the devices that do are listed.
+    """
+    platform, index = parse_device(text)
+    if index is None:
+        return default_device(platform, dtype)
+    devices = list_devices(platform)
+    for device in devices:
+        if device.index == index:
+            return device
+    known = "; ".join(f"{platform}:{device.index} {device.name}" for device in devices)
+    raise NoSuchDeviceError(
+        f"there is no device {text!r}; this machine has {known or 'no ' + platform + ' device'}"
+    )
+
+
+def _order(device: RankedDevice) -> tuple[bool, int, float, int]:
+    return (
+        bool(device.problem),
+        _TYPE_ORDER.get(device.description.device_type, len(_TYPE_ORDER)),
+        device.milliseconds if device.milliseconds is not None else float("inf"),
+        device.description.index,
+    )
+
+
+def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDevice:
+    platform = description.platform
+    if dtype != _ALWAYS_THERE and dtype not in description.limits.features:
+        return RankedDevice(description, None, f"it has no {dtype}")
+    if not _has_probe(platform):
+        return RankedDevice(description, None)
+    state = {"device": to_plain(description), "drivers": _drivers_state(platform)}
+    known = None if refresh else probe_cache.load("try", dtype, state)
+    if known is None:
+        known = _trial(description, dtype)
+        probe_cache.store("try", dtype, state, known)
+    milliseconds, problem = known.get("milliseconds"), known.get("problem", "")
+    if not isinstance(milliseconds, float):
+        return RankedDevice(description, None, str(problem) or "its self-test gave no result")
+    return RankedDevice(description, milliseconds)
+
+
+def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
+    arguments = ["try", description.platform, str(description.index), dtype]
+    answer, problem = _ask(arguments, TRY_SECONDS)
+    if answer is None:
+        return {"problem": f"its self-test failed: {problem}"}
+    if "problem" in answer:
+        return {"problem": f"its self-test failed: {answer['problem']}"}
+    if answer.get("device") != to_plain(description):
+        return {"problem": "the device at this index changed while it was tried"}
+    return {"milliseconds": answer["milliseconds"]}
+
+
+def _ask(arguments: list[str], seconds: float) -> tuple[dict[str, Any] | None, str]:
+    """Run :mod:`tapml_targets.probe`; returns its answer, or None and what happened instead."""
+    root = str(Path(__file__).resolve().parent.parent)
+    environ = dict(os.environ)
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tapml_targets.probe", *arguments],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, log = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {seconds:g} s"
+    finally:
+        # A driver's own child processes are in the same group.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    lines = log.decode(errors="replace").strip().splitlines()
+    last = lines[-1][:300] if lines else ""
+    if process.returncode < 0:
+        try:
+            name = signal.Signals(-process.returncode).name
+        except ValueError:
+            name = f"signal {-process.returncode}"
+        return None, f"the driver ended the process with {name}" + (f": {last}" if last else "")
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        return None, last or f"exit code {process.returncode} without an answer"
+    return (answer, "") if isinstance(answer, dict) else (None, "an answer that is no map")
+
+
+def _error(answer: dict[str, Any]) -> TapmlError:
+    kind = getattr(errors, str(answer.get("kind")), SetupError)
+    if not (isinstance(kind, type) and issubclass(kind, TapmlError)):
+        kind = SetupError
+    return kind(str(answer["problem"]))
+
+
+def _has_probe(platform: str) -> bool:
+    return (Path(__file__).parent / platform / "probe.py").exists()
+
+
+def _drivers_state(platform: str) -> str:
+    """What the installed drivers are now, as the platform tells it without loading them."""
+    path = Path(__file__).parent / platform / "discovery.py"
+    if not path.exists():
+        return ""
+    state: str = importlib.import_module(f"tapml_targets.{platform}.discovery").drivers_state()
+    return state
+
+
+def _remedy(platform: str) -> str:
+    module = load_driver_module(platform)
+    remedy = getattr(module, "REMEDY", "")
+    others = ", ".join(name for name in platform_names() if name != platform)
+    return str(remedy) or f"other platforms: {others}"
