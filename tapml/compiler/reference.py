@@ -14,9 +14,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tapml.compiler.function_text import relax_alignment
-from tapml.compiler.host_schedule import host_target, schedule_for_host
 from tapml.graph.plan import GraphPlan, Operator
+from tapml_targets.codegen.host_function import for_host
+from tapml_targets.codegen.host_schedule import host_target, schedule_for_host
 from tapml_targets.codegen.lowering import load_function
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError, InputError, TapmlError
@@ -185,7 +185,7 @@ def compile_reference(plan: GraphPlan | Iterable[Operator]) -> ReferenceModule:
     """
     operators = plan.operators.values() if isinstance(plan, GraphPlan) else plan
     return build_in_process(
-        [(_source(operator), operator.parameters) for operator in operators], relax_alignment
+        [(_source(operator), operator.parameters) for operator in operators], for_host
     )
 
 

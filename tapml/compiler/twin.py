@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tapml.compiler.function_text import relax_alignment, widen
+from tapml.compiler.widening import widen
 from tapml.compiler.reference import ReferenceModule, build_in_process
 from tapml.graph.plan import Operator
+from tapml_targets.codegen.host_function import for_host
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.dtype import dtype
 from tapml_targets.library import Parameter
@@ -34,7 +35,7 @@ def compile_twins(operators: Iterable[Operator]) -> ReferenceModule:
             )
             for o in operators
         ],
-        lambda function: relax_alignment(widen(function)),
+        lambda function: for_host(widen(function)),
     )
 
 

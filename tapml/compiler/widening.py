@@ -1,4 +1,4 @@
-"""Edits on a PrimFunc's JSON: the float64 twin and the alignment of buffers.
+"""A PrimFunc's JSON with wider types: the float64 twin.
 
 TVM stores types once and refers to them by number, so changing a type node changes every buffer,
 constant, cast and cached expression type at once. Rebuilding the tree instead would mean naming
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import ml_dtypes
@@ -58,26 +57,6 @@ def widen(function: str) -> str:
         if node["type"] == "ir.PrimType":
             node["data"]["dtype"] = _widened(node["data"]["dtype"])
     return json.dumps(document)
-
-
-def relax_alignment(function: str) -> str:
-    """Let every buffer start at any element, as numpy arrays and views of storages do.
-
-    TVM assumes 64 bytes otherwise, and its vector loads fault below that.
-    """
-    return _edit(function, "tirx.BufferType", _align_to_element)
-
-
-def _edit(function: str, kind: str, edit: Callable[[dict[str, Any]], None]) -> str:
-    document = json.loads(function)
-    for node in document["nodes"]:
-        if node["type"] == kind:
-            edit(node["data"])
-    return json.dumps(document)
-
-
-def _align_to_element(data: dict[str, Any]) -> None:
-    data["data_alignment"] = 1
 
 
 def _widened(name: str) -> str:

@@ -1,0 +1,189 @@
+"""PrimFunc to a shared object: TVM's LLVM, then the machine's own linker.
+
+The result runs with apache-tvm-ffi alone: it is single-threaded and takes its scratch memory from
+the C library, so that TVM's runtime is not needed on the device.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.tirx.build import split_host_device_mods
+
+from tapml_targets.codegen import lowering
+from tapml_targets.codegen.host_function import calls_runtime, for_host
+from tapml_targets.codegen.host_program import bind_signature
+from tapml_targets.codegen.host_schedule import schedule_for_host
+from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.errors import CompileError
+from tapml_targets.library import (
+    CodeModule,
+    Kernel,
+    Launch,
+    Library,
+    OperatorProgram,
+    ScalarArgument,
+    TensorArgument,
+)
+from tapml_targets.target import Target
+
+DIALECT: Final = "elf-shared-object"
+
+# A compiler driver finds the C library by itself; a bare linker needs no more than it is given.
+_DRIVERS: Final = ("cc", "gcc", "clang")
+_LINKERS: Final = ("ld.lld", "ld")
+_LINK_SECONDS: Final = 60
+_CACHE_LINE_BYTES: Final = 64
+
+
+def generate(source: OperatorSource, target: Target) -> Library:
+    """Compile one operator.
+
+    Parameters
+    ----------
+    source
+        The operator, unscheduled.
+    target
+        Its option ``mcpu`` names the processor to compile for, ``native`` this machine's; default:
+        any processor of this architecture.
+
+    Returns
+    -------
+    Library
+        One module in the dialect ``elf-shared-object``, one kernel, one operator.
+
+    Raises
+    ------
+    CompileError
+        If TVM refuses the operator, it calls into TVM's runtime, or there is no linker.
+    """
+    if calls_runtime(source.function):
+        raise CompileError(
+            f"operator {source.name!r} calls functions of TVM's runtime, which a CPU device does "
+            "not have; keep it on the source"
+        )
+    edited = OperatorSource(source.name, for_host(source.function), source.parameters)
+    function = lowering.load_function(edited)
+    bind_signature(function, source)
+    code = _link(_object_code(schedule_for_host(function), dict(target.options)))
+    name = source.identifier
+    arguments = (
+        *(TensorArgument(parameter.name) for parameter in source.parameters),
+        *(ScalarArgument(symbol, "int64") for symbol in source.symbols),
+    )
+    return Library(
+        target="cpu",
+        modules=(CodeModule(DIALECT, code),),
+        kernels={name: Kernel(name=name, symbol=name, module=0)},
+        operators={
+            source.name: OperatorProgram(
+                name=source.name,
+                parameters=source.parameters,
+                statements=(Launch(name, arguments),),
+                symbols=source.symbols,
+            )
+        },
+        metadata={"compiler": f"tvm {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}"},
+    )
+
+
+def _object_code(function: Any, options: Mapping[str, str]) -> bytes:
+    """The operator as a relocatable object."""
+    target = _tvm_target(options)
+    module = tvm.IRModule({lowering.ENTRY_NAME: function})
+    module = tirx.transform.BindTarget(target.with_host(target))(module)
+    pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
+    host, _ = split_host_device_mods(pipeline(module))
+    host = finalize_host()(host)
+    host = tvm.IRModule(
+        {variable: _with_own_scratch(f) for variable, f in host.functions.items()}, attrs=host.attrs
+    )
+    built = tvm.get_global_func("target.build.llvm")(host, target)
+    with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
+        path = Path(folder) / "operator.o"
+        built.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def _tvm_target(options: Mapping[str, str]) -> Any:
+    attributes: dict[str, object] = {
+        "kind": "llvm",
+        "fast-math-reassoc": True,
+        "fast-math-contract": True,
+    }
+    processor = options.get("mcpu")
+    if processor == "native":
+        processor = tvm.get_global_func("target.llvm_get_system_cpu")()
+    if processor:
+        attributes["mcpu"] = processor
+    return tvm.target.Target(attributes)
+
+
+def _with_own_scratch(function: Any) -> Any:
+    """Take scratch memory from the C library instead of TVM's runtime."""
+
+    def allocate(call: Any) -> Any:
+        if str(getattr(call.op, "name", "")).endswith("TVMBackendAllocWorkspace"):
+            size = call.args[2].astype("uint64")
+            line = tirx.IntImm("uint64", _CACHE_LINE_BYTES)
+            rounded = tirx.Div(size + line, line) * line
+            return tirx.call_extern(call.ty, "aligned_alloc", line, rounded)
+        return call
+
+    def release(statement: Any) -> Any:
+        condition = statement.condition
+        freed = getattr(condition, "a", None)
+        if str(getattr(getattr(freed, "op", None), "name", "")).endswith("TVMBackendFreeWorkspace"):
+            return tirx.Evaluate(tirx.call_extern("int32", "free", freed.args[2]))
+        return statement
+
+    return tvm_ffi.structural_map(function, [(tirx.IfThenElse, release), (tvm.ir.Call, allocate)])
+
+
+def _link(object_code: bytes) -> bytes:
+    """A shared object out of a relocatable one.
+
+    Raises
+    ------
+    CompileError
+        If no linker is installed, or it fails.
+    """
+    command = _link_command()
+    with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
+        (Path(folder) / "operator.o").write_bytes(object_code)
+        try:
+            done = subprocess.run(
+                [*command, "-o", "operator.so", "operator.o"],
+                cwd=folder,
+                capture_output=True,
+                timeout=_LINK_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CompileError(f"the linker {command[0]} could not run: {error}") from error
+        if done.returncode:
+            log = done.stderr.decode(errors="replace")[-2000:]
+            raise CompileError(f"the linker {command[0]} failed:\n{log}")
+        return (Path(folder) / "operator.so").read_bytes()
+
+
+def _link_command() -> list[str]:
+    for name in _DRIVERS:
+        if path := shutil.which(name):
+            # No build id and fixed names: the same operator gives the same bytes.
+            return [path, "-shared", "-Wl,--build-id=none"]
+    for name in _LINKERS:
+        if path := shutil.which(name):
+            return [path, "-shared", "--build-id=none"]
+    raise CompileError(
+        f"no linker found: none of {', '.join((*_DRIVERS, *_LINKERS))} is on the PATH; install one "
+        "(Debian and Ubuntu: apt install gcc)"
+    )
