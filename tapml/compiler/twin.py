@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tapml.compiler.widening import widen
 from tapml.compiler.reference import ReferenceModule, build_in_process
+from tapml.compiler.widening import widen
 from tapml.graph.plan import Operator
 from tapml_targets.codegen.host_function import for_host
 from tapml_targets.codegen.source import OperatorSource

@@ -25,6 +25,7 @@ from tapml_targets.codegen.host_schedule import schedule_for_host
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.library import (
+    Argument,
     CodeModule,
     Kernel,
     Launch,
@@ -75,7 +76,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
     bind_signature(function, source)
     code = _link(_object_code(schedule_for_host(function), dict(target.options)))
     name = source.identifier
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         *(TensorArgument(parameter.name) for parameter in source.parameters),
         *(ScalarArgument(symbol, "int64") for symbol in source.symbols),
     )
@@ -139,8 +140,7 @@ def _with_own_scratch(function: Any) -> Any:
         return call
 
     def release(statement: Any) -> Any:
-        condition = statement.condition
-        freed = getattr(condition, "a", None)
+        freed: Any = getattr(statement.condition, "a", None)
         if str(getattr(getattr(freed, "op", None), "name", "")).endswith("TVMBackendFreeWorkspace"):
             return tirx.Evaluate(tirx.call_extern("int32", "free", freed.args[2]))
         return statement
