@@ -22,6 +22,8 @@ class Bounds:
         Batches a client may have sent that are not answered yet.
     upload_window
         Chunk bytes a client may have sent in batches that are not answered yet.
+    download_window
+        Most chunk bytes of streamed reads that the server sends ahead of a client's credit.
     handles
         Buffers and Libraries of one session.
     session_bytes
@@ -40,6 +42,7 @@ class Bounds:
     commands: int = 4096
     unanswered: int = 64
     upload_window: int = 16 << 20
+    download_window: int = 64 << 20
     handles: int = 65536
     session_bytes: int = 64 << 30
     library_bytes: int = 256 << 20

@@ -7,6 +7,7 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.link import Link, Ticket
 from tapml_rpc.pending import Pending
+from tapml_targets.errors import InputError
 
 # A payload from here on goes in messages of its own, straight from the caller's memory; below,
 # joining payloads into one chunk costs less than another message.
@@ -15,6 +16,7 @@ PIECE_BYTES: Final = 2 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 256 << 10
 _COMMANDS: Final = 512
+_REMEMBERED: Final = 256
 _PADDING: Final = (b"", *(bytes(count) for count in range(1, wire.CHUNK_ALIGNMENT)))
 
 
@@ -32,9 +34,9 @@ class CommandQueue:
         self._link = link
         self._commands: list[list[Any]] = []
         self._pieces: list[bytes | memoryview] = []
+        self._pending: dict[int, Pending] = {}
         self._chunk_bytes = 0
         self._header_bytes = 0
-        self._pending: dict[int, Pending] = {}
 
     def __len__(self) -> int:
         return len(self._commands)
@@ -86,15 +88,18 @@ class CommandQueue:
         pieces = self._pieces
         chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         commands, pending = self._commands, self._pending
-        self.clear()
+        self._start_anew()
         ticket = self._link.send(commands, chunk, pending)
+        if len(self.sent) > _REMEMBERED:
+            self.sent = [earlier for earlier in self.sent if not earlier.done]
         self.sent.append(ticket)
         return ticket
 
-    def clear(self) -> None:
-        """Forget what is queued."""
-        self._commands, self._pieces, self._pending = [], [], {}
-        self._chunk_bytes = self._header_bytes = 0
+    def give_up(self) -> None:
+        """Forget what is queued; its results will not come."""
+        for pending in self._pending.values():
+            pending.fail(InputError("its batch was given up before it was sent"))
+        self._start_anew()
 
     def settle(self) -> None:
         """Send what is queued and wait for every answer.
@@ -117,3 +122,7 @@ class CommandQueue:
         if self._link.drain():
             self.sent.clear()
         return not self.sent
+
+    def _start_anew(self) -> None:
+        self._commands, self._pieces, self._pending = [], [], {}
+        self._chunk_bytes = self._header_bytes = 0

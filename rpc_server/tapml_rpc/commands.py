@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -12,7 +13,7 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.server_session import HeldBuffer, Message, ServerSession
-from tapml_targets.driver import Driver, TensorUse
+from tapml_targets.driver import Buffer, Driver, TensorUse
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.evaluator import CallReport
 
@@ -21,6 +22,9 @@ INLINE_READ_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 2 << 20
 MAX_PATTERN_BYTES: Final = 4096
 MAX_RANK: Final = 32
+# What is kept of the memory a session gives back.
+MAX_SPARE_BYTES: Final = 64 << 20
+MAX_SPARE_SIZES: Final = 256
 
 Send: TypeAlias = Callable[[ServerSession, bytes, wire.Header, "list[memoryview | bytes]"], None]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
@@ -139,14 +143,46 @@ class Commands:
                 f"allocating {size} bytes would bring this session to {session.nbytes + size}; "
                 f"its bound is {self._bounds.session_bytes}"
             )
-        session.buffers[number] = HeldBuffer(self._driver.allocate(size), size)
+        spare = session.spare.get(size)
+        if spare:
+            buffer = spare.popleft()
+            session.spare_bytes -= size
+        else:
+            buffer = self._new_buffer(session, size)
+        session.buffers[number] = HeldBuffer(buffer, size)
         session.nbytes += size
+
+    def _new_buffer(self, session: ServerSession, size: int) -> Buffer:
+        try:
+            return self._driver.allocate(size)
+        except Exception:
+            if not session.spare_bytes:
+                raise
+        # The memory kept for later may be what is missing.
+        self.free_spare(session)
+        return self._driver.allocate(size)
+
+    def free_spare(self, session: ServerSession) -> None:
+        """Free the memory a session has given back and the server has kept."""
+        spare, session.spare, session.spare_bytes = session.spare, {}, 0
+        for buffers in spare.values():
+            for buffer in buffers:
+                self._driver.free(buffer)
 
     def _free(self, batch: RunningBatch, index: int, handle: object) -> None:
         held = batch.session.buffers.pop(wire.integer(handle, "handle"), None)
-        if held is not None:
-            batch.session.nbytes -= held.nbytes
+        if held is None:
+            return
+        session, size = batch.session, held.nbytes
+        session.nbytes -= size
+        if size > MAX_SPARE_BYTES:
             self._driver.free(held.buffer)
+            return
+        if session.spare_bytes + size > MAX_SPARE_BYTES or len(session.spare) >= MAX_SPARE_SIZES:
+            self.free_spare(session)
+        # First in, first out: the next test's first tensor gets this test's first tensor's memory.
+        session.spare.setdefault(size, deque()).append(held.buffer)
+        session.spare_bytes += size
 
     def _write(
         self,

@@ -21,10 +21,10 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.description import description_to_wire
 from tapml_rpc.device_loop import DeviceLoop, bind_router
 from tapml_rpc.failures import failure_to_wire, render_command
 from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
+from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
 
@@ -62,7 +62,7 @@ class ControlLoop:
         silence_seconds: float,
         kernel_deadline: float,
     ) -> None:
-        self._device = description_to_wire(device)
+        self._device = to_plain(device)
         self._loop = loop
         self._sessions = sessions
         self._epoch = epoch
@@ -99,7 +99,10 @@ class ControlLoop:
             return
         try:
             self._dispatch(identity, wire.unpack(frames[0]))
-        except TapmlError as error:
+        except Exception as error:
+            if not isinstance(error, TapmlError):
+                # A fault of ours must cost the one message, and must be seen.
+                traceback.print_exc()
             self._refuse(identity, error)
 
     def _dispatch(self, identity: bytes, header: wire.Header) -> None:
@@ -143,7 +146,10 @@ class ControlLoop:
         session = ServerSession(
             token=secrets.token_bytes(TOKEN_BYTES),
             control_identity=identity,
-            download_credit=wire.integer(header.get("download_window"), "download window"),
+            download_credit=min(
+                wire.integer(header.get("download_window"), "download window"),
+                self._bounds.download_window,
+            ),
             kernel_deadline=deadline,
         )
         self._sessions[session.token] = session

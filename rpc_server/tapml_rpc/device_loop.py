@@ -8,6 +8,7 @@ than a small kernel. Heartbeats and cancellation therefore have a socket and a t
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +27,6 @@ from tapml_targets.errors import (
     DeviceLostError,
     DeviceRestartedError,
     ProtocolError,
-    TapmlError,
 )
 
 _POLL_MILLISECONDS: Final = 100
@@ -101,7 +101,7 @@ class DeviceLoop:
             header = wire.unpack(frames[0])
             sequence = header.get("sequence")
             self._dispatch(identity, header, chunk)
-        except TapmlError as error:
+        except Exception as error:
             self._refuse(identity, sequence, error)
 
     def _dispatch(self, identity: bytes, header: wire.Header, chunk: memoryview) -> None:
@@ -120,7 +120,7 @@ class DeviceLoop:
             self._accept(session, identity, header, chunk)
         elif kind == "credit":
             credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
-            session.download_credit = min(credit, wire.MAX_INTEGER)
+            session.download_credit = min(credit, self._bounds.download_window)
             self._continue(session)
         elif kind == "goodbye":
             self._end(session)
@@ -162,6 +162,11 @@ class DeviceLoop:
                 session.job = None
         except ClientGoneError:
             self._end(session)
+        except Exception:
+            # A fault of ours must cost this session alone, and must be seen.
+            traceback.print_exc()
+            self._end(session)
+            raise
 
     def _end(self, session: ServerSession) -> None:
         if self._sessions.pop(session.token, None) is None:

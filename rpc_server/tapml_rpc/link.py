@@ -15,10 +15,10 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.description import description_from_wire
 from tapml_rpc.failures import failure_from_wire, render_command
 from tapml_rpc.pending import Pending
 from tapml_rpc.watch import ExitReport, Socket, Watch
+from tapml_targets.description_format import from_plain
 from tapml_targets.errors import (
     DeviceLostError,
     InputError,
@@ -92,7 +92,7 @@ class Link:
             welcome = self._hello(control, timeout, kernel_deadline)
             self.version = wire.integer(welcome.get("version"), "version")
             self.features = frozenset(wire.array(welcome.get("features"), "features", 256))
-            self.device = description_from_wire(welcome.get("device"))
+            self.device = from_plain(welcome.get("device"))
             self.bounds = Bounds.from_wire(welcome.get("bounds"))
             self.epoch = wire.octets(welcome.get("epoch"), "epoch", 64)
             self.token = wire.octets(welcome.get("session"), "session", 64)

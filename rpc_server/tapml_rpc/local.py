@@ -23,7 +23,7 @@ from tapml_rpc.client import Session
 from tapml_rpc.link import Link
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
-from tapml_targets.platforms import check_platform
+from tapml_targets.ranking import find_device
 
 START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 3.0
@@ -132,6 +132,7 @@ class LocalServer:
 def open_local(
     device: str | DeviceDescription = "opencl",
     *,
+    dtype: str = "float32",
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
 ) -> Session:
@@ -140,8 +141,10 @@ def open_local(
     Parameters
     ----------
     device
-        ``"opencl"`` for the platform's best device, ``"opencl:1"``, or a description from
-        :func:`tapml_targets.platforms`.
+        ``"opencl"`` for the platform's best device, ``"opencl:1"`` for that one, or a description
+        from :mod:`tapml_targets.ranking`.
+    dtype
+        What the kernels compute in; the best device is ranked for it.
     kernel_deadline
         Seconds one command may take; the server's default where None.
     start_seconds
@@ -156,8 +159,8 @@ def open_local(
     SetupError
         If the server does not come up.
     """
-    spec = device if isinstance(device, str) else f"{device.platform}:{device.index}"
-    check_platform(spec.partition(":")[0])
+    description = find_device(device, dtype) if isinstance(device, str) else device
+    spec = f"{description.platform}:{description.index}"
     # The server runs as this user and serves this process: it may load what this process may.
     arguments: tuple[str, ...] = ("--allow-shared-libraries",)
     if kernel_deadline is not None:

@@ -26,15 +26,18 @@ import zmq
 from tapml_rpc import device_loop, wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
-from tapml_rpc.description import description_to_wire
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.server_session import ServerSession
+from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription, Driver
-from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
-from tapml_targets.platforms import check_platform, load_driver_module
+from tapml_targets.errors import InputError, SetupError, TapmlError
+from tapml_targets.platforms import load_driver_module
+from tapml_targets.ranking import find_device
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
 EPOCH_BYTES: Final = 8
+# Drivers that load machine code ask here.
+_ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ServerOptions:
     Attributes
     ----------
     device
-        ``opencl`` for the platform's first device that is no checker, ``opencl:1`` for that one.
+        ``opencl`` for the platform's best device, ``opencl:1`` for that one.
     bind
         ``tcp://host:port`` on loopback; port 0 takes a free one. The data socket takes a free port
         on the same host.
@@ -156,33 +159,6 @@ def check_bind(address: str) -> tuple[str, int]:
     return ("127.0.0.1" if host == "localhost" else host), port
 
 
-def find_device(spec: str) -> DeviceDescription:
-    """The device a ``platform[:index]`` text names.
-
-    Raises
-    ------
-    InputError
-        If the platform does not exist or the text is malformed.
-    NoSuchDeviceError
-        If the platform has no such device here.
-    """
-    platform, _, index = spec.partition(":")
-    check_platform(platform)
-    devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
-    if not devices:
-        raise NoSuchDeviceError(f"no {platform} device here; `tapml doctor` says what is missing")
-    if not index:
-        real = [device for device in devices if device.device_type != "checker"]
-        return (real or devices)[0]
-    if not index.isdecimal():
-        raise InputError(f"expected PLATFORM[:INDEX] such as {platform}:0, got {spec!r}")
-    for device in devices:
-        if device.index == int(index):
-            return device
-    known = ", ".join(f"{platform}:{device.index}" for device in devices)
-    raise NoSuchDeviceError(f"no device {spec}; this machine has {known}")
-
-
 def serve(options: ServerOptions) -> int:
     """Serve a device until a signal, or until the parent is gone. Returns the exit code.
 
@@ -196,6 +172,7 @@ def serve(options: ServerOptions) -> int:
     faulthandler.enable()
     host, port = check_bind(options.bind)
     stopping = _StopRequest(options.parent)
+    os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     device = find_device(options.device)
     bounds = Bounds()
     if options.session_bytes > 0:
@@ -285,7 +262,7 @@ def _announce(address: str, device: DeviceDescription, epoch: bytes) -> None:
     """
     line = {
         "address": address,
-        "device": description_to_wire(device),
+        "device": to_plain(device),
         "epoch": epoch.hex(),
         "pid": os.getpid(),
         "protocol": wire.VERSION,

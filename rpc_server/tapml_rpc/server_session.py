@@ -49,6 +49,9 @@ class ServerSession:
         Chunk bytes the client is ready to take.
     failures
         Per poisoned stream the first error, as it goes over the wire.
+    spare
+        Freed buffers by size, for the next allocation: a test that allocates the same tensors again
+        gets the same memory, which saves the driver's work and keeps prepared calls valid.
     cancel_through
         Batches up to this sequence number are not to be run.
     """
@@ -63,6 +66,8 @@ class ServerSession:
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     queue: deque[Message] = field(default_factory=deque)
     job: Iterator[None] | None = None
+    spare: dict[int, deque[Buffer]] = field(default_factory=dict)
+    spare_bytes: int = 0
     nbytes: int = 0
     answered: int = 0
     heard: float = field(default_factory=time.monotonic)

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +22,7 @@ from tapml_rpc.link import Link
 from tapml_rpc.pending import CallResult, Pending, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash, pack
 
@@ -116,7 +116,8 @@ class Session:
                 self._queue.add_write(buffer.handle, byte_offset, bytes(view))
             else:
                 self._queue.add_write(buffer.handle, byte_offset, view)
-                for ticket in self._queue.sent:
+                sent, self._queue.sent = self._queue.sent, []
+                for ticket in sent:
                     self._link.wait(ticket)
 
     def read(self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: int = 0) -> Any:
@@ -300,8 +301,12 @@ class Session:
             self._batch = batch = Batch(self)
             try:
                 yield batch
-            except BaseException:
-                self._queue.clear()
+            except BaseException as error:
+                self._queue.give_up()
+                if isinstance(error, Exception):
+                    # Payloads on their way are sent from the caller's memory.
+                    with suppress(TapmlError):
+                        self._queue.settle()
                 raise
             finally:
                 self._batch = None
