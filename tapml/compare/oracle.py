@@ -28,8 +28,20 @@ ORACLE_VERSION: Final = 1
 """Part of every key: raise it when an expectation's meaning changes."""
 
 
+class CarvedTensor(Protocol):
+    """What the oracle needs of one tensor of a test."""
+
+    @property
+    def lifetime(self) -> str:
+        """``weight``, ``state``, ``input`` or ``activation``."""
+
+    @property
+    def key(self) -> str:
+        """Identifies the content."""
+
+
 class CarvedCase(Protocol):
-    """What the oracle needs of a carved test (:class:`tapml.carve.suite.CarvedTest` has it)."""
+    """What oracle and replay need of a test: :class:`tapml.carve.carved_test.CarvedTest` has it."""
 
     @property
     def id(self) -> str:
@@ -44,14 +56,23 @@ class CarvedCase(Protocol):
         """Integers passed beside the tensors."""
 
     @property
-    def input_hashes(self) -> Sequence[str]:
-        """Content hash of every tensor read, in parameter order."""
+    def key(self) -> str:
+        """Identifies operator, inputs and outputs by content."""
+
+    @property
+    def inputs(self) -> Sequence[CarvedTensor]:
+        """The tensors read, in parameter order."""
 
     def read_inputs(self) -> list[NDArray[Any]]:
         """Raw inputs, in parameter order."""
 
     def read_outputs(self) -> list[NDArray[Any]]:
         """The reference's raw outputs, in parameter order."""
+
+
+def weight_keys(test: CarvedCase) -> list[str | None]:
+    """Per tensor read the content key of the weight it is; None for all others."""
+    return [tensor.key if tensor.lifetime == "weight" else None for tensor in test.inputs]
 
 
 class Oracle:
@@ -110,7 +131,8 @@ class Oracle:
     def prefetch(self, tests: Iterable[CarvedCase]) -> None:
         """Compute the expectations of `tests` in the background, in this order.
 
-        An error does not surface here but when the test's expectation is asked for.
+        `tests` are read in another thread: take them from a Suite opened for this alone. An error
+        does not surface here but when the test's expectation is asked for.
         """
         if self._background is None:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="tapml-oracle")
@@ -155,7 +177,7 @@ class Oracle:
                 self._twins = self._compile_twins(self._operators.values())
             twin = self._twins[operator.name]
             outputs = test.read_outputs()
-            case = Case(operator, test.read_inputs(), outputs, test.symbols, test.input_hashes)
+            case = Case(operator, test.read_inputs(), outputs, test.symbols, weight_keys(test))
             expectation = expect(case, twin, self._movements, repeats)
         self._store.write(self._key(test, repeats), encode(expectation, outputs))
         return expectation
@@ -173,10 +195,8 @@ class Oracle:
         """Everything an expectation depends on."""
         content = [
             ORACLE_VERSION,
-            test.id,
+            test.key,
             self._operator(test).hash,
-            sorted(test.symbols.items()),
-            list(test.input_hashes),
             repeats,
             self._policy.seed,
         ]

@@ -106,7 +106,7 @@ class Verdict:
 
     def with_finding(self, status: Status, finding: str) -> Verdict:
         """Make the verdict at least as grave as `status` for what was seen beside the numbers."""
-        reason = finding if self.status == "pass" else f"{self.reason}; {finding}"
+        reason = finding if self.status == "pass" else f"{finding}; {self.reason}"
         return replace(
             self,
             status=worse(self.status, status),

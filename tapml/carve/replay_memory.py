@@ -1,0 +1,193 @@
+"""Device memory of a replay: guarded, poisoned, and kept from test to test.
+
+All tensors a test reads lie in one buffer and all it writes in another, each between guard bands,
+so that a test is a handful of commands however many tensors it has. They are two buffers because
+some platforms let a launch bind a buffer either for reading or for writing. Weights stay resident.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml_rpc.client import Session
+from tapml_rpc.remote import RemoteBuffer
+from tapml_targets.errors import LimitExceededError
+
+Bytes = NDArray[np.uint8]
+
+GUARD_BYTES: Final = 4096
+"""Size of a guard band, and the alignment of every tensor: enough for every platform's."""
+POISONS: Final = (0xFF, 0x5A)
+"""Byte that fills what a run may write: NaN (or -1) in the first run, large numbers next."""
+_KEPT_WEIGHT_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a tensor lies in an arena, in bytes."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Tensors in one buffer with guard bands before, between and after them."""
+
+    windows: tuple[Window, ...]
+    nbytes: int
+
+    @staticmethod
+    def of(sizes: Sequence[int]) -> Arena:
+        """An arena for tensors of `sizes` bytes."""
+        windows = []
+        offset = GUARD_BYTES
+        for size in sizes:
+            windows.append(Window(offset, size))
+            offset += -(-size // GUARD_BYTES) * GUARD_BYTES + GUARD_BYTES
+        return Arena(tuple(windows), offset)
+
+    def filled(self, poison: int, contents: Sequence[NDArray[Any] | None]) -> Bytes:
+        """The arena's bytes: poison, and `contents` where they are given."""
+        memory = np.full(self.nbytes, poison, np.uint8)
+        for window, content in zip(self.windows, contents, strict=True):
+            if content is not None:
+                flat = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
+                memory[window.offset : window.offset + window.nbytes] = flat
+        return memory
+
+    def damaged(self, memory: Bytes, poison: int) -> tuple[tuple[int, int], ...]:
+        """Guard bands that do not hold the poison any more.
+
+        Returns
+        -------
+        tuple of (int, int)
+            Per damaged band the tensor before it (-1 for none) and the bytes changed.
+        """
+        found = []
+        start = 0
+        for position in range(len(self.windows) + 1):
+            last = position == len(self.windows)
+            end = self.nbytes if last else self.windows[position].offset
+            band = memory[start:end]
+            # Two passes over four kilobytes are cheaper than the boolean array of one.
+            if band.size and (band.min() != poison or band.max() != poison):
+                found.append((position - 1, int((band != poison).sum())))
+            if not last:
+                start = self.windows[position].offset + self.windows[position].nbytes
+        return tuple(found)
+
+    def take(self, memory: Bytes, position: int) -> Bytes:
+        """Bytes of one tensor."""
+        window = self.windows[position]
+        return memory[window.offset : window.offset + window.nbytes]
+
+
+@dataclass
+class _Weight:
+    buffer: RemoteBuffer
+    contents: Bytes
+    used: bool = True
+
+
+class ReplayMemory:
+    """Buffers of one session that replays share: two arenas, and weights by content.
+
+    A context manager. Share one between the operators of a session, so that a weight travels once.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.uploaded_bytes = 0
+        self._arenas: dict[str, RemoteBuffer] = {}
+        self._weights: OrderedDict[str, _Weight] = OrderedDict()
+        self._weight_bytes = 0
+
+    def __enter__(self) -> ReplayMemory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give all device memory back."""
+        for buffer in self._arenas.values():
+            self.session.free(buffer)
+        for weight in self._weights.values():
+            self.session.free(weight.buffer)
+        self._arenas.clear()
+        self._weights.clear()
+        self._weight_bytes = 0
+
+    def arena_buffer(self, purpose: str, nbytes: int) -> RemoteBuffer:
+        """The buffer for `purpose`, of at least `nbytes` bytes; what it held is lost.
+
+        Raises
+        ------
+        LimitExceededError
+            If the device has no buffer of that size.
+        """
+        kept = self._arenas.get(purpose)
+        if kept is not None and kept.nbytes >= nbytes:
+            return kept
+        limit = self.session.device.limits.max_buffer_bytes
+        if limit and nbytes > limit:
+            raise LimitExceededError(
+                f"replaying this test takes a buffer of {nbytes} bytes; {self.session.device.name} "
+                f"has buffers of at most {limit}"
+            )
+        if kept is not None:
+            self.session.free(kept)
+        size = max(1 << 16, 1 << (nbytes - 1).bit_length())
+        self._arenas[purpose] = self.session.allocate(min(size, limit) if limit else size)
+        return self._arenas[purpose]
+
+    def weight(self, key: str, values: NDArray[Any]) -> tuple[RemoteBuffer, int]:
+        """The resident copy of a weight: its buffer and the offset of its first byte."""
+        weight = self._weights.get(key)
+        if weight is None:
+            arena = Arena.of([values.nbytes])
+            contents = arena.filled(POISONS[0], [values])
+            buffer = self.session.allocate(arena.nbytes)
+            self.session.write(buffer, contents)
+            self.uploaded_bytes += arena.nbytes
+            weight = _Weight(buffer, contents)
+            self._weights[key] = weight
+            self._weight_bytes += arena.nbytes
+            self._evict()
+        weight.used = True
+        self._weights.move_to_end(key)
+        return weight.buffer, GUARD_BYTES
+
+    def changed_weights(self) -> tuple[str, ...]:
+        """Keys of weights that kernels wrote to since the last call; they are sent anew next time.
+
+        Reads back every weight that was used, which is why it runs once per operator.
+        """
+        used = [(key, weight) for key, weight in self._weights.items() if weight.used]
+        if not used:
+            return ()
+        with self.session.batch() as batch:
+            reads = [batch.read(weight.buffer) for _, weight in used]
+        changed = []
+        for (key, weight), read in zip(used, reads, strict=True):
+            weight.used = False
+            if not np.array_equal(np.frombuffer(read.result(), np.uint8), weight.contents):
+                changed.append(key)
+                self._drop(key)
+        return tuple(changed)
+
+    def _evict(self) -> None:
+        while self._weight_bytes > _KEPT_WEIGHT_BYTES and len(self._weights) > 1:
+            self._drop(next(iter(self._weights)))
+
+    def _drop(self, key: str) -> None:
+        weight = self._weights.pop(key)
+        self._weight_bytes -= weight.contents.nbytes
+        self.session.free(weight.buffer)
