@@ -16,7 +16,7 @@ import queue
 import secrets
 import signal
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Final
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from tapml_rpc import device_loop, wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.options import DEFAULT_BIND, ServerOptions, add_arguments, options_from
 from tapml_rpc.server_session import ServerSession
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription, Driver
@@ -34,100 +35,9 @@ from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.platforms import load_driver_module
 from tapml_targets.ranking import find_device
 
-DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
 EPOCH_BYTES: Final = 8
 # Drivers that load machine code ask here.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """What ``tapml rpc serve`` takes.
-
-    Attributes
-    ----------
-    device
-        ``opencl`` for the platform's best device, ``opencl:1`` for that one.
-    bind
-        ``tcp://host:port`` on loopback; port 0 takes a free one. The data socket takes a free port
-        on the same host.
-    allow_shared_libraries
-        Whether clients may load machine code.
-    kernel_deadline
-        Longest time of one command in seconds.
-    silence_seconds
-        A session whose client says nothing for so long is ended.
-    session_bytes
-        Device memory of one session; 0 for the default bound.
-    parent
-        Process that started this one; when it ends, so does the server. 0 for none.
-    """
-
-    device: str = "opencl"
-    bind: str = DEFAULT_BIND
-    allow_shared_libraries: bool = False
-    kernel_deadline: float = 60.0
-    silence_seconds: float = 60.0
-    session_bytes: int = 0
-    parent: int = 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the server's options on a parser."""
-    default = ServerOptions()
-    parser.add_argument(
-        "--device",
-        default=default.device,
-        metavar="PLATFORM[:INDEX]",
-        help="device to serve, as `tapml devices` lists it (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--bind",
-        default=default.bind,
-        metavar="ADDRESS",
-        help="loopback address to listen on; port 0 takes a free one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--allow-shared-libraries",
-        action="store_true",
-        help="let clients load machine code; only for clients you trust with your account",
-    )
-    parser.add_argument(
-        "--kernel-deadline",
-        type=float,
-        default=default.kernel_deadline,
-        metavar="SECONDS",
-        help="a command that runs longer ends the server (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--silence",
-        dest="silence_seconds",
-        type=float,
-        default=default.silence_seconds,
-        metavar="SECONDS",
-        help="end sessions whose client says nothing for so long (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--session-bytes",
-        type=int,
-        default=default.session_bytes,
-        metavar="BYTES",
-        help="device memory one session may hold (default: no bound of its own)",
-    )
-    parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
-
-
-def options_from(arguments: argparse.Namespace) -> ServerOptions:
-    """The options that `add_arguments` declared."""
-    return ServerOptions(
-        device=arguments.device,
-        bind=arguments.bind,
-        allow_shared_libraries=arguments.allow_shared_libraries,
-        kernel_deadline=arguments.kernel_deadline,
-        silence_seconds=arguments.silence_seconds,
-        session_bytes=arguments.session_bytes,
-        parent=arguments.parent,
-    )
 
 
 def check_bind(address: str) -> tuple[str, int]:
@@ -190,7 +100,7 @@ def serve(options: ServerOptions) -> int:
     try:
         loop = device_loop.DeviceLoop(
             context,
-            f"tcp://{shown_host}:*",
+            f"tcp://{shown_host}:{options.data_port or '*'}",
             epoch=epoch,
             sessions=sessions,
             bounds=bounds,

@@ -1,0 +1,109 @@
+"""What a server takes on its command line; imports nothing, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Final
+
+DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What ``tapml rpc serve`` takes.
+
+    Attributes
+    ----------
+    device
+        ``opencl`` for the platform's best device, ``opencl:1`` for that one.
+    bind
+        ``tcp://host:port`` of the control socket, on loopback; port 0 takes a free one.
+    data_port
+        Port of the data socket on the same host; 0 takes a free one.
+    allow_shared_libraries
+        Whether clients may load machine code.
+    kernel_deadline
+        Longest time of one command in seconds.
+    silence_seconds
+        A session whose client says nothing for so long is ended.
+    session_bytes
+        Device memory of one session; 0 for the default bound.
+    parent
+        Process that started this one; when it ends, so does the server. 0 for none.
+    """
+
+    device: str = "opencl"
+    bind: str = DEFAULT_BIND
+    data_port: int = 0
+    allow_shared_libraries: bool = False
+    kernel_deadline: float = 60.0
+    silence_seconds: float = 60.0
+    session_bytes: int = 0
+    parent: int = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the server's options on a parser."""
+    default = ServerOptions()
+    parser.add_argument(
+        "--device",
+        default=default.device,
+        metavar="PLATFORM[:INDEX]",
+        help="device to serve, as `tapml devices` lists it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bind",
+        default=default.bind,
+        metavar="ADDRESS",
+        help="loopback address to listen on; port 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--data-port",
+        type=int,
+        default=default.data_port,
+        metavar="PORT",
+        help="port for payloads, next to the address's own (default: a free one)",
+    )
+    parser.add_argument(
+        "--allow-shared-libraries",
+        action="store_true",
+        help="let clients load machine code; only for clients you trust with your account",
+    )
+    parser.add_argument(
+        "--kernel-deadline",
+        type=float,
+        default=default.kernel_deadline,
+        metavar="SECONDS",
+        help="a command that runs longer ends the server (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--silence",
+        dest="silence_seconds",
+        type=float,
+        default=default.silence_seconds,
+        metavar="SECONDS",
+        help="end sessions whose client says nothing for so long (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--session-bytes",
+        type=int,
+        default=default.session_bytes,
+        metavar="BYTES",
+        help="device memory one session may hold (default: no bound of its own)",
+    )
+    parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def options_from(arguments: argparse.Namespace) -> ServerOptions:
+    """The options that `add_arguments` declared."""
+    return ServerOptions(
+        device=arguments.device,
+        bind=arguments.bind,
+        data_port=arguments.data_port,
+        allow_shared_libraries=arguments.allow_shared_libraries,
+        kernel_deadline=arguments.kernel_deadline,
+        silence_seconds=arguments.silence_seconds,
+        session_bytes=arguments.session_bytes,
+        parent=arguments.parent,
+    )

@@ -1,0 +1,44 @@
+"""``tapml rpc``: serve a device to other processes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tapml_rpc.options import add_arguments, options_from
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "rpc",
+        help="serve a device",
+        description="The runtime between a host and its devices.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    serve: argparse.ArgumentParser = actions.add_parser(
+        "serve",
+        help="serve one device of this machine",
+        description=(
+            "Serve one device of this machine until Ctrl-C. The address is printed as one line of\n"
+            "JSON. The base install and the platform's own package are enough: neither a compiler\n"
+            "nor PyTorch is needed here."
+        ),
+        epilog=(
+            "examples:\n"
+            "  tapml rpc serve                                     the best OpenCL device\n"
+            "  tapml rpc serve --device opencl:1 --bind tcp://127.0.0.1:9190\n"
+            "  ssh -L 9190:localhost:9190 -L 9191:localhost:9191 board \\\n"
+            "      tapml rpc serve --bind tcp://127.0.0.1:9190 --data-port 9191\n"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(serve)
+    serve.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    from tapml_rpc.server import serve
+
+    return serve(options_from(arguments))
