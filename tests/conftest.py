@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pytest
 
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import TapmlError
+from tapml_targets.ranking import rank_devices
+
 SEED = 20240229
-LIST_DEVICES = """
-import dataclasses, json, sys
-from tapml_targets.platforms import load_driver_module
-devices = load_driver_module(sys.argv[1]).list_devices()
-print(json.dumps([dataclasses.asdict(device) for device in devices], default=str))
-"""
 
 
 class RequireDevice(Protocol):
     """The type of the fixture `require_device`."""
 
-    def __call__(self, kind: str, *, vendor: str = "") -> list[dict[str, Any]]:
-        """Return the devices of a platform whose vendor platform contains `vendor`."""
+    def __call__(
+        self, kind: str, *, vendor: str = "", dtype: str = "float32"
+    ) -> list[DeviceDescription]:
+        """Return the devices of a platform that pass their self-test in `dtype`, best first."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,33 +43,30 @@ def _strict_floating_point() -> Iterator[None]:
 def require_device() -> RequireDevice:
     """Skip the test where a device is absent; fail it instead under ``TAPML_REQUIRE_DEVICES=1``.
 
-    ``require_device("opencl")`` returns the descriptions of the machine's OpenCL devices, as
-    dictionaries; ``require_device("opencl", vendor="Intel")`` those of one implementation.
+    ``require_device("opencl")`` returns the machine's working OpenCL devices, checkers apart;
+    ``require_device("opencl", vendor="Intel", dtype="float16")`` those whose platform's name holds
+    "Intel" and that compute in half precision. They are tried in processes of their own, so that
+    no driver is loaded into the tests' process.
     """
 
-    def require(kind: str, *, vendor: str = "") -> list[dict[str, Any]]:
-        devices, fault = list_devices(kind)
-        found = [d for d in devices if vendor.lower() in d["vendor_platform"].lower()]
+    def require(kind: str, *, vendor: str = "", dtype: str = "float32") -> list[DeviceDescription]:
+        problem = ""
+        found: list[DeviceDescription] = []
+        try:
+            for device in rank_devices(kind, dtype):
+                if vendor.lower() not in device.description.vendor_platform.lower():
+                    continue
+                problem = problem or device.problem
+                if not device.problem and device.description.device_type != "checker":
+                    found.append(device.description)
+        except TapmlError as error:
+            problem = str(error)
         if not found:
-            reason = f"no {kind} device" + (f" of {vendor}" if vendor else "") + " here" + fault
+            wanted = " ".join(filter(None, [vendor, kind]))
+            reason = f"no {wanted} device for {dtype} here" + (f": {problem}" if problem else "")
             if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
-                pytest.fail(f"{reason}, and TAPML_REQUIRE_DEVICES=1 says there must be")
+                pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
             pytest.skip(reason)
         return found
 
     return require
-
-
-@functools.cache
-def list_devices(kind: str) -> tuple[list[dict[str, Any]], str]:
-    """List a platform's devices in a process of its own: drivers stay out of the tests' process."""
-    listing = subprocess.run(
-        [sys.executable, "-c", LIST_DEVICES, kind],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    if listing.returncode != 0:
-        return [], ": " + (listing.stderr.strip().splitlines() or ["no message"])[-1]
-    return json.loads(listing.stdout), ""

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RequireDevice
+
+
+def without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave this process and its children a machine on which no OpenCL driver is installed."""
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+
+
+def test_an_absent_device_skips_the_test_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require_device: RequireDevice
+) -> None:
+    without_devices(tmp_path, monkeypatch)
+    monkeypatch.delenv("TAPML_REQUIRE_DEVICES", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no opencl device for float32 here"):
+        require_device("opencl")
+
+
+def test_an_absent_device_fails_the_test_where_it_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require_device: RequireDevice
+) -> None:
+    without_devices(tmp_path, monkeypatch)
+    monkeypatch.setenv("TAPML_REQUIRE_DEVICES", "1")
+    with pytest.raises(pytest.fail.Exception, match="no opencl device for float32 here"):
+        require_device("opencl")
+
+
+def test_present_devices_are_of_the_kind_and_the_vendor_asked_for(
+    require_device: RequireDevice,
+) -> None:
+    for vendor in ("Portable Computing", "Intel"):
+        for device in require_device("opencl", vendor=vendor):
+            assert device.platform == "opencl"
+            assert vendor in device.vendor_platform
+            assert device.device_type != "checker"
