@@ -40,8 +40,8 @@ class Override:
 DEFAULT_LIMITS: Final = {
     "float64": RatioLimits(32.0, 128.0),
     "float32": RatioLimits(32.0, 128.0),
-    "float16": RatioLimits(16.0, 48.0),
-    "bfloat16": RatioLimits(16.0, 48.0),
+    "float16": RatioLimits(32.0, 48.0),
+    "bfloat16": RatioLimits(32.0, 48.0),
     "float8_e4m3fn": RatioLimits(4.0, 8.0),
     "float8_e5m2": RatioLimits(4.0, 8.0),
 }
@@ -85,7 +85,7 @@ class Policy:
     reason: str = ""
     repeats: int = 3
     appeal_repeats: int = 16
-    terms_without_growth: int = 1024
+    terms_without_growth: int = 256
     flushes_subnormals: tuple[str, ...] = ("float32", "float64", "bfloat16")
     seed: int = 20240
     version: int = POLICY_VERSION
