@@ -34,6 +34,8 @@ def is_ours(folder: Path) -> bool:
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return the user's cache folder for this project; it may not exist yet."""
+    if chosen := environ.get("TAPML_CACHE_DIR"):
+        return Path(chosen)
     base = environ.get("XDG_CACHE_HOME") or Path(
         environ.get("HOME", tempfile.gettempdir()), ".cache"
     )

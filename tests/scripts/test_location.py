@@ -37,6 +37,8 @@ def test_a_read_only_project_has_its_environment_in_the_cache(tmp_path: Path) ->
     assert folder.parent == tmp_path / "tapml"
     home = environment_folder(project, {"HOME": str(tmp_path)})
     assert home == tmp_path / ".cache" / "tapml" / folder.name
+    chosen = environment_folder(project, {"HOME": "/", "TAPML_CACHE_DIR": str(tmp_path / "caches")})
+    assert chosen == tmp_path / "caches" / folder.name
     assert environment_folder(Path("/proc"), {"HOME": str(tmp_path)}) != home
 
 
