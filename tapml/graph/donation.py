@@ -41,8 +41,9 @@ def with_donations(entry: Entry, table: OperatorTable) -> Entry:
                 free = last_read[storage] == index and storage not in kept
                 if free and step.arguments.count(before) == 1 and elementwise(function, *same):
                     pairs.append((before, written))
-            step = replace(step, donates=tuple(pairs)) if pairs else step
-        steps.append(step)
+            steps.append(replace(step, donates=tuple(pairs)) if pairs else step)
+        else:
+            steps.append(step)
     return replace(entry, steps=tuple(steps))
 
 

@@ -157,7 +157,7 @@ def _refuse_mutations(
 def _symbols(
     program: torch.export.ExportedProgram, description: EntryDescription
 ) -> dict[str, str]:
-    """torch calls a dynamic dimension ``s45``; the caller's ``Dim`` has the name people know."""
+    """A dynamic dimension is ``s45`` to torch; the caller's ``Dim`` has the name people know."""
     placeholders = [
         node
         for node, spec in zip(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import tvm
 from tvm import relax
@@ -149,8 +149,9 @@ class Flattener:
             self._bind(binding)
         outputs = _flat(self._resolve(function.body.body))
         inputs = tuple(
-            str(self._nodes[p]) for p in function.params if p in tensors and p in self._nodes
-            and tensors[p].lifetime == "input"
+            str(self._nodes[p])
+            for p in function.params
+            if p in tensors and p in self._nodes and tensors[p].lifetime == "input"
         )
         known = set().union(
             *(symbols_of(extent) for name in inputs for extent in self._values[name].shape)
@@ -187,7 +188,7 @@ class Flattener:
         else:
             self._nodes[binding.var] = self._resolve(value)
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedOperatorError(
             f"{self._name!r} cannot be made a plan: it holds {what}. Every step has to be an "
             "operator that reads tensors and writes others"
@@ -202,7 +203,7 @@ class Flattener:
             whole = self._resolve(value.tuple_value)
             if not isinstance(whole, tuple):
                 self._refuse("an element of what is no tuple")
-            return whole[value.index]  # type: ignore[no-any-return,index]
+            return whole[value.index]
         if isinstance(value, relax.ShapeExpr):
             return _Extents(shape_of(value.values))
         if value in self._nodes:
@@ -210,7 +211,6 @@ class Flattener:
         if value in self._parameters:
             return self._tensor(value)
         self._refuse(f"{type(value).__name__} {value}")
-        raise AssertionError
 
     def _tensor(self, parameter: Any) -> str:
         tensor = self._parameters[parameter]
@@ -237,7 +237,8 @@ class Flattener:
 
     def _reshape(self, operand: Any, variable: Any) -> str:
         source = self._resolve(operand)
-        assert isinstance(source, str)
+        if not isinstance(source, str):
+            self._refuse(f"a reshape of a tuple ({variable.name})")
         name = self._value_names.take(self._guide.view(str(variable.name)), 1)
         whole = self._values[source]
         self._values[name] = Value(

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -165,8 +164,7 @@ def import_relax(module: Any, entry: str = ENTRY) -> ImportedModel:
     lowered = lower(module, entry)
     flattener = _flattener(entry, lowered, table, weights, _RelaxGuide(lowered))
     tensors = {
-        parameter: FunctionTensor(str(parameter.name), "input")
-        for parameter in lowered.main.params
+        parameter: FunctionTensor(str(parameter.name), "input") for parameter in lowered.main.params
     }
     flat, outputs = flattener.flatten(lowered.main, tensors, _bounds(lowered.main))
     finished = with_donations(replace(flat, outputs=outputs), table)
@@ -322,9 +320,7 @@ def _bounds(main: Any) -> tuple[SymbolBounds, ...]:
 class _TorchGuide:
     """Names values after FX nodes and gives call sites the origins of what was fused in them."""
 
-    def __init__(
-        self, exported: ExportedEntry, names: NodeNames, lowered: LoweredEntry
-    ) -> None:
+    def __init__(self, exported: ExportedEntry, names: NodeNames, lowered: LoweredEntry) -> None:
         self._origins = exported.origins
         self._names = names
         self._lowered = lowered

@@ -161,7 +161,7 @@ def _fuse_transposed_products(module: Any) -> tuple[Any, dict[str, tuple[str, ..
         made_by[binding.var] = binding.value
         if operation_name(binding.value) == "relax.matmul":
             left, right = binding.value.args
-            transposed = made_by.get(right)
+            transposed: Any = made_by.get(right)
             if operation_name(transposed) == "relax.permute_dims":
                 key = (_variable_key(left), _variable_key(transposed.args[0]))
                 products.setdefault(key, []).append((binding.var.name, right.name))

@@ -66,7 +66,8 @@ class CallStep:
     Attributes
     ----------
     site
-        Name of the call site, unique within the plan (``prefill/layers.0.mlp/fused_silu_multiply.1``).
+        Name of the call site, unique within the plan:
+        ``prefill/layers.0.mlp/fused_silu_multiply.1``.
     operator
         Key into ``GraphPlan.operators``.
     arguments

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import tvm
 from torch import fx
 from tvm import relax
@@ -137,7 +137,9 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             low, high = (*bounds, None, None)[:2]
             low, high = node.kwargs.get("min", low), node.kwargs.get("max", high)
             integers = "int" in str(operand.ty.dtype)
-            if not integers or not all(bound is None or isinstance(bound, int) for bound in (low, high)):
+            if not integers or not all(
+                bound is None or isinstance(bound, int) for bound in (low, high)
+            ):
                 return converter(node)
             if low is not None:
                 low = relax.const(low, operand.ty.dtype)
@@ -193,7 +195,9 @@ def _emit_in_torch_dtype(builder: Any, expression: Any, name_hint: str) -> Any:
     operand = str(expression.args[0].ty.dtype)
     out = str(expression.attrs.out_dtype or "")
     if operand in _NARROW and out == "float32":
-        return builder.emit(relax.op.astype(builder.emit(expression, name_hint), operand), name_hint)
+        return builder.emit(
+            relax.op.astype(builder.emit(expression, name_hint), operand), name_hint
+        )
     if operand == "float64" and out == "float32" and operation == "relax.matmul":
         expression = relax.op.matmul(expression.args[0], expression.args[1], out_dtype="float64")
     return builder.emit(expression, name_hint)

@@ -45,7 +45,9 @@ def run_entry(
                     shape = [evaluate(extent, symbols) for extent in entry.values[name].shape]
                     element = dtype(entry.values[name].dtype).numpy_name
                     values[name] = np.full(shape, 93, dtype=element)
-            arguments = [tvm.runtime.tensor(np.ascontiguousarray(values[n])) for n in step.arguments]
+            arguments = [
+                tvm.runtime.tensor(np.ascontiguousarray(values[n])) for n in step.arguments
+            ]
             numbers = [evaluate(number, symbols) for _, number in step.symbols]
             functions[step.operator](*arguments, *numbers)
             for name, tensor in zip(step.arguments, arguments, strict=True):
