@@ -72,7 +72,10 @@ def bind_signature(function: Any, source: OperatorSource) -> _Scope:
             f"operator {source.name!r} declares {len(source.parameters)} tensors and "
             f"{len(source.symbols)} symbols, its function takes {len(function.params)} parameters"
         )
-    scope.names.update(source.symbols, (parameter.name for parameter in source.parameters))
+    names = [parameter.name for parameter in source.parameters]
+    if len(set(names)) != len(names):
+        raise CompileError(f"operator {source.name!r}: two parameters share a name: {names}")
+    scope.names.update(source.symbols, names)
     for variable, symbol in zip(
         function.params[len(source.parameters) :], source.symbols, strict=True
     ):

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm.s_tir import dlight
 
 from tapml_targets.codegen import lowering
+from tapml_targets.codegen.constants import with_exact_constants
 from tapml_targets.codegen.host_program import read_host_function
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
@@ -25,8 +26,8 @@ DIALECT: Final = "opencl-c"
 _THREADS: Final = 256
 _SHARED_BYTES: Final = 16384
 _FEATURES: Final = (
-    ("float16", re.compile(r"\bhalf\d*\b"), "cl_khr_fp16"),
-    ("float64", re.compile(r"\bdouble\d*\b"), "cl_khr_fp64"),
+    ("float16", re.compile(r"\bhalf\d*\b")),
+    ("float64", re.compile(r"\bdouble\d*\b")),
 )
 
 
@@ -90,7 +91,7 @@ def _build(
     lowered = lowering.lower(lowering.schedule(function, scheduling, rules), generation)
     program = read_host_function(lowered.host, source)
     text = _source_text(lowered)
-    features = tuple(name for name, pattern, _ in _FEATURES if pattern.search(text))
+    features = tuple(name for name, pattern in _FEATURES if pattern.search(text))
     shared = lowering.shared_memory_bytes(lowered.device)
     kernels = {
         launch.kernel: Kernel(
@@ -121,15 +122,10 @@ def _threads(block: tuple[Expression, Expression, Expression]) -> int:
 def _source_text(lowered: lowering.Lowered) -> str:
     try:
         build = tvm.get_global_func("target.build.opencl")
-        text = str(build(lowered.device, lowered.target).inspect_source("cl"))
+        printed = str(build(lowered.device, lowered.target).inspect_source("cl"))
     except Exception as error:
         raise CompileError(f"TVM could not print OpenCL C: {error}") from error
-    pragmas = [
-        f"#pragma OPENCL EXTENSION {extension} : enable\n"
-        for _, pattern, extension in _FEATURES
-        if pattern.search(text) and extension not in text
-    ]
-    return "".join(pragmas) + text
+    return with_exact_constants(printed, lowered.device)
 
 
 def _exceeds(library: Library, limits: Limits) -> bool:
