@@ -176,6 +176,8 @@ class ControlLoop:
             "type": "pong",
             "sequence": wire.integer(header.get("sequence"), "sequence"),
             "answered": session.answered,
+            "sessions": len(self._sessions),
+            "device_bytes": sum(other.nbytes for other in list(self._sessions.values())),
         }
         if running is not None:
             pong["busy_seconds"] = round(time.monotonic() - running[2], 3)

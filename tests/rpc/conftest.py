@@ -1,0 +1,39 @@
+"""Real servers on a real OpenCL device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tapml_rpc.client import Session
+from tapml_rpc.local import open_local
+from tests.conftest import RequireDevice
+from tests.rpc.peers import RawPeer, ServerProcess
+
+
+@pytest.fixture(scope="module")
+def shared_session(require_device: RequireDevice) -> Iterator[Session]:
+    require_device("opencl")
+    with open_local("opencl") as session:
+        yield session
+
+
+@pytest.fixture
+def session(shared_session: Session) -> Iterator[Session]:
+    """A session whose stream is sound when the test begins."""
+    shared_session.reset()
+    yield shared_session
+
+
+@pytest.fixture(scope="module")
+def server(require_device: RequireDevice) -> Iterator[ServerProcess]:
+    require_device("opencl")
+    with ServerProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def peer(server: ServerProcess) -> Iterator[RawPeer]:
+    with RawPeer(server.address) as raw:
+        yield raw

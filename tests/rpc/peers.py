@@ -1,0 +1,142 @@
+"""A server process as a test starts it, and a peer that speaks to it without our client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from tapml_rpc import wire
+
+PATIENCE_MILLISECONDS = 5000
+
+
+class ServerProcess:
+    """``python -m tapml_rpc.server`` with its announcement read."""
+
+    def __init__(self, *arguments: str, device: str = "opencl:0") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tapml_rpc.server", "--device", device, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
+        assert self.process.stdout is not None
+        self.announcement = self.process.stdout.readline()
+        if not self.announcement:
+            raise AssertionError(self.process.communicate()[1].decode())
+        self.line: dict[str, Any] = json.loads(self.announcement)
+        self.address: str = self.line["address"]
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def kill(self) -> None:
+        """End it without warning."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+class RawPeer:
+    """A session spoken by hand, so that a test can say what our client never says."""
+
+    def __init__(self, address: str, **hello: Any) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.control = self._connect(address)
+        greeting = {
+            "type": "hello",
+            "versions": [wire.VERSION],
+            "download_window": 8 << 20,
+            **hello,
+        }
+        self.control.send(wire.pack(greeting))
+        self.welcome = self._receive(self.control)[0]
+        self.sequence = 0
+        if self.welcome["type"] == "welcome":
+            self.data = self._connect(self.welcome["data_address"])
+
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.context.destroy(linger=0)
+
+    def send(self, header: dict[str, Any], chunk: bytes | None = None) -> None:
+        """Send a message on the data socket, with session and epoch unless it has them."""
+        full = {"session": self.welcome["session"], "epoch": self.welcome["epoch"], **header}
+        self.send_frames([wire.pack(full), *([] if chunk is None else [chunk])])
+
+    def send_frames(self, frames: list[bytes]) -> None:
+        """Send frames as they are."""
+        self.data.send_multipart(frames)
+
+    def batch(
+        self, *commands: list[Any], chunk: bytes | None = None, stream: int = 0
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send a batch and return its answer."""
+        self.sequence += 1
+        header = {
+            "type": "batch",
+            "sequence": self.sequence,
+            "stream": stream,
+            "commands": list(commands),
+        }
+        self.send(header, chunk)
+        return self.receive()
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """The next message on the data socket."""
+        return self._receive(self.data)
+
+    def ping(self) -> dict[str, Any]:
+        """Ask the control socket how the server is."""
+        self.control.send(
+            wire.pack({"type": "ping", "sequence": 1, "session": self.welcome["session"]})
+        )
+        while True:
+            header = self._receive(self.control)[0]
+            if header["type"] != "probe":
+                return header
+
+    def wait_for(self, **expected: Any) -> None:
+        """Ping until the server says so."""
+        deadline = time.monotonic() + 15
+        while True:
+            pong = self.ping()
+            if all(pong.get(key) == value for key, value in expected.items()):
+                return
+            assert time.monotonic() < deadline, f"expected {expected}, the server says {pong}"
+            time.sleep(0.05)
+
+    def _connect(self, address: str) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.connect(address)
+        return socket
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> tuple[dict[str, Any], bytes]:
+        assert socket.poll(PATIENCE_MILLISECONDS), "the server does not answer"
+        header, *chunk = socket.recv_multipart()
+        return wire.unpack(header), chunk[0] if chunk else b""
