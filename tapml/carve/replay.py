@@ -8,93 +8,37 @@ out as it went in.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tapml.carve.replay_memory import POISONS, Arena, Bytes, ReplayMemory
+from tapml.carve.replay_memory import ReplayMemory
+from tapml.carve.replay_results import OperatorVerdict, ReplayResult, Timing, graver, summarise
+from tapml.carve.replay_run import DeviceRun
 from tapml.compare.expectation import Expectation
 from tapml.compare.judge import judge
-from tapml.compare.oracle import CarvedCase, Oracle, weight_keys
+from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
-from tapml.compare.verdict import Status, Verdict, worse
+from tapml.compare.verdict import Verdict, not_run, worse
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
-from tapml_rpc.pending import PendingCall, PendingRead
-from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
-from tapml_targets.dtype import dtype as lookup
-from tapml_targets.errors import DeviceLostError, RemoteError
-from tapml_targets.library import Library, Parameter
+from tapml_rpc.remote import RemoteLibrary
+from tapml_targets.errors import DeviceLostError, InputError, LimitExceededError, TapmlError
+from tapml_targets.library import Library
 
-Array = NDArray[Any]
+__all__ = ["OperatorVerdict", "ReplayResult", "Timing", "replay", "replay_operator"]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one replay; kernel time is of both runs, None where the device does not say."""
+class Expecting(Protocol):
+    """What replay needs of an oracle: :class:`tapml.compare.oracle.Oracle`, or a repro folder."""
 
-    reading: float
-    device: float
-    kernel: float | None
-    judging: float
-    nbytes: int
+    def expect(self, test: CarvedCase) -> Expectation:
+        """Float64 outputs and sensitivities of a test."""
 
-
-@dataclass(frozen=True)
-class ReplayResult:
-    """One carved test on a device.
-
-    Attributes
-    ----------
-    test, operator
-        Their names.
-    verdict
-        What was decided.
-    timing
-        Where the time went.
-    actual
-        The target's outputs of the first run; dropped from passing results.
-    """
-
-    test: str
-    operator: str
-    verdict: Verdict
-    timing: Timing
-    actual: tuple[Array, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
-class OperatorVerdict:
-    """All carved tests of one operator on a device.
-
-    Attributes
-    ----------
-    operator
-        Its name.
-    status
-        The gravest status; ``not run`` where there was no test.
-    worst_ratio
-        Largest ratio over the tests.
-    counts
-        Tests per status.
-    worst
-        The gravest result, with the target's outputs unless it passed; None without tests.
-    reason
-        Why, in numbers.
-    results
-        All results in order, without outputs.
-    """
-
-    operator: str
-    status: Status
-    worst_ratio: float
-    counts: Mapping[Status, int]
-    worst: ReplayResult | None
-    reason: str
-    results: tuple[ReplayResult, ...]
+    def appeal(self, test: CarvedCase) -> Expectation:
+        """The same, measured more closely; asked for before a target is accused."""
 
 
 def replay(
@@ -102,7 +46,7 @@ def replay(
     test: CarvedCase,
     library: Library | RemoteLibrary,
     session: Session,
-    oracle: Oracle,
+    oracle: Expecting,
     policy: Policy,
     *,
     memory: ReplayMemory | None = None,
@@ -128,26 +72,42 @@ def replay(
     ------
     DeviceLostError
         If the device is lost; any other failure of the command is a verdict.
+    CompileError
+        If the Library does not build on the device.
+    InputError
+        If the Library does not hold the operator.
     """
     remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
     if memory is None:
         with ReplayMemory(session) as own:
-            return replay(operator, test, remote, session, oracle, policy, memory=own)
+            result = replay(operator, test, remote, session, oracle, policy, memory=own)
+            changed = own.changed_weights()
+        if changed:
+            finding = "the kernel wrote to a weight, which it may only read"
+            result = replace(result, verdict=result.verdict.with_finding("fail", finding))
+        return result
+    if operator.name not in remote.operators:
+        known = ", ".join(remote.operators[:20])
+        raise InputError(f"the Library has no operator {operator.name!r}; it has {known}")
     started = time.perf_counter()
     inputs = [np.ascontiguousarray(values) for values in test.read_inputs()]
     reference = test.read_outputs()
     read = time.perf_counter()
-    run = _Run(operator, test, inputs, reference, memory)
     try:
+        run = DeviceRun(operator, test, inputs, reference, memory)
         run.execute(remote)
     except DeviceLostError:
         raise
-    except RemoteError as error:
+    except LimitExceededError as error:
+        return ReplayResult(
+            test.id, operator.name, not_run(str(error)), Timing(read - started, 0, None, 0, 0), test
+        )
+    except TapmlError as error:
         session.reset()
         verdict = Verdict("fail", 0.0, (), f"the device refused the call: {error}", "target")
         now = time.perf_counter()
         return ReplayResult(
-            test.id, operator.name, verdict, Timing(read - started, now - read, None, 0.0, 0)
+            test.id, operator.name, verdict, Timing(read - started, now - read, None, 0.0, 0), test
         )
     ran = time.perf_counter()
     expectation = oracle.expect(test)
@@ -159,7 +119,7 @@ def replay(
         read - started, ran - read, run.kernel_seconds(), time.perf_counter() - ran, run.nbytes
     )
     actual = () if verdict.status == "pass" else tuple(run.outputs(0))
-    return ReplayResult(test.id, operator.name, verdict, timing, actual)
+    return ReplayResult(test.id, operator.name, verdict, timing, test, actual)
 
 
 def replay_operator(
@@ -167,7 +127,7 @@ def replay_operator(
     tests: Iterable[CarvedCase],
     library: Library | RemoteLibrary,
     session: Session,
-    oracle: Oracle,
+    oracle: Expecting,
     policy: Policy,
     *,
     memory: ReplayMemory | None = None,
@@ -201,238 +161,17 @@ def replay_operator(
     troubled = 0
     for test in tests:
         result = replay(operator, test, remote, session, oracle, policy, memory=memory)
-        worst = _graver(worst, result)
+        worst = graver(worst, result)
         results.append(replace(result, actual=()))
         if on_result is not None:
             on_result(result)
         troubled += result.verdict.status != "pass"
         if stop_after is not None and troubled >= stop_after:
             break
-    return _summarise(operator, results, worst, memory.changed_weights())
+    return summarise(operator, results, worst, memory.changed_weights())
 
 
-def _graver(first: ReplayResult | None, second: ReplayResult) -> ReplayResult:
-    if first is None:
-        return second
-    if worse(first.verdict.status, second.verdict.status) != first.verdict.status:
-        return second
-    same = first.verdict.status == second.verdict.status
-    return second if same and second.verdict.worst_ratio > first.verdict.worst_ratio else first
-
-
-def _summarise(
-    operator: Operator,
-    results: Sequence[ReplayResult],
-    worst: ReplayResult | None,
-    changed: Sequence[str],
-) -> OperatorVerdict:
-    counts: dict[Status, int] = {"pass": 0, "degraded": 0, "fail": 0, "not run": 0}
-    for result in results:
-        counts[result.verdict.status] += 1
-    if worst is None:
-        return OperatorVerdict(
-            operator.name, "not run", 0.0, counts, None, "the suite has no test of it", ()
-        )
-    status, reason = worst.verdict.status, f"test {worst.test}: {worst.verdict.reason}"
-    if changed:
-        status = "fail"
-        reason = f"the kernel wrote to {len(changed)} weights, which it may only read; {reason}"
-    ratio = max(result.verdict.worst_ratio for result in results)
-    return OperatorVerdict(operator.name, status, ratio, counts, worst, reason, tuple(results))
-
-
-class _Run:
-    """One test on the device, twice."""
-
-    def __init__(
-        self,
-        operator: Operator,
-        test: CarvedCase,
-        inputs: Sequence[Array],
-        reference: Sequence[Array],
-        memory: ReplayMemory,
-    ) -> None:
-        self.operator = operator
-        self.reference = reference
-        self.nbytes = 0
-        self._test = test
-        self._memory = memory
-        self._tensors: list[RemoteTensor] = []
-        self._read: list[tuple[Parameter, Array]] = []
-        self._written: list[tuple[Parameter, Array, Array | None]] = []
-        self._lay_out(inputs)
-        self._reports: list[PendingCall] = []
-        self._after: list[Bytes] = []
-        self._inputs_after: Bytes = np.zeros(0, np.uint8)
-        self._findings: tuple[str, ...] | None = None
-
-    def _lay_out(self, inputs: Sequence[Array]) -> None:
-        """Sort the parameters into weights, tensors read and tensors written."""
-        remaining = iter(zip(inputs, weight_keys(self._test), strict=True))
-        shapes = iter(self.reference)
-        places: list[tuple[str, int] | tuple[RemoteBuffer, int]] = []
-        values: list[Array] = []
-        for parameter in self.operator.parameters:
-            if parameter.role == "input":
-                content, key = next(remaining)
-                values.append(content)
-                if key is not None:
-                    places.append(self._memory.weight(key, content))
-                else:
-                    places.append(("read", len(self._read)))
-                    self._read.append((parameter, content))
-            else:
-                before = next(remaining)[0] if parameter.role == "inout" else None
-                like = next(shapes)
-                values.append(like)
-                places.append(("written", len(self._written)))
-                self._written.append((parameter, like, before))
-        self._read_arena = Arena.of([content.nbytes for _, content in self._read])
-        self._written_arena = Arena.of([like.nbytes for _, like, _ in self._written])
-        self._buffers = {
-            "read": self._memory.arena_buffer("read", self._read_arena.nbytes),
-            "written": self._memory.arena_buffer("written", self._written_arena.nbytes),
-        }
-        arenas = {"read": self._read_arena, "written": self._written_arena}
-        for parameter, place, array in zip(self.operator.parameters, places, values, strict=True):
-            where, position = place
-            if isinstance(where, str):
-                buffer, offset = self._buffers[where], arenas[where].windows[position].offset
-            else:
-                buffer, offset = where, position
-            self._tensors.append(RemoteTensor(buffer, offset, array.shape, parameter.dtype))
-
-    def execute(self, remote: RemoteLibrary) -> None:
-        """Send everything as one batch and wait for its answer."""
-        sent = self._read_arena.filled(POISONS[0], [content for _, content in self._read])
-        befores = [before for _, _, before in self._written]
-        reads: list[PendingRead] = []
-        with self._memory.session.batch() as batch:
-            batch.write(self._buffers["read"], sent)
-            for poison in POISONS:
-                batch.write(self._buffers["written"], self._written_arena.filled(poison, befores))
-                self._reports.append(
-                    batch.call(
-                        remote,
-                        self.operator.name,
-                        self._tensors,
-                        self._test.symbols,
-                        timed=True,
-                        workspace_poison=bytes([poison]),
-                    )
-                )
-                reads.append(batch.read(self._buffers["written"], self._written_arena.nbytes))
-            inputs_read = batch.read(self._buffers["read"], self._read_arena.nbytes)
-        self._sent = sent
-        self._after = [np.frombuffer(read.result(), np.uint8) for read in reads]
-        self._inputs_after = np.frombuffer(inputs_read.result(), np.uint8)
-        self.nbytes = 2 * sent.nbytes + 4 * self._written_arena.nbytes
-
-    def kernel_seconds(self) -> float | None:
-        """Time in kernels over both runs."""
-        times = [report.result().kernel_nanoseconds for report in self._reports]
-        known = [nanoseconds for nanoseconds in times if nanoseconds is not None]
-        return sum(known) * 1e-9 if len(known) == len(times) else None
-
-    def outputs(self, run: int) -> list[Array]:
-        """Raw outputs of the first or the second run."""
-        memory = self._after[run]
-        return [
-            self._written_arena.take(memory, position).view(like.dtype).reshape(like.shape)
-            for position, (_, like, _) in enumerate(self._written)
-        ]
-
-    def findings(self) -> tuple[str, ...]:
-        """What memory says: guards written, inputs changed, outputs left as they were."""
-        if self._findings is None:
-            self._findings = (
-                *self._guards(),
-                *self._workspaces(),
-                *self._inputs(),
-                *self._unwritten(),
-            )
-        return self._findings
-
-    def differing(self) -> list[int]:
-        """Per output, how many elements differ between the two runs."""
-        if np.array_equal(self._interior(0), self._interior(1)):
-            return [0] * len(self._written)
-        return [
-            int(_differ(first, second, parameter).sum())
-            for first, second, (parameter, _, _) in zip(
-                self.outputs(0), self.outputs(1), self._written, strict=True
-            )
-        ]
-
-    def _interior(self, run: int) -> Bytes:
-        if len(self._written) == 1:
-            return self._written_arena.take(self._after[run], 0)
-        parts = [
-            self._written_arena.take(self._after[run], position)
-            for position in range(len(self._written))
-        ]
-        return np.concatenate(parts)
-
-    def _guards(self) -> Iterable[str]:
-        for poison, memory in zip(POISONS, self._after, strict=True):
-            for position, changed in self._written_arena.damaged(memory, poison):
-                last = position == len(self._written) - 1
-                place = (
-                    f"before {self._written[0][0].name}"
-                    if position < 0
-                    else f"after {self._written[position][0].name}"
-                )
-                if not (position < 0 or last):
-                    place += f" (before {self._written[position + 1][0].name})"
-                yield f"the kernel wrote {changed} bytes outside its outputs, {place}"
-                return
-
-    def _workspaces(self) -> Iterable[str]:
-        damaged = {name for report in self._reports for name in report.result().damaged_guards}
-        if damaged:
-            yield f"the kernel wrote outside its workspaces {', '.join(sorted(damaged))}"
-
-    def _inputs(self) -> Iterable[str]:
-        if np.array_equal(self._sent, self._inputs_after):
-            return
-        for position, (parameter, _) in enumerate(self._read):
-            before = self._read_arena.take(self._sent, position)
-            after = self._read_arena.take(self._inputs_after, position)
-            changed = int((before != after).sum())
-            if changed:
-                yield f"the kernel changed {changed} bytes of its input {parameter.name}"
-        if self._read_arena.damaged(self._inputs_after, POISONS[0]):
-            yield "the kernel wrote around its inputs"
-
-    def _unwritten(self) -> Iterable[str]:
-        for position, (parameter, like, before) in enumerate(self._written):
-            if before is not None or not like.size:
-                continue
-            width = lookup(parameter.dtype).itemsize
-            untouched = np.ones(like.nbytes // width, np.bool_)
-            for poison, memory in zip(POISONS, self._after, strict=True):
-                element = np.frombuffer(bytes([poison]) * width, f"u{width}")
-                written = self._written_arena.take(memory, position).view(element.dtype)
-                untouched &= written == element
-                if not untouched.any():
-                    break
-            count = int(untouched.sum())
-            if count:
-                first = np.unravel_index(int(np.argmax(untouched)), like.shape)
-                index = ", ".join(str(int(i)) for i in first)
-                yield (
-                    f"{count} of {like.size} elements of {parameter.name} were never written, the "
-                    f"first at [{index}]"
-                )
-
-
-def _differ(first: Array, second: Array, parameter: Parameter) -> NDArray[np.bool_]:
-    """Elements whose bits differ."""
-    bits = f"u{first.dtype.itemsize}"
-    return np.asarray(first.view(bits) != second.view(bits))
-
-
-def _decide(run: _Run, expectation: Expectation, policy: Policy) -> Verdict:
+def _decide(run: DeviceRun, expectation: Expectation, policy: Policy) -> Verdict:
     """The verdict on both runs' numbers and on what memory says."""
     verdict = judge(run.operator, expectation, run.reference, run.outputs(0), policy)
     differing = run.differing()

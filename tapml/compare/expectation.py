@@ -6,6 +6,7 @@ nor torch, so that a repro folder carries it to a device's machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.formats import Float64s, ulp
+from tapml.compare.formats import Float64s, as_float64, ulp
 from tapml.graph.plan import OutputKind
 from tapml_targets.dtype import dtype as lookup
+from tapml_targets.library import Parameter
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,33 @@ class IndexSource:
             picked = np.take_along_axis(self.values, np.expand_dims(indices, self.axis), self.axis)
             return picked.squeeze(self.axis)
         return np.take_along_axis(self.values, indices, self.axis)
+
+
+def locate_source(
+    place: Sequence[Any] | None,
+    parameters: Sequence[Parameter],
+    inputs: Sequence[NDArray[Any]],
+    shape: tuple[int, ...],
+) -> IndexSource | None:
+    """The source that was at `place` (axis, drops_axis) when an expectation was stored.
+
+    Parameters
+    ----------
+    parameters, inputs
+        What the operator reads, and the raw inputs.
+    shape
+        Of the index output.
+    """
+    if place is None:
+        return None
+    axis, drops = int(place[0]), bool(place[1])
+    for parameter, raw in zip(parameters, inputs, strict=True):
+        if not lookup(parameter.dtype).is_float or raw.ndim <= axis:
+            continue
+        rest = raw.shape[:axis] + raw.shape[axis + 1 :]
+        if rest == (shape if drops else shape[:axis] + shape[axis + 1 :]):
+            return IndexSource(as_float64(raw, parameter.dtype), axis, drops)
+    return None
 
 
 @dataclass(frozen=True)
@@ -63,6 +92,11 @@ class ExpectedOutput:
     sensitivity: NDArray[np.float32]
     source: IndexSource | None = None
     reference_ratio: float = 0.0
+
+    @property
+    def source_place(self) -> list[Any] | None:
+        """Where `source` is, without its values: they are the test's own inputs."""
+        return None if self.source is None else [self.source.axis, self.source.drops_axis]
 
     @property
     def is_float(self) -> bool:

@@ -18,7 +18,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.expectation import Expectation, ExpectedOutput, IndexSource
+from tapml.compare.expectation import Expectation, ExpectedOutput, locate_source
 from tapml.compare.formats import as_float64
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
@@ -114,7 +114,7 @@ def encode(expectation: Expectation, reference: Sequence[NDArray[Any]]) -> bytes
         moved = b""
         if output.sensitivity.any():
             moved = (output.sensitivity.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-        header.append([form, len(values), len(moved), output.reference_ratio, _axis(output)])
+        header.append([form, len(values), len(moved), output.reference_ratio, output.source_place])
         parts += [values, moved]
     head = msgpack.packb([expectation.terms, expectation.repeats, header])
     return b"".join([len(head).to_bytes(4, "little"), head, *parts])
@@ -130,11 +130,6 @@ def _encode_values(output: ExpectedOutput, raw: NDArray[Any]) -> tuple[bytes, st
     if np.array_equal(rebuilt, output.values, equal_nan=True):
         return added.tobytes(), "residual"
     return output.values.tobytes(), "whole"
-
-
-def _axis(output: ExpectedOutput) -> list[Any] | None:
-    """Where an index points, without the values: they are the test's own inputs."""
-    return None if output.source is None else [output.source.axis, output.source.drops_axis]
 
 
 def decode(
@@ -160,7 +155,7 @@ def decode(
     terms, repeats, header = msgpack.unpackb(data[4:head_end])
     position = head_end
     outputs = []
-    for parameter, kind, raw, (form, values_size, moved_size, ratio, axis) in zip(
+    for parameter, kind, raw, (form, values_size, moved_size, ratio, place) in zip(
         operator.written, operator.output_kinds, reference, header, strict=True
     ):
         is_float = lookup(parameter.dtype).is_float
@@ -178,6 +173,9 @@ def decode(
         if moved:
             wide = np.left_shift(np.frombuffer(moved, np.uint16), 16, dtype=np.uint32)
             sensitivity = wide.view(np.float32).reshape(raw.shape)
+        source = None
+        if place is not None:
+            source = locate_source(place, operator.read, read_inputs(), raw.shape)
         outputs.append(
             ExpectedOutput(
                 parameter.name,
@@ -185,28 +183,8 @@ def decode(
                 kind,
                 values,
                 sensitivity,
-                _find_source(axis, operator, read_inputs, raw.shape),
+                source,
                 ratio,
             )
         )
     return Expectation(tuple(outputs), terms, repeats)
-
-
-def _find_source(
-    axis: list[Any] | None,
-    operator: Operator,
-    read_inputs: Callable[[], Sequence[NDArray[Any]]],
-    shape: tuple[int, ...],
-) -> IndexSource | None:
-    """The float input an index output points into, given the axis it does so along."""
-    if axis is None:
-        return None
-    along, drops = axis
-    for parameter, raw in zip(operator.read, read_inputs(), strict=True):
-        if not lookup(parameter.dtype).is_float or raw.ndim <= along:
-            continue
-        rest = raw.shape[:along] + raw.shape[along + 1 :]
-        own = shape if drops else shape[:along] + shape[along + 1 :]
-        if rest == own:
-            return IndexSource(as_float64(raw, parameter.dtype), along, drops)
-    return None

@@ -11,9 +11,10 @@ import fnmatch
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from tapml_targets.errors import InputError
 
@@ -139,6 +140,37 @@ class Policy:
             raise InputError(f"the policy has no limits for dtype {dtype!r}")
         growth = math.sqrt(max(1.0, terms / self.terms_without_growth))
         return RatioLimits(limits.passing * growth, limits.degraded * growth)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that :meth:`from_json` reads back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Policy:
+        """The policy that `data` holds.
+
+        Raises
+        ------
+        InputError
+            If `data` is no policy, or one this version does not know.
+        """
+        try:
+            values = dict(data)
+            if values["version"] != POLICY_VERSION:
+                raise InputError(
+                    f"policy version {values['version']!r}: this tapml knows {POLICY_VERSION}"
+                )
+            values["limits"] = tuple(
+                (str(name), RatioLimits(**limits)) for name, limits in values["limits"]
+            )
+            values["overrides"] = tuple(
+                Override(o["pattern"], RatioLimits(**o["limits"]), o["reason"])
+                for o in values["overrides"]
+            )
+            values["flushes_subnormals"] = tuple(values["flushes_subnormals"])
+            return Policy(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"not a policy: {error!r}") from None
 
     @cached_property
     def hash(self) -> str:
