@@ -30,7 +30,7 @@ from tapml_targets.library import (
     TensorArgument,
 )
 
-MAX_STATEMENTS: Final = 1 << 20
+MAX_STATEMENTS: Final = 1 << 18
 """Statements one call may execute: what stops a host loop that would never end."""
 
 _MAX_BYTES: Final = 1 << 48
@@ -299,7 +299,11 @@ class _Planner:
                     branch = then if evaluate(condition, symbols) else otherwise
                     self.run(branch, dict(symbols), known, name, step)
                 case Bind(symbol, value):
-                    symbols[symbol] = evaluate(value, symbols)
+                    bound = evaluate(value, symbols)
+                    if not -_MAX_EXTENT <= bound <= _MAX_EXTENT:
+                        # A chain of squares would otherwise fill the memory with one number.
+                        raise InputError(f"{name}: {symbol!r} = {render(value)} exceeds 64 bits")
+                    symbols[symbol] = bound
 
     def count(self, name: str) -> None:
         self.statements += 1

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
 
-Buffer: TypeAlias = object
-LoadedKernel: TypeAlias = object
+# Each driver has classes of its own for these; the generic code only hands them back.
+Buffer: TypeAlias = Any
+LoadedKernel: TypeAlias = Any
 
 
 @dataclass(frozen=True)

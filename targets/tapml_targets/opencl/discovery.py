@@ -9,7 +9,6 @@ a folder of its own with the right path next to the system's files and points th
 from __future__ import annotations
 
 import atexit
-import ctypes
 import hashlib
 import importlib
 import importlib.metadata
@@ -40,14 +39,6 @@ _LIBRARY_FOLDERS: Final = tuple(
 )
 _INTEL_DISTRIBUTION: Final = "intel-opencl-rt"
 _INTEL_DRIVER: Final = "libintelocl.so"
-# What the driver needs from intel-cmplr-lib-rt and tbb, in the order of their own needs.
-_INTEL_NEEDS: Final = (
-    "libintlc.so.5",
-    "libirng.so",
-    "libimf.so",
-    "libsvml.so",
-    "libtbb.so.12",
-)
 
 
 def import_pyopencl() -> Any:
@@ -61,10 +52,7 @@ def import_pyopencl() -> Any:
     module = sys.modules.get("pyopencl")
     if module is not None:
         return module
-    for name, value in prepare_environment(os.environ).items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
-    _preload_intel()
+    os.environ.update(prepare_environment(os.environ))
     try:
         return importlib.import_module("pyopencl")
     except ModuleNotFoundError as error:
@@ -90,10 +78,9 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     driver = intel_driver()
     if driver is None:
         return result
+    # The driver finds what it needs by its own run path; the environment's `lib` must not go on
+    # LD_LIBRARY_PATH, where it would reach every other program.
     result[VENDORS_VARIABLE] = str(_vendor_folder(driver))
-    # A child inherits this at its start, which is the only time the loader reads it.
-    paths = [str(driver.parent), *filter(None, environ.get("LD_LIBRARY_PATH", "").split(":"))]
-    result["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(paths))
     return result
 
 
@@ -223,18 +210,3 @@ def _holds(folder: Path, contents: Mapping[str, bytes]) -> bool:
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     for name, data in contents.items():
         (folder / name).write_bytes(data)
-
-
-def _preload_intel() -> None:
-    """Load what Intel's driver needs by absolute path: the loader path is read only at start."""
-    driver = intel_driver()
-    if driver is None or os.environ.get(VENDORS_VARIABLE, "").find("opencl-vendors") < 0:
-        return
-    for name in _INTEL_NEEDS:
-        path = driver.parent / name
-        if path.is_file():
-            try:
-                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-            except OSError:
-                # The driver then fails to load and is not listed; others still are.
-                return

@@ -1,0 +1,67 @@
+"""Program binaries are kept on disk, and a bad file there costs a build and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tapml_targets.driver import BufferUse, Driver
+from tapml_targets.errors import CompileError
+from tapml_targets.library import CodeModule, Kernel
+
+
+def run(driver: Driver, value: int) -> int:
+    source = f"__kernel void put(__global int* o) {{ o[0] = {value}; }}".encode()
+    kernel = driver.load(CodeModule("opencl-c", source), [Kernel("put", "put", 0)])["put"]
+    buffer = driver.allocate(4)
+    driver.launch(kernel, (BufferUse(buffer, 0, 4),), (1, 1, 1), (1, 1, 1))
+    return int(np.frombuffer(driver.read(buffer, 0, 4), np.int32)[0])
+
+
+def binaries(cache: Path) -> list[Path]:
+    return sorted((cache / "opencl-binaries").iterdir())
+
+
+def test_a_second_build_uses_the_file_of_the_first(driver: Driver, own_cache: Path) -> None:
+    assert run(driver, 41) == 41
+    (path,) = binaries(own_cache)
+    written = path.stat().st_mtime_ns
+    assert run(driver, 41) == 41
+    assert [p.stat().st_mtime_ns for p in binaries(own_cache)] == [written]
+
+
+def test_other_source_gets_a_file_of_its_own(driver: Driver, own_cache: Path) -> None:
+    assert (run(driver, 1), run(driver, 2)) == (1, 2)
+    assert len(binaries(own_cache)) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
+def test_a_damaged_file_is_replaced(driver: Driver, own_cache: Path, damage: str) -> None:
+    assert run(driver, 7) == 7
+    (path,) = binaries(own_cache)
+    good = path.read_bytes()
+    bad = {"cut": good[: len(good) // 2], "changed": good[:-1] + b"!", "empty": b""}[damage]
+    path.write_bytes(bad)
+    assert run(driver, 7) == 7
+    assert path.read_bytes() != bad
+    assert len(path.read_bytes()) > 32
+
+
+def test_a_folder_that_cannot_be_written_costs_the_cache_only(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path / "file"))
+    assert run(driver, 5) == 5
+
+
+def test_source_that_is_no_text_is_refused(driver: Driver) -> None:
+    with pytest.raises(CompileError, match="UTF-8"):
+        driver.load(CodeModule("opencl-c", b"\xff\xfe"), [Kernel("k", "k", 0)])
+
+
+def test_another_dialect_is_refused(driver: Driver) -> None:
+    with pytest.raises(CompileError, match="take 'opencl-c' modules, this one holds 'wgsl'"):
+        driver.load(CodeModule("wgsl", b"fn main() {}"), [Kernel("k", "k", 0)])

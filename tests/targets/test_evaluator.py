@@ -1,0 +1,197 @@
+"""Libraries run on every OpenCL device, and what they damage is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tapml_targets.driver import Driver, TensorUse
+from tapml_targets.errors import CompileError, InputError, LimitExceededError
+from tapml_targets.evaluator import LoadedLibrary
+from tapml_targets.library import CodeModule, Kernel, Launch
+from tests.targets.libraries import SOURCE, Tensors, add_one, library
+
+
+@pytest.fixture
+def loaded(driver: Driver) -> Iterator[LoadedLibrary]:
+    with LoadedLibrary(driver, library()) as loaded:
+        yield loaded
+
+
+def numbers(count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.arange(count, dtype=np.float32)
+
+
+def empty(count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.zeros(count, np.float32)
+
+
+def test_an_operator_writes_its_output_in_place(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    given, output = tensors.put(numbers(1000)), tensors.put(empty(1000))
+    report = loaded.call("add_one", [given, output])
+    assert report.launches == 1
+    np.testing.assert_array_equal(tensors.get(output), numbers(1000) + 1)
+    np.testing.assert_array_equal(tensors.get(given), numbers(1000))
+
+
+def test_an_entry_runs_its_calls_in_order(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    given, output = tensors.put(numbers(77)), tensors.put(empty(77))
+    assert loaded.call("chain", [given, output]).launches == 3
+    np.testing.assert_array_equal(tensors.get(output), 2 * numbers(77) + 2)
+
+
+def test_a_second_call_with_other_memory_uses_that_memory(
+    loaded: LoadedLibrary, driver: Driver
+) -> None:
+    tensors = Tensors(driver)
+    for start in range(8):
+        given, output = tensors.put(numbers(50) + start), tensors.put(empty(50))
+        loaded.call("double_add", [given, output])
+        np.testing.assert_array_equal(tensors.get(output), 2 * (numbers(50) + start) + 1)
+
+
+def test_calls_of_growing_and_shrinking_size_share_workspaces(
+    loaded: LoadedLibrary, driver: Driver
+) -> None:
+    tensors = Tensors(driver)
+    uses = {n: [tensors.put(numbers(n)), tensors.put(empty(n))] for n in (10, 5000, 64, 9000)}
+    for n in (10, 5000, 10, 64, 9000, 5000, 10):
+        driver.fill(uses[n][1].buffer, 0, 4 * n, b"\0")
+        loaded.call("double_add", uses[n])
+        np.testing.assert_array_equal(tensors.get(uses[n][1]), 2 * numbers(n) + 1)
+
+
+@pytest.mark.parametrize("before", [4, 8, 12, 128, 132, 4096])
+def test_tensors_may_start_anywhere_in_their_buffers(
+    loaded: LoadedLibrary, driver: Driver, before: int
+) -> None:
+    tensors = Tensors(driver)
+    given = tensors.put(numbers(33), before, 20)
+    output = tensors.put(empty(33), before, 20)
+    driver.fill(output.buffer, 0, before, b"\xab")
+    driver.fill(output.buffer, before + 132, 20, b"\xab")
+    for _ in range(2):
+        loaded.call("double_add", [given, output])
+        np.testing.assert_array_equal(tensors.get(output), 2 * numbers(33) + 1)
+    assert bytes(driver.read(output.buffer, 0, before)) == b"\xab" * before
+    assert bytes(driver.read(output.buffer, before + 132, 20)) == b"\xab" * 20
+
+
+def test_input_and_output_may_be_one_tensor(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    both = tensors.put(numbers(9))
+    loaded.call("add_one", [both, both])
+    loaded.call("add_one", [both, both])
+    np.testing.assert_array_equal(tensors.get(both), numbers(9) + 2)
+
+
+def test_a_tensor_without_elements_launches_nothing(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    assert loaded.call("add_one", [tensors.put(empty(0)), tensors.put(empty(0))]).launches == 0
+
+
+@pytest.mark.parametrize("where", [-1, -1000, 10, 10 + 1000])
+def test_a_kernel_that_leaves_its_workspace_is_reported(
+    loaded: LoadedLibrary, driver: Driver, where: int
+) -> None:
+    tensors = Tensors(driver)
+    uses = [tensors.put(numbers(10)), tensors.put(empty(10))]
+    report = loaded.call("overrun", uses, {"where": where}, workspace_poison=b"\xff")
+    assert report.damaged_guards == ("w",)
+
+
+def test_a_kernel_that_stays_inside_is_not_reported(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    uses = [tensors.put(numbers(10)), tensors.put(empty(10))]
+    report = loaded.call("overrun", uses, {"where": 9}, workspace_poison=b"\xff")
+    assert report.damaged_guards == ()
+    expected = numbers(10)
+    expected[9] = 13
+    np.testing.assert_array_equal(tensors.get(uses[1]), expected)
+
+
+@pytest.mark.parametrize("poison", [b"\xff", b"\x7f\xc0\x01\x02", b"\x11\x22\x33"])
+def test_poison_is_what_an_unwritten_workspace_holds(
+    loaded: LoadedLibrary, driver: Driver, poison: bytes
+) -> None:
+    tensors = Tensors(driver)
+    uses = [tensors.put(numbers(21)), tensors.put(empty(21))]
+    loaded.call("peek", uses, workspace_poison=poison)
+    found = bytes(driver.read(uses[1].buffer, 0, 84))
+    assert found == (poison * 84)[:84]
+
+
+def test_an_entry_can_be_poisoned(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    uses = [tensors.put(numbers(70)), tensors.put(empty(70))]
+    report = loaded.call("chain", uses, workspace_poison=b"\xff")
+    assert report.damaged_guards == ()
+    np.testing.assert_array_equal(tensors.get(uses[1]), 2 * numbers(70) + 2)
+
+
+def test_a_timed_call_says_how_long_its_kernels_ran(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    uses = [tensors.put(numbers(1 << 20)), tensors.put(empty(1 << 20))]
+    report = loaded.call("chain", uses, timed=True)
+    driver.finish()
+    assert report.kernel_nanoseconds is not None
+    assert 10_000 < report.kernel_nanoseconds() < 10_000_000_000
+
+
+def test_a_window_outside_its_buffer_is_refused(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    given, output = tensors.put(numbers(10)), tensors.put(empty(10))
+    beyond = TensorUse(output.buffer, 4, (10,), "float32")
+    with pytest.raises(InputError, match="add_one: parameter 'o': a tensor of 40 bytes at byte 4"):
+        loaded.call("add_one", [given, beyond])
+    crooked = TensorUse(output.buffer, 2, (9,), "float32")
+    with pytest.raises(InputError, match="start at a multiple of 4"):
+        loaded.call("add_one", [TensorUse(given.buffer, 0, (9,), "float32"), crooked])
+
+
+def test_a_wrong_call_leaves_the_library_usable(loaded: LoadedLibrary, driver: Driver) -> None:
+    tensors = Tensors(driver)
+    given, output = tensors.put(numbers(10)), tensors.put(empty(10))
+    with pytest.raises(InputError):
+        loaded.call("add_one", [given])
+    loaded.call("add_one", [given, output])
+    np.testing.assert_array_equal(tensors.get(output), numbers(10) + 1)
+
+
+def test_a_block_beyond_the_device_is_refused_before_the_launch(driver: Driver) -> None:
+    most = driver.description.limits.max_threads_per_block
+    operator = add_one()
+    (launch,) = operator.statements
+    assert isinstance(launch, Launch)
+    large = replace(operator, statements=(replace(launch, block=(most + 1, 1, 1)),))
+    tensors = Tensors(driver)
+    uses = [tensors.put(numbers(10)), tensors.put(empty(10))]
+    with LoadedLibrary(
+        driver, replace(library(), operators={"add_one": large}, entries={})
+    ) as loaded:
+        refused = pytest.raises(LimitExceededError, match=f"needs {most + 1} threads per block")
+        with refused:
+            loaded.call("add_one", uses)
+
+
+def test_a_program_that_does_not_build_shows_the_compilers_words(driver: Driver) -> None:
+    broken = CodeModule("opencl-c", SOURCE + b"__kernel void more() { undeclared_name = 1; }")
+    with pytest.raises(CompileError, match="undeclared_name"):
+        LoadedLibrary(driver, replace(library(), modules=(broken,)))
+
+
+def test_a_kernel_the_module_lacks_is_named(driver: Driver) -> None:
+    kernels = library().kernels | {"add": Kernel("add", "not_there", 0)}
+    with pytest.raises(CompileError, match="no kernel 'not_there'"):
+        LoadedLibrary(driver, replace(library(), kernels=kernels))
+
+
+def test_a_feature_the_device_lacks_is_named(driver: Driver) -> None:
+    kernels = library().kernels | {"add": Kernel("add", "add", 0, features=("telepathy",))}
+    with pytest.raises(LimitExceededError, match="'add' needs telepathy"):
+        LoadedLibrary(driver, replace(library(), kernels=kernels))
