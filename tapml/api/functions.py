@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from tapml.api.device import Device
-from tapml.api.tensor import Tensor
-from tapml_targets.errors import InputError
+from tapml.api.tensor import Tensor, tensor
+from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
@@ -18,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompiledLibrary:
-    """A Library, and the device it was compiled for."""
+    """A Library, the device it was compiled for, and the weights its entries take."""
 
     library: Library
     device: Device
+    weights: Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class RemoteFunction:
     name: str
     library: RemoteLibrary
     device: Device
+    weights: tuple[Tensor, ...] = ()
 
     def __call__(self, *tensors: Tensor, **symbols: int) -> None:
         """Run the entry; outputs are written in place (destination passing).
@@ -48,14 +53,15 @@ class RemoteFunction:
             If a tensor lives on another device, or count, shape or dtype do not fit; the message
             names the parameter.
         """
-        for position, tensor in enumerate(tensors):
-            if tensor.device is not self.device:
+        for position, each in enumerate(tensors):
+            if each.device is not self.device:
                 raise InputError(
-                    f"{self.name}: argument {position} is on {tensor.device.name}, "
+                    f"{self.name}: argument {position} is on {each.device.name}, "
                     f"expected {self.device.name}; copy it with tapml.tensor(array, device)"
                 )
         session = self.device.session
-        session.call(self.library, self.name, [t.remote for t in tensors], symbols)
+        arguments = [each.remote for each in (*tensors, *self.weights)]
+        session.call(self.library, self.name, arguments, symbols)
         session.fence()
 
 
@@ -66,6 +72,7 @@ class UploadedLibrary:
     library: Library
     remote: RemoteLibrary
     device: Device
+    weights: Mapping[str, Tensor]
 
     def get_function(self, name: str) -> RemoteFunction:
         """The entry or operator called `name`.
@@ -78,7 +85,10 @@ class UploadedLibrary:
         known = (*self.library.entries, *self.library.operators)
         if name not in known:
             raise InputError(f"the Library has no function {name!r}; it has: {', '.join(known)}")
-        return RemoteFunction(name, self.remote, self.device)
+        entry = self.library.entries.get(name)
+        taken = () if entry is None else (p.name.partition(":") for p in entry.parameters)
+        weights = tuple(self.weights[name] for kind, _, name in taken if kind == "weight")
+        return RemoteFunction(name, self.remote, self.device, weights)
 
 
 def compile(module: Module, device: Device) -> CompiledLibrary:
@@ -91,15 +101,21 @@ def compile(module: Module, device: Device) -> CompiledLibrary:
     LimitExceededError
         If a kernel needs more than the device has.
     """
-    from tapml.compiler import Compiler, link_entries, require_limits
+    from tapml.compiler.compiler import Compiler
+    from tapml.compiler.link import link_entries
+    from tapml.compiler.preflight import require
 
     description = device.description
     target = Target(device.platform, limits=description.limits)
     with Compiler() as compiler:
-        libraries = compiler.compile_plan(module.plan, target)
+        compiled = list(compiler.compile_all(module.plan.operators.values(), target))
+    failures = [str(outcome) for _, outcome in compiled if isinstance(outcome, CompileError)]
+    if failures:
+        raise CompileError("\n".join(failures))
+    libraries = {o.name: each for o, each in compiled if isinstance(each, Library)}
     library = link_entries(module.plan, libraries)
-    require_limits(library, description.limits)
-    return CompiledLibrary(library, device)
+    require(library, description.limits)
+    return CompiledLibrary(library, device, module.weights)
 
 
 def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedLibrary:
@@ -116,4 +132,7 @@ def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedL
             f"this Library is for {compiled.library.target}, not for {where.platform}; "
             f"compile it with tapml.compile(module, tapml.{where.platform}())"
         )
-    return UploadedLibrary(compiled.library, where.session.upload(compiled.library), where)
+    weights = {name: tensor(array, where) for name, array in compiled.weights.items()}
+    return UploadedLibrary(
+        compiled.library, where.session.upload(compiled.library), where, weights
+    )

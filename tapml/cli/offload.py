@@ -1,0 +1,113 @@
+"""``tapml offload``: move a model to a target, one operator at a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.cli.model_arguments import (
+    DEFAULT_MODEL,
+    add_model_arguments,
+    byte_size,
+    given_settings,
+    positive,
+    writable_folder,
+)
+from tapml.cli.progress import watch
+
+DEFAULT_TARGET: Final = "opencl"
+
+_EPILOG: Final = """\
+examples:
+  tapml offload                                          the shipped model to OpenCL
+  tapml offload --model ~/models/my-llama --target opencl --session my-session
+  tapml offload --session my-session                     go on where it stopped
+  tapml offload --keep-on-source '*sort*' --keep-going   leave some operators on the source
+
+The session's folder holds the journal, the carved tests, the compiled kernels, a report as HTML and
+JSON, and a repro folder for every operator that failed. Interrupt it at any time: run it again with
+the same folder and it goes on.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "offload",
+        help="move a model to a device, one operator at a time, checked as it goes",
+        description="Move a model to a device, one operator at a time, checked as it goes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_arguments(parser)
+    group = parser.add_argument_group("migration")
+    group.add_argument(
+        "--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})"
+    )
+    group.add_argument(
+        "--device", metavar="NAME", help="a certain device, opencl:1 (see tapml devices)"
+    )
+    group.add_argument(
+        "--session",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the session (default: tapml-sessions/MODEL-TARGET)",
+    )
+    group.add_argument(
+        "--restart", action="store_true", help="begin anew in a folder that holds a session"
+    )
+    group.add_argument(
+        "--keep-going", action="store_true", help="leave a failed operator on the source and go on"
+    )
+    group.add_argument(
+        "--keep-on-source",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="operators that stay on the source, '*sort*'; may be given several times",
+    )
+    group.add_argument(
+        "--budget", type=byte_size, metavar="SIZE", help="most the tests may take, 512M (default: 4G)"
+    )
+    group.add_argument("--workers", type=positive, default=0, metavar="N", help="compilers at once")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    output.add_argument("--quiet", action="store_true", help="only failures and the last line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run or resume a session; the exit code says how it ended."""
+    from tapml.offload.session import OffloadSession
+    from tapml.offload.settings import RunOptions, Settings
+    from tapml_targets.platforms import check_platform
+
+    given = given_settings(arguments)
+    for name in ("target", "device"):
+        if getattr(arguments, name) is not None:
+            given[name] = getattr(arguments, name)
+    if arguments.budget is not None:
+        given["budget_bytes"] = arguments.budget
+    new = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
+    check_platform(new.target)
+    folder = arguments.session or Path("tapml-sessions") / f"{Path(new.model).name}-{new.target}"
+    session = OffloadSession.create_or_open(
+        writable_folder(folder), new, given=given, restart=arguments.restart
+    )
+    options = RunOptions(
+        keep_going=arguments.keep_going,
+        keep_on_source=tuple(arguments.keep_on_source),
+        workers=arguments.workers,
+    )
+    with watch(quiet=arguments.quiet) as watcher:
+        result = session.run(watcher, options)
+    if arguments.json:
+        json.dump(result.report, sys.stdout, indent=1)
+        print()
+    else:
+        print(result.text)
+        print(f"report: {result.report_path}")
+    return result.exit_code

@@ -1,0 +1,120 @@
+"""The end of a migration: the plan on the target alone (lines 14 and 15 of Algorithm 1)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tapml.compare.modelwise import LogitVerdict, compare_tokens
+from tapml.compare.verdict import Status
+from tapml.compiler.link import link_entries
+from tapml.execute.generate import greedy
+from tapml.execute.plan_runner import PlanRunner
+from tapml.graph.plan_format import pack as pack_plan
+from tapml.offload.files import write_bytes
+from tapml.offload.model_check import check_model
+from tapml.offload.workbench import Workbench
+from tapml_targets.library import Library
+from tapml_targets.library_format import pack as pack_library
+
+FINISHED: Final = "finished"
+PLAN: Final = "plan.msgpack"
+LIBRARY: Final = "library.msgpack"
+CONSTANTS: Final = "constants.npz"
+
+
+@dataclass(frozen=True)
+class PromptResult:
+    """What the target wrote for one prompt, and how it compares with the reference."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]
+    verdict: str
+    equal: bool
+
+
+@dataclass(frozen=True)
+class FinalRun:
+    """The whole model on the target alone."""
+
+    logits: LogitVerdict
+    prompts: tuple[PromptResult, ...]
+
+    @property
+    def status(self) -> Status:
+        """The model-wise verdict: free-running tokens are reported and decide nothing."""
+        return self.logits.status
+
+    @property
+    def text(self) -> str:
+        """One line for a person."""
+        equal = sum(each.equal for each in self.prompts)
+        return (
+            f"tokens equal the reference's for {equal} of {len(self.prompts)} prompts, "
+            f"{self.logits.reason}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "status": self.status,
+            "text": self.text,
+            "logits": self.logits.to_json(),
+            "prompts": [vars(each) | {"tokens": list(each.tokens)} for each in self.prompts],
+        }
+
+
+def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> FinalRun:
+    """Link the plan into one Library, run it on the target and compare logits and tokens."""
+    plan = bench.imported.plan
+    library = link_entries(plan, libraries)
+    with PlanRunner(plan, bench.imported.weights, library, bench.session) as runner:
+        verdict = check_model(bench.model, runner, bench.trace)
+        results = []
+        for trace in bench.trace.prompts:
+            ids = trace.prompt.token_ids
+            count = len(trace.tokens)
+            tokens = tuple(
+                step.token
+                for step in greedy(bench.model, runner, ids, count, stop_at_end=False)
+            )
+            start = len(ids) - 1
+            comparison = compare_tokens(
+                trace.tokens, tokens, trace.logits[start : start + count]
+            )
+            results.append(
+                PromptResult(
+                    prompt=_text(bench, ids),
+                    text=_text(bench, tokens),
+                    tokens=tokens,
+                    verdict=comparison.text,
+                    equal=comparison.first_parting is None,
+                )
+            )
+    save_finished(bench, library)
+    return FinalRun(verdict, tuple(results))
+
+
+def save_finished(bench: Workbench, library: Library) -> None:
+    """Write plan, Library and constants for ``tapml run``."""
+    plan, weights = bench.imported.plan, bench.imported.weights
+    folder = bench.folder / FINISHED
+    folder.mkdir(exist_ok=True)
+    parameters = dict(bench.model.module.named_parameters())
+    constants = {name: weights[name] for name in plan.weights if name not in parameters}
+    write_bytes(folder / PLAN, pack_plan(plan))
+    stream = io.BytesIO()
+    np.savez(stream, **constants)  # type: ignore[arg-type]
+    write_bytes(folder / CONSTANTS, stream.getvalue())
+    # Last: a folder with a Library is whole.
+    write_bytes(folder / LIBRARY, pack_library(library))
+
+
+def _text(bench: Workbench, tokens: tuple[int, ...]) -> str:
+    codec = bench.model.tokenizer
+    return codec.decode(tokens) if codec is not None else " ".join(map(str, tokens))

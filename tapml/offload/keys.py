@@ -1,0 +1,46 @@
+"""What a verdict depends on, as keys: a resumed session repeats a step exactly when one changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from tapml.compare.policy import Policy
+from tapml.graph.plan import Operator
+from tapml.offload.journal import verdict_key
+from tapml_targets.library import Library
+from tapml_targets.library_format import library_hash, pack
+
+
+def kernel_key(library: Library) -> str:
+    """Content hash of an operator's Library: its kernels and its launch plan."""
+    return library_hash(pack(library))
+
+
+def tests_key(tests: Iterable[str], suite: str) -> str:
+    """Hash of the tests replayed: their names and the suite that holds their tensors."""
+    return hashlib.sha256("\n".join((suite, *tests)).encode()).hexdigest()
+
+
+def operator_key(
+    operator: Operator, kernel: str, tests: str, policy: Policy, fingerprint: str
+) -> str:
+    """Key of an operator-wise verdict."""
+    return verdict_key(
+        stage="operator",
+        kernel=kernel,
+        body=operator.hash,
+        tests=tests,
+        policy=policy.hash,
+        device=fingerprint,
+    )
+
+
+def model_key(
+    kernels: Mapping[str, str], trace: str, policy: Policy, fingerprint: str, stage: str
+) -> str:
+    """Key of a model-wise verdict over the operators placed on the target, by their kernels."""
+    placed = "\n".join(f"{name} {kernel}" for name, kernel in sorted(kernels.items()))
+    return verdict_key(
+        stage=stage, placed=placed, trace=trace, policy=policy.hash, device=fingerprint
+    )

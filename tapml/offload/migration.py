@@ -1,0 +1,114 @@
+"""One run of a session from its open workbench to its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.carve.replay_memory import ReplayMemory
+from tapml.offload.algorithm import Mover, OperatorRecord
+from tapml.offload.files import write_json, write_text
+from tapml.offload.finish import FinalRun, run_on_target_alone
+from tapml.offload.settings import RunOptions
+from tapml.offload.workbench import HOST, REFERENCE, Workbench
+from tapml.report.data import build_report
+from tapml.report.html import render
+from tapml.report.layout import lay_out
+
+PAGE: Final = "report.html"
+DATA: Final = "report.json"
+
+
+def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path]:
+    """Run Algorithm 1, then the finished plan, then write the report.
+
+    The report is written whatever comes of it, an interruption included.
+
+    Returns
+    -------
+    tuple
+        The report's data and the path of its page.
+    """
+    plan = bench.imported.plan
+    records = {name: OperatorRecord(operator) for name, operator in plan.operators.items()}
+    final: FinalRun | None = None
+    try:
+        _move(bench, options, records)
+        if all(record.state == "moved" for record in records.values()):
+            final = _finish(bench, records)
+    finally:
+        report, page = write_report(bench, records, final)
+    return report, page
+
+
+def _move(
+    bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]
+) -> None:
+    bench.oracle.prefetch(bench.suite.tests())
+    target = bench.settings.target
+    with (
+        bench.phases.phase(
+            "move operators", group="overhead", platform=target, once=False, total=len(records)
+        ) as phase,
+        ReplayMemory(bench.session) as memory,
+    ):
+        Mover(bench, options, records, memory).move_all()
+        moved = sum(record.state == "moved" for record in records.values())
+        phase.detail = f"{moved} of {len(records)} on the target"
+    for name, step, group in (
+        ("of it: wait for compilers", "compile", "rooting"),
+        ("of it: operator validation", "replay", "overhead"),
+        ("of it: model validation", "model check", "overhead"),
+    ):
+        seconds = sum(record.seconds.get(step, 0.0) for record in records.values())
+        bench.phases.record(
+            name,
+            seconds,
+            group=group,
+            platform=HOST if step == "compile" else target,
+            once=False,
+            detail=f"{seconds / max(len(records), 1):.3f} s an operator",
+        )
+
+
+def _finish(bench: Workbench, records: dict[str, OperatorRecord]) -> FinalRun:
+    with bench.phases.phase(
+        "run on the target alone", group="rooting", platform=bench.settings.target, once=False
+    ) as phase:
+        libraries = {
+            name: record.library
+            for name, record in records.items()
+            if record.library is not None
+        }
+        final = run_on_target_alone(bench, libraries)
+        phase.detail = f"{final.status}: {final.text}"
+    bench.journal.append("final", **final.to_json())
+    return final
+
+
+def write_report(
+    bench: Workbench, records: dict[str, OperatorRecord], final: FinalRun | None
+) -> tuple[dict[str, Any], Path]:
+    """Write ``report.json`` and ``report.html`` into the session's folder."""
+    plan, model = bench.imported.plan, bench.model
+    report = build_report(
+        plan=plan,
+        model={
+            "name": model.name,
+            "dtype": model.dtype,
+            "context_length": model.context_length,
+            "weights_hash": model.weights_hash,
+            "notes": list(model.notes),
+        },
+        reference=REFERENCE,
+        device=bench.session.device,
+        fingerprint=bench.fingerprint,
+        policy=bench.policy,
+        records=list(records.values()),
+        final=final,
+        journal=bench.journal,
+    )
+    write_json(bench.folder / DATA, report)
+    page = bench.folder / PAGE
+    write_text(page, render(report, [lay_out(plan, entry) for entry in plan.entries.values()]))
+    return report, page

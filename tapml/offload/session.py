@@ -1,0 +1,193 @@
+"""OffloadSession: a migration on disk that can be run, interrupted, resumed and reported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.offload import events
+from tapml.offload.journal import Journal
+from tapml.offload.lock import hold
+from tapml.offload.settings import RunOptions, Settings
+from tapml_targets.errors import EXIT_MISMATCH, InputError
+
+JOURNAL: Final = "journal.sqlite"
+LOCK: Final = "lock"
+_SETTINGS: Final = "settings"
+_FORMAT: Final = "tapml-session/1"
+
+
+@dataclass(frozen=True)
+class SessionResult:
+    """How a run ended.
+
+    Attributes
+    ----------
+    status
+        ``pass``, ``degraded``, ``fail`` or ``incomplete`` (operators left on the source).
+    exit_code
+        What the command line returns.
+    text
+        One line for a person.
+    report
+        The data of ``report.json``.
+    report_path
+        The HTML page.
+    """
+
+    status: str
+    exit_code: int
+    text: str
+    report: dict[str, Any]
+    report_path: Path
+
+
+class OffloadSession:
+    """A migration in a folder.
+
+    Attributes
+    ----------
+    folder
+        Where it lives.
+    settings
+        What it was asked to do.
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self.settings = settings
+
+    @classmethod
+    def create(cls, folder: str | Path, settings: Settings) -> OffloadSession:
+        """Begin a session in an empty or new folder.
+
+        Raises
+        ------
+        InputError
+            If the folder holds a session or other files.
+        SetupError
+            If it cannot be written.
+        """
+        path = Path(folder)
+        if path.exists() and any(path.iterdir()):
+            what = "a session" if is_session(path) else "other files"
+            raise InputError(f"{path} holds {what}; choose an empty folder, or open the session")
+        path.mkdir(parents=True, exist_ok=True)
+        with Journal(path / JOURNAL) as journal:
+            journal.write_setting("format", _FORMAT)
+            journal.write_setting(_SETTINGS, settings.to_json())
+        return cls(path, settings)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> OffloadSession:
+        """Open a session that exists.
+
+        Raises
+        ------
+        InputError
+            If the folder holds no session, or one of another version.
+        """
+        path = Path(folder)
+        if not is_session(path):
+            raise InputError(
+                f"{path} is not a session: expected a folder made by `tapml offload --session`"
+            )
+        with Journal(path / JOURNAL) as journal:
+            text = journal.read_setting(_SETTINGS)
+        if text is None:
+            raise InputError(f"{path} holds a session that was never begun; delete it")
+        return cls(path, Settings.from_json(text))
+
+    @classmethod
+    def create_or_open(
+        cls,
+        folder: str | Path,
+        settings: Settings,
+        *,
+        given: Mapping[str, Any],
+        restart: bool = False,
+    ) -> OffloadSession:
+        """Open the session in a folder, or begin one.
+
+        Parameters
+        ----------
+        folder
+            Where.
+        settings
+            For a new session.
+        given
+            The settings a person named; an existing session must agree with them.
+        restart
+            Delete what is there first.
+
+        Raises
+        ------
+        InputError
+            If the session there was begun with other settings; they are named.
+        """
+        path = Path(folder)
+        if is_session(path) and restart:
+            with hold(path / LOCK):
+                shutil.rmtree(path)
+        if not is_session(path):
+            return cls.create(path, settings)
+        session = cls.open(path)
+        for name, value in given.items():
+            have = getattr(session.settings, name)
+            if have != value:
+                raise InputError(
+                    f"the session in {path} was begun with {name} = {have!r}, not {value!r}; "
+                    "choose another folder (--session), or begin anew here with --restart"
+                )
+        return session
+
+    def run(
+        self,
+        watcher: events.Watcher = events.ignore,
+        options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    ) -> SessionResult:
+        """Run Algorithm 1 of the paper from where the journal ends.
+
+        Parameters
+        ----------
+        watcher
+            Called with every event (:mod:`tapml.offload.events`), on this thread.
+        options
+            How to go about it.
+
+        Returns
+        -------
+        SessionResult
+            Also where operators failed: a mismatch is a result, not an error.
+
+        Raises
+        ------
+        TapmlError
+            If the session cannot go on: no device, a lost device, a full disk, a model that
+            cannot be imported. What was journaled is kept.
+        """
+        from tapml.offload.migration import migrate
+        from tapml.offload.workbench import open_workbench
+
+        with hold(self.folder / LOCK), Journal(self.folder / JOURNAL) as journal:
+            journal.append("run", options=asdict(options), process=os.getpid())
+            with open_workbench(self.folder, self.settings, journal, watcher, options) as bench:
+                report, page = migrate(bench, options)
+            journal.append("ended", status=report["outcome"]["status"])
+        status = str(report["outcome"]["status"])
+        return SessionResult(
+            status,
+            0 if status == "pass" else EXIT_MISMATCH,
+            str(report["outcome"]["text"]),
+            report,
+            page,
+        )
+
+
+def is_session(folder: Path) -> bool:
+    """Whether a folder holds a session's journal."""
+    return (folder / JOURNAL).is_file()

@@ -1,0 +1,184 @@
+"""The report as data: what ``report.json`` holds and the page draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml.compare.policy import Policy
+from tapml.graph.plan import GraphPlan, Origin
+from tapml_targets.driver import DeviceDescription
+
+if TYPE_CHECKING:
+    from tapml.offload.algorithm import OperatorRecord
+    from tapml.offload.finish import FinalRun
+    from tapml.offload.journal import Journal
+
+FORMAT: Final = "tapml-report/1"
+_ORIGINS_SHOWN: Final = 24
+
+
+def build_report(
+    *,
+    plan: GraphPlan,
+    model: Mapping[str, Any],
+    reference: str,
+    device: DeviceDescription,
+    fingerprint: str,
+    policy: Policy,
+    records: Sequence[OperatorRecord],
+    final: FinalRun | None,
+    journal: Journal,
+) -> dict[str, Any]:
+    """Everything known about a session, as JSON data."""
+    operators = [_operator(plan, record) for record in records]
+    summary = _summary(operators)
+    return {
+        "format": FORMAT,
+        "tapml": _tapml_version(),
+        "model": dict(model) | {"parameters": _parameters(plan)},
+        "reference": reference,
+        "target": _device(device, fingerprint),
+        "policy": _policy(policy, model["dtype"]),
+        "loosened": list(policy.loosened),
+        "outcome": outcome(summary, final, device),
+        "summary": summary,
+        "operators": operators,
+        "rooting": [each.data for each in journal.verdicts("rooting")][-1:],
+        "final": None if final is None else final.to_json(),
+        "phases": phases(journal),
+    }
+
+
+def outcome(
+    summary: Mapping[str, Any], final: FinalRun | None, device: DeviceDescription
+) -> dict[str, str]:
+    """The status of a session and one line that says it."""
+    moved, total = summary["moved"], summary["operators"]
+    where = f"{device.platform} ({device.name})"
+    if summary["failed"]:
+        names = ", ".join(summary["failed_operators"])
+        return {
+            "status": "fail",
+            "text": f"{len(summary['failed_operators'])} of {total} operators failed on {where}: "
+            f"{names}; {moved} moved",
+        }
+    if moved < total:
+        return {
+            "status": "incomplete",
+            "text": f"{moved} of {total} operators are on {where}; {total - moved} stay on the "
+            "source",
+        }
+    if final is None:
+        return {"status": "incomplete", "text": "the whole model was not run on the target"}
+    status = final.status
+    start = f"all {total} operators are on {where}; "
+    return {"status": status, "text": start + final.text}
+
+
+def phases(journal: Journal) -> list[dict[str, Any]]:
+    """Rows of the time breakdown (the paper's table III), of the latest run."""
+    rows: list[dict[str, Any]] = []
+    for _, kind, data in journal.events():
+        if kind == "run":
+            rows = []
+        elif kind == "phase":
+            rows.append(data)
+    return sorted(rows, key=lambda row: row["group"] != "rooting")
+
+
+def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
+    operator = record.operator
+    sites = plan.sites_of(operator.name)
+    replay = record.replay
+    worst = replay.get("worst", {}).get("outputs", [])
+    absolute = [abs(float(o["expected"]) - float(o["actual"])) for o in worst]
+    return {
+        "name": operator.name,
+        "hash": operator.hash,
+        "state": record.state,
+        "reason": record.reason or replay.get("reason", ""),
+        "sites": len(sites),
+        "origins": [asdict(origin) for origin in _origins(plan, operator.name)],
+        "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
+        "worst_ratio": replay.get("worst_ratio"),
+        "max_abs_error": max(absolute, default=None),
+        "target_ms": replay.get("kernel_ms"),
+        "replay": replay,
+        "model_check": record.model_check,
+        "repro": None if record.repro is None else f"tapml replay {record.repro}",
+        "source": _source(record),
+        "seconds": record.seconds,
+    }
+
+
+def _origins(plan: GraphPlan, operator: str) -> list[Origin]:
+    found: dict[tuple[str, str, str], Origin] = {}
+    for site in plan.sites_of(operator):
+        for origin in site.origins:
+            found.setdefault((origin.module_path, origin.source, origin.operation), origin)
+    return list(found.values())[:_ORIGINS_SHOWN]
+
+
+def _source(record: OperatorRecord) -> str:
+    if record.library is None:
+        return ""
+    texts = (module for module in record.library.modules if module.dialect.endswith("-c"))
+    return "\n\n".join(module.code.decode(errors="replace") for module in texts)
+
+
+def _summary(operators: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    states = [operator["state"] for operator in operators]
+    rated = [o for o in operators if o["worst_ratio"] is not None]
+    worst = max(rated, key=lambda o: o["worst_ratio"], default=None)
+    return {
+        "operators": len(operators),
+        "moved": states.count("moved"),
+        "failed": states.count("failed"),
+        "kept": states.count("kept"),
+        "waiting": states.count("waiting"),
+        "failed_operators": [o["name"] for o in operators if o["state"] == "failed"],
+        "tests": sum(o["tests"]["total"] for o in operators),
+        "tests_passed": sum(o["tests"]["passed"] for o in operators),
+        "worst_ratio": None if worst is None else worst["worst_ratio"],
+        "worst_operator": None if worst is None else worst["name"],
+    }
+
+
+def _device(device: DeviceDescription, fingerprint: str) -> dict[str, Any]:
+    limits = asdict(device.limits)
+    limits["features"] = sorted(device.limits.features)
+    return {
+        "platform": device.platform,
+        "name": device.name,
+        "vendor_platform": device.vendor_platform,
+        "device_type": device.device_type,
+        "driver_version": device.driver_version,
+        "fingerprint": fingerprint,
+        "limits": limits,
+        "details": dict(device.details),
+    }
+
+
+def _policy(policy: Policy, dtype: str) -> dict[str, Any]:
+    limits = policy.limits_for("", dtype, 1)
+    return {
+        "hash": policy.hash,
+        "limits": {"degraded": limits.passing, "fail": limits.degraded},
+        "text": f"error ≤ {limits.passing:g} × (sensitivity + ulp) passes, "
+        f"above {limits.degraded:g} fails ({dtype})",
+    }
+
+
+def _parameters(plan: GraphPlan) -> int:
+    return sum(prod(weight.shape) for weight in plan.weights.values())
+
+
+def _tapml_version() -> str:
+    try:
+        return version("tapml")
+    except PackageNotFoundError:
+        return "source"
