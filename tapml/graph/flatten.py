@@ -203,7 +203,8 @@ class Flattener:
             whole = self._resolve(value.tuple_value)
             if not isinstance(whole, tuple):
                 self._refuse("an element of what is no tuple")
-            return whole[value.index]
+            element: Node = whole[value.index]
+            return element
         if isinstance(value, relax.ShapeExpr):
             return _Extents(shape_of(value.values))
         if value in self._nodes:

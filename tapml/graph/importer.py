@@ -344,10 +344,7 @@ class _TorchGuide:
         )
 
     def view(self, variable: str) -> str:
-        node = self._names.node(variable)
-        if node is None:
-            return "value."
-        return node if self._names.is_result(variable) else f"{node}."
+        return self._names.value(variable)
 
 
 def _following(lowered: LoweredEntry, names: NodeNames) -> list[str | None]:

@@ -89,7 +89,7 @@ def lower(module: Any, entry: str) -> LoweredEntry:
             numbered = transform.FuseOps()(numbered)
             fused = transform.FuseOps()(module)
             lowered = transform.FuseTIR()(fused)
-        except tvm.error.TVMError as error:
+        except Exception as error:  # TVM raises errors of many classes, from C++ and Python
             raise UnsupportedOperatorError(
                 f"{entry!r} cannot be lowered to operators: {_last_line(error)}"
             ) from error

@@ -139,8 +139,14 @@ def _same_parameters(function: Any, like: Any) -> Any:
     """
     if [str(p.ty.dtype) for p in function.params] != [str(p.ty.dtype) for p in like.params]:
         raise UnsupportedOperatorError("the GPU's and the CPU's function take different tensors")
-    shaped = {
-        mine: tirx.decl_buffer(theirs.ty.shape, str(theirs.ty.dtype), name=theirs.name)
-        for mine, theirs in zip(function.params, like.params, strict=True)
-    }
-    return function.specialize(shaped)
+    shaped = {}
+    for mine, theirs in zip(function.params, like.params, strict=True):
+        if any(not isinstance(extent, tirx.IntImm) for extent in mine.ty.shape):
+            shaped[mine] = tirx.decl_buffer(
+                theirs.ty.shape,
+                str(mine.ty.dtype),
+                name=mine.name,
+                data_alignment=mine.ty.data_alignment,
+                offset_factor=mine.ty.offset_factor,
+            )
+    return function.specialize(shaped) if shaped else function

@@ -8,7 +8,7 @@ with the index of its node.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,22 +34,24 @@ class NodeNames:
     ----------
     nodes
         Names of the FX nodes, by index.
-    results
-        Variables that hold the result of their node; others were made on the way to it.
     """
 
-    def __init__(self, nodes: list[str], results: set[str]) -> None:
+    def __init__(self, nodes: list[str], results: dict[str, str]) -> None:
         self.nodes = nodes
-        self.results = results
+        self._results = results
 
     def node(self, variable: str) -> str | None:
         """The FX node that `variable` was made for."""
         found = _NAME.match(variable)
         return self.nodes[int(found.group(1))] if found else None
 
-    def is_result(self, variable: str) -> bool:
-        """Whether `variable` is what its node returned."""
-        return variable in self.results
+    def value(self, variable: str) -> str:
+        """Name of the value that `variable` becomes.
+
+        The node's, with an index where it returns several tensors. Where `variable` was made on
+        the way to the result, or for no node, the name ends in a dot, for a number to follow.
+        """
+        return self._results.get(variable, f"{self.node(variable) or 'value'}.")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self._symbols = symbols
         self.current: fx.Node | None = None
         self.nodes: list[str] = []
-        self.results: set[str] = set()
+        self.results: dict[str, str] = {}
         super().__init__()
         self.convert_map["clamp.default"] = self._clamp_integers(self.convert_map["clamp.default"])
         for name, converter in self.convert_map.items():
@@ -122,12 +124,24 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             self.current = node
             self.nodes.append(node.name)
             result = converter(node, *rest)
-            if isinstance(result, tvm.ir.Var) and f"fx{len(self.nodes) - 1}__" in result.name:
-                self.results.add(result.name)
+            if isinstance(result, tuple | list):
+                self.note_results(result)
+            elif isinstance(result, tvm.ir.Var) and self._is_own(result):
+                self.results[result.name] = node.name
             self.current = None
             return result
 
         return convert
+
+    def note_results(self, parts: Iterable[Any]) -> None:
+        """Note the tensors of a result that consists of several."""
+        for index, part in enumerate(parts):
+            if self.current is not None and isinstance(part, tvm.ir.Var) and self._is_own(part):
+                self.results[part.name] = f"{self.current.name}[{index}]"
+
+    def _is_own(self, variable: Any) -> bool:
+        """Whether a variable was made for the current node rather than handed through."""
+        return str(variable.name).startswith(f"fx{len(self.nodes) - 1}__")
 
     def _clamp_integers(self, converter: Callable[..., Any]) -> Callable[..., Any]:
         """An open end is an infinity in TVM's converter, which no integer tensor can hold."""
@@ -176,6 +190,8 @@ class _NamingBuilder:
         """Emit under the current node's name; contractions keep the dtype torch gives them."""
         if self._importer.current is not None:
             name_hint = f"fx{len(self._importer.nodes) - 1}__"
+        if isinstance(expression, relax.Tuple):
+            self._importer.note_results(expression.fields)
         return _emit_in_torch_dtype(self._builder, expression, name_hint)
 
     def emit_te(self, function: Any, *arguments: Any, **options: Any) -> Any:
