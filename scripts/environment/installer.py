@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -87,17 +89,24 @@ class Pip:
                 errors="replace",
                 env=clean_environment(os.environ),
                 pass_fds=self.inherited,
+                process_group=0,
             ) as pip:
-                assert pip.stdout is not None
-                for line in pip.stdout:
-                    log.write(line)
-                    log.flush()
-                    lines.append(line.rstrip())
-                    if line.startswith("Installing collected packages"):
-                        unpacking_since = time.monotonic()
-                        say(f"  unpacking {line.count(',') + 1} packages")
-                    elif download := large_download(line):
-                        say(f"  downloading {download}")
+                try:
+                    assert pip.stdout is not None
+                    for line in pip.stdout:
+                        log.write(line)
+                        log.flush()
+                        lines.append(line.rstrip())
+                        if line.startswith("Installing collected packages"):
+                            unpacking_since = time.monotonic()
+                            say(f"  unpacking {line.count(',') + 1} packages")
+                        elif download := large_download(line):
+                            say(f"  downloading {download}")
+                except BaseException:
+                    # With the builds it has started, which a signal to pip alone leaves running.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pip.pid, signal.SIGTERM)
+                    raise
         ended = time.monotonic()
         self.durations.downloading += (unpacking_since or ended) - started
         self.durations.unpacking += ended - (unpacking_since or ended)
