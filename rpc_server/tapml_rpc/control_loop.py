@@ -134,7 +134,7 @@ class ControlLoop:
                 f"this server speaks protocol version {wire.VERSION}, the client {versions}; "
                 "bring both to the same release of tapml"
             )
-        if len(self._sessions) >= self._bounds.sessions:
+        if not self._has_room():
             raise SetupError(
                 f"all {self._bounds.sessions} sessions of this server are taken; "
                 "close one or try again later"
@@ -169,6 +169,18 @@ class ControlLoop:
                 "silence_seconds": self._silence_seconds,
             },
         )
+
+    def _has_room(self) -> bool:
+        """Whether another session fits; those whose connection is gone make room at once."""
+        alive = [session for session in list(self._sessions.values()) if not session.ended]
+        if len(alive) >= self._bounds.sessions:
+            self._drop_gone(alive)
+        return sum(not session.ended for session in alive) < self._bounds.sessions
+
+    def _drop_gone(self, sessions: list[ServerSession]) -> None:
+        for session in sessions:
+            if not self._send(session.control_identity, {"type": "probe"}):
+                self._end(session, "its connection is gone")
 
     def _pong(self, session: ServerSession, header: wire.Header) -> None:
         running = self._loop.interpreter.running if self._loop.interpreter else None
@@ -225,10 +237,8 @@ class ControlLoop:
             silence = now - session.heard
             if silence > self._silence_seconds:
                 self._end(session, f"silent for {silence:.0f} s")
-            elif silence > 2 * _PROBE_SECONDS and not self._send(
-                session.control_identity, {"type": "probe"}
-            ):
-                self._end(session, "its connection is gone")
+            elif silence > 2 * _PROBE_SECONDS:
+                self._drop_gone([session])
 
     def _end(self, session: ServerSession, why: str) -> None:
         if not session.ended:

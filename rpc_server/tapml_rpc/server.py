@@ -36,6 +36,7 @@ from tapml_targets.platforms import load_driver_module
 from tapml_targets.ranking import find_device
 
 EPOCH_BYTES: Final = 8
+_END_SECONDS: Final = 1.0
 # Drivers that load machine code ask here.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
 
@@ -50,12 +51,12 @@ def check_bind(address: str) -> tuple[str, int]:
     SetupError
         If it is not on loopback: that needs a secret, which this version does not have.
     """
-    parts = urlsplit(address)
     try:
+        parts = urlsplit(address)
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if parts.scheme != "tcp" or not host or parts.path or port is None:
+    if not host or port is None or address.rstrip("0123456789") != f"tcp://{_bracketed(host)}:":
         raise InputError(f"--bind takes tcp://HOST:PORT, for example {DEFAULT_BIND}; got {address}")
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -69,6 +70,10 @@ def check_bind(address: str) -> tuple[str, int]:
     return ("127.0.0.1" if host == "localhost" else host), port
 
 
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def serve(options: ServerOptions) -> int:
     """Serve a device until a signal, or until the parent is gone. Returns the exit code.
 
@@ -79,11 +84,11 @@ def serve(options: ServerOptions) -> int:
     NoSuchDeviceError
         If there is no such device.
     """
-    faulthandler.enable()
     host, port = check_bind(options.bind)
-    stopping = _StopRequest(options.parent)
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     device = find_device(options.device)
+    faulthandler.enable()
+    stopping = _StopRequest(options.parent)
     bounds = Bounds()
     if options.session_bytes > 0:
         bounds = replace(bounds, session_bytes=options.session_bytes)
@@ -94,7 +99,7 @@ def serve(options: ServerOptions) -> int:
     )
     epoch = secrets.token_bytes(EPOCH_BYTES)
     sessions: dict[bytes, ServerSession] = {}
-    shown_host = f"[{host}]" if ":" in host else host
+    shown_host = _bracketed(host)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.setsockopt(zmq.IPV6, int(":" in host))
     try:
@@ -130,7 +135,7 @@ def serve(options: ServerOptions) -> int:
     control.run(lambda: stopping.asked() or not thread.is_alive(), stopping.wake_fds)
     failed = not thread.is_alive()
     loop.stop.set()
-    thread.join(timeout=5)
+    thread.join(timeout=_END_SECONDS)
     if thread.is_alive():
         # A kernel hangs: nothing can be freed in order any more.
         os._exit(0)

@@ -24,6 +24,7 @@ from tapml_targets.errors import DeviceLostError, TapmlError
 PING_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 10.0
 _POLL_MILLISECONDS: Final = 100
+_LAST_WORDS_SECONDS: Final = 1.0
 
 Socket: TypeAlias = zmq.Socket[bytes]
 ExitReport: TypeAlias = Callable[[float], "str | None"]
@@ -152,7 +153,7 @@ class Watch:
         if self._stop.is_set() or self.lost is not None:
             return
         # A dropped connection comes a moment before the process can be waited for.
-        ended = self._exit_report(2.0) if self._exit_report else None
+        ended = self._exit_report(_LAST_WORDS_SECONDS) if self._exit_report else None
         if ended is not None:
             what = f"the server ended: {ended}"
         self.lost = DeviceLostError(self._describe(what))

@@ -81,7 +81,10 @@ class RawPeer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.context.destroy(linger=0)
+        if self.welcome["type"] == "welcome":
+            goodbye = {"type": "goodbye", "session": self.welcome["session"]}
+            self.control.send(wire.pack(goodbye))
+        self.context.destroy(linger=200)
 
     def send(self, header: dict[str, Any], chunk: bytes | None = None) -> None:
         """Send a message on the data socket, with session and epoch unless it has them."""
@@ -132,7 +135,6 @@ class RawPeer:
 
     def _connect(self, address: str) -> zmq.Socket[bytes]:
         socket = self.context.socket(zmq.DEALER)
-        socket.linger = 0
         socket.connect(address)
         return socket
 

@@ -1,0 +1,278 @@
+"""Nothing hangs and nothing is left behind, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tapml_rpc.client import RemoteTensor, Session, connect
+from tapml_rpc.local import LocalServer, open_local
+from tapml_targets.errors import (
+    EXIT_DEVICE_LOST,
+    DeviceLostError,
+    InputError,
+    KernelTimeoutError,
+    SetupError,
+    TapmlError,
+)
+from tests.conftest import RequireDevice
+from tests.rpc.libraries import NEVER_ENDS, WRITES_TO_NOWHERE, add_one_library
+from tests.rpc.peers import RawPeer, ServerProcess
+
+NOTICE_SECONDS = 4.0
+
+
+@pytest.fixture
+def doomed(require_device: RequireDevice) -> Iterator[Session]:
+    """A session whose server is about to have an accident."""
+    require_device("opencl")
+    with open_local("opencl") as session:
+        yield session
+
+
+def server_of(session: Session) -> LocalServer:
+    server = session._on_close.__self__  # type: ignore[union-attr]
+    assert isinstance(server, LocalServer)
+    return server
+
+
+def call_add_one(session: Session, source: bytes) -> None:
+    library = session.upload(add_one_library(source))
+    tensors = []
+    for _ in range(2):
+        buffer = session.allocate(256)
+        session.write(buffer, np.ones(64, np.float32))
+        tensors.append(RemoteTensor(buffer, 0, (64,), "float32"))
+    session.call(library, "add_one", tensors)
+
+
+def test_a_server_killed_while_it_is_waited_for_is_noticed(doomed: Session) -> None:
+    call_add_one(doomed, NEVER_ENDS)
+    killer = threading.Timer(0.5, server_of(doomed).process.kill)
+    killer.start()
+    started = time.monotonic()
+    with pytest.raises(DeviceLostError, match="SIGKILL") as caught:
+        doomed.fence()
+    assert time.monotonic() - started < NOTICE_SECONDS
+    assert "last commands sent:" in str(caught.value) and "fence()" in str(caught.value)
+    assert caught.value.exit_code == EXIT_DEVICE_LOST
+    with pytest.raises(DeviceLostError):
+        doomed.allocate(4)
+        doomed.fence()
+
+
+def test_a_stopped_server_is_noticed_without_its_help(doomed: Session) -> None:
+    process = server_of(doomed).process
+    os.kill(process.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    try:
+        with pytest.raises(DeviceLostError, match="dropped"):
+            doomed.fence()
+        assert time.monotonic() - started < 2 * NOTICE_SECONDS
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def test_a_kernel_over_its_deadline_ends_the_server_and_says_so(
+    require_device: RequireDevice,
+) -> None:
+    require_device("opencl")
+    with open_local("opencl", kernel_deadline=1.0) as session:
+        call_add_one(session, NEVER_ENDS)
+        started = time.monotonic()
+        with pytest.raises(KernelTimeoutError, match="not finished after 1 s, in fence") as caught:
+            session.fence()
+        assert 0.5 < time.monotonic() - started < 1 + NOTICE_SECONDS
+        assert "finish" in caught.value.remote_traceback
+        assert server_of(session).process.wait(10) == 70
+
+
+def test_heartbeats_are_answered_while_a_kernel_runs(server: ServerProcess) -> None:
+    with (
+        ServerProcess("--kernel-deadline", "20") as own,
+        RawPeer(own.address) as watcher,
+        connect(own.address) as session,
+    ):
+        call_add_one(session, NEVER_ENDS)
+        thread = threading.Thread(target=_fence_until_lost, args=(session,))
+        thread.start()
+        deadline = time.monotonic() + 10
+        while watcher.ping().get("busy_seconds", 0) < 0.3:
+            assert time.monotonic() < deadline
+        own.kill()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def _fence_until_lost(session: Session) -> None:
+    with pytest.raises(DeviceLostError):
+        session.fence()
+
+
+def test_a_crashing_kernel_is_reported_with_its_signal_and_the_servers_last_words(
+    doomed: Session,
+) -> None:
+    call_add_one(doomed, WRITES_TO_NOWHERE)
+    with pytest.raises(DeviceLostError, match="SIGSEGV") as caught:
+        doomed.fence()
+    assert "Fatal Python error: Segmentation fault" in str(caught.value)
+
+
+def test_a_session_of_a_server_that_restarted_is_refused_as_such(
+    require_device: RequireDevice,
+) -> None:
+    require_device("opencl")
+    with ServerProcess() as first, RawPeer(first.address) as old:
+        first.kill()
+        with ServerProcess() as second, RawPeer(second.address) as peer:
+            stale = {"epoch": old.welcome["epoch"], "session": old.welcome["session"]}
+            peer.send({"type": "batch", "sequence": 7, "commands": [["fence"]], **stale})
+            answer, _ = peer.receive()
+            assert answer["type"] == "error" and answer["sequence"] == 7
+            assert answer["error"]["kind"] == "DeviceRestartedError"
+            assert "error" not in peer.batch(["fence"])[0]
+
+
+def test_a_client_that_vanishes_gives_back_its_memory(server: ServerProcess) -> None:
+    script = textwrap.dedent(f"""
+        import os, signal
+        from tapml_rpc.client import connect
+        session = connect({server.address!r})
+        kept = [session.allocate(1 << 20) for _ in range(8)]
+        session.fence()
+        print("holding", flush=True)
+        signal.pause()
+    """)
+    with RawPeer(server.address) as peer:
+        peer.wait_for(sessions=1)
+        client = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert client.stdout is not None and client.stdout.readline() == b"holding\n"
+        peer.wait_for(sessions=2, device_bytes=8 << 20)
+        client.kill()
+        client.communicate()
+        peer.wait_for(sessions=1, device_bytes=0)
+
+
+def test_a_silent_client_gives_back_its_memory(require_device: RequireDevice) -> None:
+    require_device("opencl")
+    with ServerProcess("--silence", "1") as own, RawPeer(own.address) as peer:
+        with RawPeer(own.address) as silent:
+            silent.batch(["allocate", 1, 1 << 20])
+            peer.wait_for(sessions=2, device_bytes=1 << 20)
+            peer.wait_for(sessions=1, device_bytes=0)
+            answer, _ = silent.batch(["fence"])
+            assert answer["error"]["kind"] == "DeviceLostError"
+
+
+def test_a_closed_session_gives_back_its_memory(server: ServerProcess) -> None:
+    with RawPeer(server.address) as peer:
+        with connect(server.address) as session:
+            buffer = session.allocate(1 << 20)
+            session.fill(buffer, b"x")
+            session.fence()
+            peer.wait_for(sessions=2, device_bytes=1 << 20)
+        peer.wait_for(sessions=1, device_bytes=0)
+        with pytest.raises(InputError, match="closed"):
+            session.fence()
+
+
+def test_sessions_do_not_see_each_others_handles(server: ServerProcess) -> None:
+    with connect(server.address) as first, connect(server.address) as second:
+        one, other = first.allocate(4), second.allocate(4)
+        assert one.handle == other.handle
+        first.write(one, b"aaaa")
+        second.write(other, b"bbbb")
+        assert bytes(first.read(one)) == b"aaaa"
+        assert bytes(second.read(other)) == b"bbbb"
+        with pytest.raises(InputError, match="does not belong to this session"):
+            first.read(other)
+
+
+def test_a_client_that_takes_no_bytes_holds_up_nobody(server: ServerProcess) -> None:
+    with (
+        RawPeer(server.address, download_window=2 << 20) as greedy,
+        RawPeer(server.address) as peer,
+    ):
+        greedy.send(
+            {
+                "type": "batch",
+                "sequence": 1,
+                "commands": [["allocate", 1, 16 << 20], ["read", 1, 0, 16 << 20]],
+            }
+        )
+        started = time.monotonic()
+        assert "error" not in peer.batch(["allocate", 1, 64], ["fence"])[0]
+        assert time.monotonic() - started < NOTICE_SECONDS
+        pieces = 0
+        while True:
+            header, chunk = greedy.receive()
+            if header["type"] == "done":
+                break
+            assert (header["type"], header["offset"]) == ("data", pieces * (2 << 20))
+            pieces += 1
+            greedy.send({"type": "credit", "bytes": len(chunk)})
+        assert pieces == 8
+        assert header["results"] == [[1, 16 << 20]]
+
+
+def test_nothing_listening_is_said_within_the_timeout() -> None:
+    started = time.monotonic()
+    with pytest.raises(SetupError, match="no tapml server answers.*tapml rpc serve"):
+        connect("tcp://127.0.0.1:1", timeout=0.3)
+    assert time.monotonic() - started < NOTICE_SECONDS
+
+
+def test_an_address_that_is_none_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="expected an address such as"):
+        connect("nowhere", timeout=0.3)
+
+
+def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
+    require_device: RequireDevice,
+) -> None:
+    require_device("opencl")
+    with open_local("opencl") as session:
+        session.fence()
+    before = len(os.listdir("/proc/self/fd"))
+    with open_local("opencl") as session:
+        session.fence()
+        process = server_of(session).process
+    assert process.poll() == 0
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not [t for t in threading.enumerate() if t.name.startswith("tapml")]
+
+
+def test_memory_is_back_where_it_was_after_many_operator_tests(server: ServerProcess) -> None:
+    with RawPeer(server.address) as peer, connect(server.address) as session:
+        library = session.upload(add_one_library())
+        x = np.ones(64, np.float32)
+        for _ in range(300):
+            with session.batch() as batch:
+                buffers = [batch.allocate(x.nbytes) for _ in range(2)]
+                batch.write(buffers[0], x)
+                tensors = [RemoteTensor(buffer, 0, (64,), "float32") for buffer in buffers]
+                batch.call(library, "add_one", tensors)
+                output = batch.read(buffers[1])
+                for buffer in buffers:
+                    batch.free(buffer)
+            assert np.frombuffer(output.result(), np.float32)[0] == 2
+        assert peer.ping()["device_bytes"] == 0
+        assert not session._queue.sent and not session._link._tickets
+
+
+def test_a_lost_session_closes_quietly(doomed: Session) -> None:
+    server_of(doomed).process.kill()
+    with pytest.raises(TapmlError):
+        for _ in range(1000):
+            doomed.fence()
+    doomed.close()
+    doomed.close()
