@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +44,10 @@ def server_of(session: Session) -> LocalServer:
     server = session._on_close.__self__  # type: ignore[union-attr]
     assert isinstance(server, LocalServer)
     return server
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def call_add_one(session: Session, source: bytes) -> None:
@@ -164,13 +169,16 @@ def test_a_client_that_vanishes_gives_back_its_memory(server: ServerProcess) -> 
 
 def test_a_silent_client_gives_back_its_memory(require_device: RequireDevice) -> None:
     require_device("opencl")
-    with ServerProcess("--silence", "1") as own, RawPeer(own.address) as peer:
-        with RawPeer(own.address) as silent:
-            silent.batch(["allocate", 1, 1 << 20])
-            peer.wait_for(sessions=2, device_bytes=1 << 20)
-            peer.wait_for(sessions=1, device_bytes=0)
-            answer, _ = silent.batch(["fence"])
-            assert answer["error"]["kind"] == "DeviceLostError"
+    with (
+        ServerProcess("--silence", "1") as own,
+        RawPeer(own.address) as peer,
+        RawPeer(own.address) as silent,
+    ):
+        silent.batch(["allocate", 1, 1 << 20])
+        peer.wait_for(sessions=2, device_bytes=1 << 20)
+        peer.wait_for(sessions=1, device_bytes=0)
+        answer, _ = silent.batch(["fence"])
+        assert answer["error"]["kind"] == "DeviceLostError"
 
 
 def test_a_closed_session_gives_back_its_memory(server: ServerProcess) -> None:
@@ -226,7 +234,7 @@ def test_a_client_that_takes_no_bytes_holds_up_nobody(server: ServerProcess) -> 
 
 def test_nothing_listening_is_said_within_the_timeout() -> None:
     started = time.monotonic()
-    with pytest.raises(SetupError, match="no tapml server answers.*tapml rpc serve"):
+    with pytest.raises(SetupError, match=r"no tapml server answers.*tapml rpc serve"):
         connect("tcp://127.0.0.1:1", timeout=0.3)
     assert time.monotonic() - started < NOTICE_SECONDS
 
@@ -242,12 +250,12 @@ def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
     require_device("opencl")
     with open_local("opencl") as session:
         session.fence()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with open_local("opencl") as session:
         session.fence()
         process = server_of(session).process
     assert process.poll() == 0
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     assert not [t for t in threading.enumerate() if t.name.startswith("tapml")]
 
 

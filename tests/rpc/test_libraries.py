@@ -24,7 +24,7 @@ def chunks_sent(session: Session, library: Library) -> int:
         sent.append(len(chunk))
         return send(commands, chunk, *rest)
 
-    session._link.send = counted  # type: ignore[method-assign]
+    session._link.send = counted  # type: ignore[method-assign, assignment]
     try:
         session.upload(library)
     finally:

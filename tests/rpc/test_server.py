@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -175,13 +176,12 @@ def test_sessions_beyond_the_bound_are_refused(require_device: RequireDevice) ->
 
 def test_prints_of_a_driver_do_not_reach_standard_output(server: ServerProcess) -> None:
     assert json.loads(server.announcement)
-    links = [os.readlink(f"/proc/{server.process.pid}/fd/{number}") for number in (1, 2)]
+    links = [Path(f"/proc/{server.process.pid}/fd/{number}").readlink() for number in (1, 2)]
     assert links[0] == links[1]
 
 
 def _is_alive(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False

@@ -196,7 +196,7 @@ def test_an_unknown_operator_is_refused_with_the_known_ones(session: Session) ->
 
 
 def test_a_kernel_that_does_not_build_raises_at_once_and_poisons_nothing(session: Session) -> None:
-    with pytest.raises(CompileError, match="undeclared identifier|undeclared"):
+    with pytest.raises(CompileError, match="undeclared"):
         session.upload(add_one_library(b"__kernel void add_one() { nothing; }"))
     session.fence()
     assert session.upload(add_one_library()).operators == ("add_one",)
