@@ -36,6 +36,12 @@ def _integer(data: Any) -> int:
     return data
 
 
+def _number(data: Any) -> float:
+    if not isinstance(data, float):
+        raise ProtocolError(f"plan: expected a number, got {type(data).__name__}")
+    return data
+
+
 def _expression(data: Any) -> Expression:
     found = from_wire(data)
     return _integer(found) if isinstance(found, int) else found
@@ -49,6 +55,7 @@ def _items(data: Any) -> list[Any]:
 
 text: Final = Codec(lambda value: value, _text)
 integer: Final = Codec(lambda value: value, _integer)
+number: Final = Codec(float, _number)
 expression: Final = Codec(lambda value: value, _expression)
 
 

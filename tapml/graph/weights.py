@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 
 Array = npt.NDArray[Any]
+CONSTANT: Final = "constants."
 
 
 class WeightTable:
@@ -65,7 +66,7 @@ class WeightTable:
         digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         key = (data_type, array.shape, digest)
         if key not in self._constants:
-            name = f"constants.{len(self._constants)}"
+            name = f"{CONSTANT}{len(self._constants)}"
             self._add(name, array.view(dtype(data_type).numpy_name), data_type)
             self._constants[key] = name
         return self._constants[key]
