@@ -92,12 +92,13 @@ def as_float64(raw: NDArray[Any], name: str) -> Float64s:
     expected = np.dtype(lookup(name).numpy_name)
     if raw.dtype != expected:
         raise InputError(f"a {name} tensor travels as numpy {expected}, got {raw.dtype}")
-    if name == "bfloat16":
-        wide: NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
-        return wide.view(np.float32).astype(np.float64)
     if name.startswith("float8"):
         return np.take(_byte_values(name), raw)
-    values: Float64s = raw.astype(np.float64)
+    if name == "bfloat16":
+        raw = np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
+    # A signalling NaN is as good as any other here.
+    with np.errstate(invalid="ignore"):
+        values: Float64s = raw.astype(np.float64)
     return values
 
 

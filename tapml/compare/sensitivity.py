@@ -245,7 +245,9 @@ def smooth(sensitivity: Float64s) -> Float64s:
 
 
 def _copies(case: Case, exact: Sequence[NDArray[Any]]) -> bool:
-    """Whether the reference's outputs are the float64 ones, bit for bit."""
+    """Whether the reference's outputs are the float64 ones, bit for bit, and none is discrete."""
+    if not all(_is_float(parameter) for parameter in case.operator.written):
+        return False
     return all(
         bool(np.array_equal(_comparable(raw, parameter), values, equal_nan=_is_float(parameter)))
         for raw, parameter, values in zip(case.outputs, case.operator.written, exact, strict=True)
