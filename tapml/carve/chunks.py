@@ -1,0 +1,278 @@
+"""Content-addressed bytes on disk: chunks of at most 1 MiB, each stored once, appended to packs.
+
+A pack is chunks one after the other, each at a multiple of 64 bytes, so that a tensor can be used
+where it lies in the mapped file. Where a chunk lies is in the suite's index, which is written after
+the chunk: a pack may hold bytes that no index knows of, never the other way round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tapml.execute.arrays import ALIGNMENT, Bytes
+from tapml_targets.errors import InputError
+
+CHUNK_BYTES: Final = 1 << 20
+PACK_BYTES: Final = 1 << 30
+# Handing bytes to the disk early leaves little to wait for at the end.
+SYNC_BYTES: Final = 32 << 20
+DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Where a chunk lies, and the SHA-256 of its content."""
+
+    id: int
+    digest: bytes
+    pack: int
+    offset: int
+    length: int
+
+
+def digest_of(data: Bytes) -> bytes:
+    """SHA-256; releases the interpreter for all but small data."""
+    return hashlib.sha256(data.data).digest()
+
+
+def split(memory: Bytes) -> Iterator[Bytes]:
+    """Cut bytes into chunks; empty data is one empty chunk."""
+    for start in range(0, max(1, len(memory)), CHUNK_BYTES):
+        yield memory[start : start + CHUNK_BYTES]
+
+
+def content_key(digests: Sequence[bytes]) -> bytes:
+    """What identifies data of several chunks: the digest of its chunks' digests."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+
+
+def pack_path(folder: Path, pack: int) -> Path:
+    """The file of a pack."""
+    return folder / f"{pack:06d}.pack"
+
+
+class ChunkWriter:
+    """Appends chunks to the packs of a new store.
+
+    Used by one thread. Chunks that are new since the last call of :meth:`take_new` wait there for
+    the index.
+
+    Parameters
+    ----------
+    folder
+        Exists and is empty.
+
+    Attributes
+    ----------
+    stored_bytes
+        Bytes of all chunks stored.
+    offered_bytes
+        Bytes of all chunks offered, repeated ones included.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ids: dict[bytes, int] = {}
+        self._new: list[Chunk] = []
+        self._pack = -1
+        self._descriptor = -1
+        self._offset = 0
+        self._unsynced = 0
+        self._syncing: Future[None] | None = None
+        self._syncer = ThreadPoolExecutor(1, thread_name_prefix="tapml-sync")
+        self.stored_bytes = 0
+        self.offered_bytes = 0
+
+    def add(self, data: Bytes, digest: bytes | None = None) -> tuple[int, bytes]:
+        """Store a chunk unless its content is there.
+
+        Parameters
+        ----------
+        data
+            At most ``CHUNK_BYTES`` bytes.
+        digest
+            Its SHA-256 where the caller knows it.
+
+        Returns
+        -------
+        tuple
+            The chunk's id and its digest.
+
+        Raises
+        ------
+        OSError
+            If the file system takes no more.
+        """
+        digest = digest or digest_of(data)
+        length = len(data)
+        self.offered_bytes += length
+        known = self._ids.get(digest)
+        if known is not None:
+            return known, digest
+        if self._descriptor < 0 or self._offset + length > PACK_BYTES:
+            self._next_pack()
+        chunk = Chunk(len(self._ids), digest, self._pack, self._offset, length)
+        self._write(data, length)
+        self._ids[digest] = chunk.id
+        self._new.append(chunk)
+        self.stored_bytes += length
+        return chunk.id, digest
+
+    def add_all(self, memory: Bytes, digests: Sequence[bytes] = ()) -> tuple[list[int], bytes]:
+        """Store data of any size; return its chunks' ids and its content key."""
+        ids: list[int] = []
+        found: list[bytes] = []
+        for index, part in enumerate(split(memory)):
+            identifier, digest = self.add(part, digests[index] if digests else None)
+            ids.append(identifier)
+            found.append(digest)
+        return ids, content_key(found)
+
+    def take_new(self) -> list[Chunk]:
+        """Chunks whose place the index does not know yet."""
+        new, self._new = self._new, []
+        return new
+
+    def finish(self) -> None:
+        """Make everything durable and close."""
+        try:
+            self._wait_for_sync()
+            if self._descriptor >= 0:
+                os.fsync(self._descriptor)
+                _sync_folder(self._folder)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close without making anything durable."""
+        self._syncer.shutdown(wait=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write(self, data: Bytes, length: int) -> None:
+        padding = -length % ALIGNMENT
+        done = os.writev(self._descriptor, [data.data, bytes(padding)])
+        if done != length + padding:
+            # A short write: the rest goes through, or raises the reason.
+            view = memoryview(data.tobytes() + bytes(padding))
+            while done < len(view):
+                done += os.write(self._descriptor, view[done:])
+        self._offset += length + padding
+        self._unsynced += length
+        if self._unsynced >= SYNC_BYTES and (self._syncing is None or self._syncing.done()):
+            self._wait_for_sync()
+            self._syncing = self._syncer.submit(os.fdatasync, self._descriptor)
+            self._unsynced = 0
+
+    def _next_pack(self) -> None:
+        self._wait_for_sync()
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+        self._pack += 1
+        path = pack_path(self._folder, self._pack)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        self._offset = 0
+
+    def _wait_for_sync(self) -> None:
+        if self._syncing is not None:
+            syncing, self._syncing = self._syncing, None
+            syncing.result()
+
+
+class ChunkReader:
+    """Reads chunks from mapped packs, without copies.
+
+    Parameters
+    ----------
+    folder
+        Holds the packs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._packs: dict[int, Bytes] = {}
+
+    def read(self, chunks: Sequence[Chunk], *, verify: bool = False) -> Bytes:
+        """The bytes of consecutive chunks: a view where they lie together, else a copy.
+
+        Parameters
+        ----------
+        chunks
+            In order.
+        verify
+            Whether to compare each chunk with its digest.
+
+        Raises
+        ------
+        InputError
+            If a pack is missing, too short, or `verify` finds other content.
+        """
+        parts = [self._part(chunk, verify=verify) for chunk in chunks]
+        if len(parts) == 1:
+            return parts[0]
+        first, last = chunks[0], chunks[-1]
+        together = all(
+            a.pack == b.pack and a.offset + a.length == b.offset for a, b in pairwise(chunks)
+        )
+        if together:
+            return self._pack(first.pack)[first.offset : last.offset + last.length]
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        """Forget the mappings; memory is unmapped when no tensor uses it any more."""
+        self._packs.clear()
+
+    def _part(self, chunk: Chunk, *, verify: bool) -> Bytes:
+        pack = self._pack(chunk.pack)
+        part = pack[chunk.offset : chunk.offset + chunk.length]
+        if len(part) != chunk.length:
+            raise InputError(
+                f"{pack_path(self._folder, chunk.pack)} is damaged: expected "
+                f"{chunk.offset + chunk.length} bytes or more, got {len(pack)}; carve again"
+            )
+        if verify and digest_of(part) != chunk.digest:
+            raise InputError(
+                f"{pack_path(self._folder, chunk.pack)} is damaged: the {chunk.length} bytes from "
+                f"{chunk.offset} on are not what was carved; carve again"
+            )
+        return part
+
+    def _pack(self, pack: int) -> Bytes:
+        mapped = self._packs.get(pack)
+        if mapped is None:
+            path = pack_path(self._folder, pack)
+            try:
+                with path.open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    # An empty file cannot be mapped.
+                    mapped = (
+                        np.frombuffer(
+                            mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8
+                        )
+                        if size
+                        else np.empty(0, np.uint8)
+                    )
+            except OSError as error:
+                raise InputError(f"cannot read {path}: {error.strerror}; carve again") from error
+            self._packs[pack] = mapped
+        return mapped
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,63 @@
+"""Host memory for tensors: aligned allocations and windows on them, without copies."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tapml_targets.dtype import dtype
+
+Array: TypeAlias = npt.NDArray[Any]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+# What TVM's generated code assumes of every tensor's first byte.
+ALIGNMENT: Final = 64
+
+
+def allocate(nbytes: int) -> Bytes:
+    """Zeroed, aligned host memory.
+
+    Zeroed because the gaps between tensors that share it are hashed with them.
+    """
+    memory = np.zeros(nbytes + ALIGNMENT, dtype=np.uint8)
+    offset = -address(memory) % ALIGNMENT
+    return memory[offset : offset + nbytes]
+
+
+def address(array: Array) -> int:
+    """Address of an array's first byte."""
+    return int(array.__array_interface__["data"][0])
+
+
+def window(memory: Array, byte_offset: int, shape: tuple[int, ...], dtype_name: str) -> Array:
+    """A tensor inside `memory`, sharing it.
+
+    Parameters
+    ----------
+    memory
+        C-contiguous.
+    byte_offset
+        First byte of the tensor.
+    shape
+        Elements per dimension.
+    dtype_name
+        A name of :mod:`tapml_targets.dtype`; the result has the numpy dtype of its raw bits.
+    """
+    return np.ndarray(shape, dtype(dtype_name).numpy_name, memory, byte_offset)
+
+
+def flat_bytes(array: Array) -> Bytes:
+    """The bytes of a C-contiguous array, sharing its memory."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def aligned(array: Array) -> Array:
+    """`array` itself where it is contiguous and aligned, else a copy that is."""
+    if array.flags.c_contiguous and address(array) % ALIGNMENT == 0:
+        return array
+    memory = allocate(array.nbytes)
+    copy: Array = np.ndarray(array.shape, array.dtype, memory)
+    copy[...] = array
+    return copy

@@ -1,0 +1,122 @@
+"""The device's side of a hybrid run: memory, weights that stay, commands in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tapml.execute.arrays import Array, flat_bytes
+from tapml_rpc.remote import RemoteTensor
+from tapml_targets.errors import TapmlError
+from tapml_targets.library import Library
+
+if TYPE_CHECKING:
+    from tapml_rpc.client import Batch, Session
+    from tapml_rpc.pending import PendingRead
+    from tapml_rpc.remote import RemoteBuffer, RemoteLibrary
+
+
+class DeviceBuffer:
+    """Device memory that goes back to its pool when nothing refers to it any more.
+
+    State, snapshots of it and running programs hold buffers by reference, so none of them has to
+    know who else does. Commands run in order: memory may be given to the next user at once.
+    """
+
+    __slots__ = ("_memory", "nbytes", "remote")
+
+    def __init__(self, memory: DeviceMemory, remote: RemoteBuffer, nbytes: int) -> None:
+        self._memory = memory
+        self.remote = remote
+        self.nbytes = nbytes
+
+    def __del__(self) -> None:
+        self._memory.give_back(self.remote, self.nbytes)
+
+
+class DeviceMemory:
+    """Buffers of one session, reused by size, and what is uploaded once.
+
+    Attributes
+    ----------
+    session
+        The connection to the device.
+    bytes_written, bytes_read
+        Tensor bytes moved so far, weights included.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.bytes_written = 0
+        self.bytes_read = 0
+        self._free: dict[int, list[RemoteBuffer]] = {}
+        self._weights: dict[str, DeviceBuffer] = {}
+        self._libraries: dict[str, RemoteLibrary] = {}
+
+    def acquire(self, nbytes: int) -> DeviceBuffer:
+        """Memory of `nbytes` bytes, its content undefined."""
+        free = self._free.get(nbytes)
+        remote = free.pop() if free else self.session.allocate(max(1, nbytes))
+        return DeviceBuffer(self, remote, nbytes)
+
+    def give_back(self, remote: RemoteBuffer, nbytes: int) -> None:
+        """Keep a buffer for the next tensor of its size."""
+        self._free.setdefault(nbytes, []).append(remote)
+
+    def trim(self) -> None:
+        """Free all device memory that no tensor uses."""
+        free, self._free = self._free, {}
+        for buffers in free.values():
+            for buffer in buffers:
+                with suppress(TapmlError):
+                    self.session.free(buffer)
+
+    def write(self, buffer: DeviceBuffer, array: Array) -> None:
+        """Copy a host tensor to the device."""
+        self.session.write(buffer.remote, flat_bytes(array))
+        self.bytes_written += array.nbytes
+
+    def weight(self, name: str, array: Array) -> DeviceBuffer:
+        """A weight on the device, uploaded at its first use."""
+        buffer = self._weights.get(name)
+        if buffer is None:
+            buffer = self.acquire(array.nbytes)
+            self.write(buffer, array)
+            self._weights[name] = buffer
+        return buffer
+
+    def forget_weights(self) -> None:
+        """Upload every weight again at its next use."""
+        self._weights.clear()
+
+    def load(self, operator: str, library: Library) -> None:
+        """Upload the Library that holds `operator`."""
+        self._libraries[operator] = self.session.upload(library)
+
+    def call(
+        self,
+        operator: str,
+        tensors: list[tuple[DeviceBuffer, int, tuple[int, ...], str]],
+        symbols: Mapping[str, int],
+    ) -> None:
+        """Enqueue an operator over (buffer, byte offset, shape, dtype) in parameter order."""
+        self.session.call(
+            self._libraries[operator],
+            operator,
+            [
+                RemoteTensor(buffer.remote, byte_offset, shape, dtype)
+                for buffer, byte_offset, shape, dtype in tensors
+            ],
+            symbols,
+        )
+
+    def read(self, buffer: DeviceBuffer) -> memoryview:
+        """Wait for a buffer's bytes."""
+        self.bytes_read += buffer.nbytes
+        return self.session.read(buffer.remote, buffer.nbytes)
+
+    def read_later(self, batch: Batch, buffer: DeviceBuffer) -> PendingRead:
+        """Ask for a buffer's bytes; they come with the batch's reply."""
+        self.bytes_read += buffer.nbytes
+        return batch.read(buffer.remote, buffer.nbytes)

@@ -1,0 +1,136 @@
+"""Greedy generation over prefill and decode, on whatever runs a plan's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from tapml.execute.arrays import Array
+from tapml_targets.errors import InputError
+
+PREFILL = "prefill"
+DECODE = "decode"
+
+
+class Runner(Protocol):
+    """An executor, or a finished plan on its device."""
+
+    def reset(self) -> None:
+        """Set the state to zero."""
+
+    def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run an entry; its first output is the logits ``[1, S, vocabulary]``."""
+
+
+class Decoder(Protocol):
+    """What generation asks of a model: :class:`tapml.models.LoadedModel` or a package."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    @property
+    def context_length(self) -> int:
+        """Prompt and generated tokens together."""
+
+    @property
+    def end_tokens(self) -> Set[int]:
+        """Tokens that end a text."""
+
+    def prepare_prefill(self, token_ids: Sequence[int], start: int = 0) -> dict[str, Array]:
+        """Inputs of ``prefill`` for two tokens or more."""
+
+    def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
+        """Inputs of ``decode`` for one token."""
+
+
+@dataclass(frozen=True)
+class GeneratedToken:
+    """One token: its id and the logits ``[vocabulary]`` it was taken from.
+
+    `step` counts the runs of the prompt, from 0, the prefill; `entry` is the one that ran.
+    """
+
+    token: int
+    logits: Array
+    step: int
+    entry: str
+
+
+def greedy(
+    model: Decoder,
+    runner: Runner,
+    token_ids: Sequence[int],
+    max_new_tokens: int,
+    *,
+    stop_at_end: bool = True,
+) -> Iterator[GeneratedToken]:
+    """Generate from an empty state, always taking the token of the largest logit.
+
+    A prompt of one token goes through decode, a longer one through prefill.
+
+    Parameters
+    ----------
+    model
+        Prepares the inputs of the entries.
+    runner
+        Runs the entries.
+    token_ids
+        The prompt.
+    max_new_tokens
+        How many tokens to generate, at least 1.
+    stop_at_end
+        Whether an end token ends the text; it is the last one yielded.
+
+    Yields
+    ------
+    GeneratedToken
+        As soon as its run is over.
+
+    Raises
+    ------
+    InputError
+        If the prompt is empty, or prompt and new tokens do not fit into the context.
+    """
+    check_lengths(model, len(token_ids), max_new_tokens)
+    return _generate(model, runner, tuple(token_ids), max_new_tokens, stop_at_end)
+
+
+def check_lengths(model: Decoder, prompt_length: int, max_new_tokens: int) -> None:
+    """Raise :class:`InputError` unless prompt and new tokens fit into the model's context."""
+    if prompt_length == 0:
+        raise InputError("the prompt has no token: give a prompt that is not empty")
+    if max_new_tokens < 1:
+        raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
+    # The last generated token is never fed back, so it needs no row of the cache.
+    needed = prompt_length + max_new_tokens - 1
+    if needed > model.context_length:
+        raise InputError(
+            f"a prompt of {prompt_length} tokens and {max_new_tokens} new ones need a context of "
+            f"{needed}, but {model.name} has {model.context_length}: shorten the prompt or ask for "
+            "fewer tokens"
+        )
+
+
+def _generate(
+    model: Decoder,
+    runner: Runner,
+    token_ids: tuple[int, ...],
+    max_new_tokens: int,
+    stop_at_end: bool,
+) -> Iterator[GeneratedToken]:
+    runner.reset()
+    if len(token_ids) == 1:
+        entry, inputs = DECODE, model.prepare_decode(token_ids[0], 0)
+    else:
+        entry, inputs = PREFILL, model.prepare_prefill(token_ids)
+    position = len(token_ids)
+    for step in range(max_new_tokens):
+        logits = next(iter(runner.run(entry, inputs).values()))[0, -1]
+        token = int(logits.argmax())
+        yield GeneratedToken(token, logits, step, entry)
+        if (stop_at_end and token in model.end_tokens) or step + 1 == max_new_tokens:
+            return
+        entry, inputs = DECODE, model.prepare_decode(token, position)
+        position += 1
