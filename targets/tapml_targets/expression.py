@@ -49,7 +49,7 @@ def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:
     Raises
     ------
     InputError
-        If a symbol has no value, or a division is by zero.
+        If a symbol has no value, a division is by zero or a shift by a negative number.
     """
     if isinstance(expression, int):
         return expression
@@ -66,6 +66,8 @@ def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:
         return _OPERATIONS[operation][1](*(evaluate(operand, symbols) for operand in operands))
     except ZeroDivisionError:
         raise InputError(f"division by zero in {render(expression)}") from None
+    except ValueError:
+        raise InputError(f"shift by a negative number in {render(expression)}") from None
 
 
 def symbols_of(expression: Expression) -> frozenset[str]:

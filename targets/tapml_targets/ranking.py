@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -140,7 +141,15 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
             return [from_plain(device) for device in known["devices"]]
         except (ProtocolError, KeyError, TypeError):
             pass
-    answer, problem = _ask(["list", platform], LIST_SECONDS)
+    answer, problem = ask_child(["list", platform], LIST_SECONDS)
+    if answer is None:
+        # One driver takes the process down for all of them.
+        discovery = importlib.import_module(f"tapml_targets.{platform}.discovery")
+        if discovery.set_faulty_drivers_aside(
+            lambda environ: ask_child(["list", platform], LIST_SECONDS, environ)[1]
+        ):
+            state = _drivers_state(platform)
+            answer, problem = ask_child(["list", platform], LIST_SECONDS)
     if answer is None:
         raise SetupError(f"listing the {platform} devices failed: {problem}")
     if "problem" in answer:
@@ -216,7 +225,7 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
 
 def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
     arguments = ["try", description.platform, str(description.index), dtype]
-    answer, problem = _ask(arguments, TRY_SECONDS)
+    answer, problem = ask_child(arguments, TRY_SECONDS)
     if answer is None:
         return {"problem": f"its self-test failed: {problem}"}
     if "problem" in answer:
@@ -226,10 +235,12 @@ def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
     return {"milliseconds": answer["milliseconds"]}
 
 
-def _ask(arguments: list[str], seconds: float) -> tuple[dict[str, Any] | None, str]:
+def ask_child(
+    arguments: list[str], seconds: float, environ: Mapping[str, str] = os.environ
+) -> tuple[dict[str, Any] | None, str]:
     """Run :mod:`tapml_targets.probe`; returns its answer, or None and what happened instead."""
     root = str(Path(__file__).resolve().parent.parent)
-    environ = dict(os.environ)
+    environ = dict(environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tapml_targets.probe", *arguments],

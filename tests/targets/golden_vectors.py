@@ -254,6 +254,9 @@ def _expressions() -> Library:
         ("not", 0),
         ("select", ("lt", m, 0), 11, 22),
         ("add", ("mul", n, 1 << 60), 5),
+        ("ceil_log2", n),
+        ("ceil_log2", 8),
+        ("ceil_log2", 0),
     ]
     arguments = tuple(ScalarArgument(value, "int64") for value in values)
     program = _program(Launch("first", arguments))

@@ -43,5 +43,5 @@ def test_the_recorded_values_of_expressions_are_the_arithmetic_ones() -> None:
     (launch,) = recorded["plan"]["launches"]
     n, m = 7, -7
     expected = [0, 14, -49, -1, -4, -4, 1, -1, -3, 2, m, n, 56, -4, 4]
-    expected += [1, 0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 11, 7 * 2**60 + 5]
+    expected += [1, 0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 11, 7 * 2**60 + 5, 3, 3, 0]
     assert [int(value) for _, value, _ in launch["arguments"]] == expected

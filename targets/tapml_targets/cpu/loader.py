@@ -89,8 +89,8 @@ def load_shared_object(
             ) from None
     functions = {}
     for kernel in kernels:
-        function = loaded.get_function(kernel.symbol)
-        if function is None:
-            raise CompileError(f"the shared object has no function {kernel.symbol!r}")
-        functions[kernel.name] = function
+        try:
+            functions[kernel.name] = loaded.get_function(kernel.symbol)
+        except AttributeError:
+            raise CompileError(f"the shared object has no function {kernel.symbol!r}") from None
     return functions
