@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tapml.api.device import Device, device
-    from tapml.api.functions import RemoteFunction, UploadedLibrary, compile, upload  # noqa: A004
+    from tapml.api.functions import RemoteFunction, UploadedLibrary, compile, upload
     from tapml.api.module import Module
     from tapml.api.tensor import Tensor, allocate, tensor
     from tapml.api.validate import ValidationReport, validate
     from tapml.carve.record import carve
     from tapml.offload.session import OffloadSession
 
-    def cpu(index: int | None = None) -> Device: ...
-    def opencl(index: int | None = None) -> Device: ...
+    def cpu(index: int | None = None) -> Device:
+        """Device `index` of this platform; the best-ranked one where no index is given."""
+
+    def opencl(index: int | None = None) -> Device:
+        """The same for OpenCL."""
 
 
 __all__ = [

@@ -133,6 +133,4 @@ def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedL
             f"compile it with tapml.compile(module, tapml.{where.platform}())"
         )
     weights = {name: tensor(array, where) for name, array in compiled.weights.items()}
-    return UploadedLibrary(
-        compiled.library, where.session.upload(compiled.library), where, weights
-    )
+    return UploadedLibrary(compiled.library, where.session.upload(compiled.library), where, weights)

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: `shape` may hold symbols (``"n"``); `dtype` is the element type's name."""
+    """An input or output: `shape` may hold symbols (``"n"``); `dtype` names the element type."""
 
     name: str
     shape: tuple[Expression, ...]

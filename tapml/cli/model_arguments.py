@@ -123,5 +123,7 @@ def writable_folder(path: Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(f"cannot write to {path}: {error.strerror}; choose another folder") from error
+        raise InputError(
+            f"cannot write to {path}: {error.strerror}; choose another folder"
+        ) from error
     return path

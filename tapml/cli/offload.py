@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import (
     DEFAULT_MODEL,
@@ -17,6 +17,11 @@ from tapml.cli.model_arguments import (
     writable_folder,
 )
 from tapml.cli.progress import watch
+from tapml.offload.settings import RunOptions, Settings
+from tapml_targets.platforms import check_platform
+
+if TYPE_CHECKING:
+    from tapml.offload.session import SessionResult
 
 DEFAULT_TARGET: Final = "opencl"
 
@@ -42,14 +47,8 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_model_arguments(parser)
-    group = parser.add_argument_group("migration")
-    group.add_argument(
-        "--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})"
-    )
-    group.add_argument(
-        "--device", metavar="NAME", help="a certain device, opencl:1 (see tapml devices)"
-    )
+    add_migration_arguments(parser)
+    group = parser.add_argument_group("session")
     group.add_argument(
         "--session",
         type=Path,
@@ -69,30 +68,50 @@ def add_parser(subparsers: Any) -> None:
         metavar="PATTERN",
         help="operators that stay on the source, '*sort*'; may be given several times",
     )
+    parser.set_defaults(run=run)
+
+
+def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `tapml offload` and `tapml validate` share: model, target, device, output."""
+    add_model_arguments(parser)
+    group = parser.add_argument_group("migration")
+    group.add_argument("--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})")
     group.add_argument(
-        "--budget", type=byte_size, metavar="SIZE", help="most the tests may take, 512M (default: 4G)"
+        "--device", metavar="NAME", help="a certain device, opencl:1 (see tapml devices)"
+    )
+    group.add_argument(
+        "--budget", type=byte_size, metavar="SIZE", help="most the tests may take (default: 4G)"
     )
     group.add_argument("--workers", type=positive, default=0, metavar="N", help="compilers at once")
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the report as JSON")
     output.add_argument("--quiet", action="store_true", help="only failures and the last line")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run or resume a session; the exit code says how it ended."""
-    from tapml.offload.session import OffloadSession
-    from tapml.offload.settings import RunOptions, Settings
-    from tapml_targets.platforms import check_platform
+def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Settings]:
+    """The settings that were given, and the settings of a new session.
 
+    Raises
+    ------
+    InputError
+        If the model or the target is unknown.
+    """
     given = given_settings(arguments)
     for name in ("target", "device"):
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
     if arguments.budget is not None:
         given["budget_bytes"] = arguments.budget
-    new = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
-    check_platform(new.target)
+    settings = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
+    check_platform(settings.target)
+    return given, settings
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run or resume a session; the exit code says how it ended."""
+    from tapml.offload.session import OffloadSession
+
+    given, new = session_settings(arguments)
     folder = arguments.session or Path("tapml-sessions") / f"{Path(new.model).name}-{new.target}"
     session = OffloadSession.create_or_open(
         writable_folder(folder), new, given=given, restart=arguments.restart
@@ -104,10 +123,22 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with watch(quiet=arguments.quiet) as watcher:
         result = session.run(watcher, options)
+    return finish(result, arguments)
+
+
+def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool = True) -> int:
+    """Print how a session ended; return the exit code."""
     if arguments.json:
         json.dump(result.report, sys.stdout, indent=1)
         print()
-    else:
-        print(result.text)
+        return result.exit_code
+    print(f"{result.status}: {result.text}")
+    for operator in result.report["operators"]:
+        if operator["repro"] and report:
+            print(f"failed: {operator['name']}: {operator['reason'].splitlines()[0]}")
+            for origin in operator["origins"][:3]:
+                print(f"  from {origin['module_path'] or 'the model'} ({origin['source']})")
+            print(f"  repro: {operator['repro']}")
+    if report:
         print(f"report: {result.report_path}")
     return result.exit_code

@@ -44,7 +44,9 @@ def operator_line(event: OperatorChanged) -> str:
     parts = [f"{numbers['tests']} tests"] if "tests" in numbers else []
     ratio = numbers.get("worst_ratio")
     if ratio is not None:
-        parts.append(f"worst ratio {ratio:.3g}" if math.isfinite(ratio) else "worst ratio not finite")
+        parts.append(
+            f"worst ratio {ratio:.3g}" if math.isfinite(ratio) else "worst ratio not finite"
+        )
     if numbers.get("reused"):
         parts.append("from the journal")
     if event.state == "failed" and numbers.get("reason"):

@@ -15,7 +15,8 @@ def add_parser(subparsers: Any) -> None:
         "report",
         help="the report of a session",
         description="Print where the report of a session is, or the report itself as JSON.",
-        epilog="examples:\n  tapml report my-session\n  tapml report my-session --json | jq .summary\n",
+        epilog="examples:\n  tapml report my-session\n"
+        "  tapml report my-session --json | jq .summary\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("session", type=Path, help="folder of the session")

@@ -72,7 +72,7 @@ def import_model(model: LoadedModel, *, cache: PlanCache | None = None) -> Impor
     known = cache.get_plan(key) if cache is not None else None
     if known is not None:
         plan, constants = known
-        return ImportedModel(plan, _weights_of(model, plan, constants))
+        return ImportedModel(plan, weights_of(model, plan, constants))
     imported = import_entries(model.name, _descriptions(model))
     if cache is not None:
         constants = {
@@ -108,7 +108,7 @@ def _descriptions(model: LoadedModel) -> list[EntryDescription]:
     return descriptions
 
 
-def _weights_of(
+def weights_of(
     model: LoadedModel, plan: GraphPlan, constants: dict[str, Array]
 ) -> dict[str, Array]:
     """The weights of a plan from the cache: the model's parameters and the plan's constants."""

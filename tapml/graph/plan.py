@@ -236,3 +236,12 @@ class GraphPlan:
             for call in entry.calls
             if call.operator == operator
         )
+
+    def origins_of(self, operator: str) -> tuple[Origin, ...]:
+        """Where an operator's call sites were written, each place once."""
+        places: dict[tuple[str, str, str], Origin] = {}
+        for call in self.sites_of(operator):
+            for origin in call.origins:
+                place = (origin.module_path, origin.source, origin.operation)
+                places.setdefault(place, origin)
+        return tuple(places.values())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.carve.carved_test import CarvedTest
-from tapml.carve.replay import OperatorVerdict, ReplayResult, replay_operator
+from tapml.carve.replay import replay_operator
 from tapml.carve.replay_memory import ReplayMemory
+from tapml.carve.replay_results import OperatorVerdict, ReplayResult
 from tapml.carve.selection import Filters
 from tapml.compiler.preflight import require
 from tapml.graph.plan import Operator
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.keys import kernel_key, model_key, operator_key, tests_key
 from tapml.offload.model_check import check_model
-from tapml.offload.repro import write_failure
+from tapml.offload.repro import write_other_failure, write_test_failure
 from tapml.offload.settings import RunOptions
 from tapml.offload.workbench import Workbench
 from tapml_targets.errors import CompileError
@@ -140,7 +139,7 @@ class Mover:
         bench.journal.record(key, "operator", operator.name, verdict.status, record.replay)
         if verdict.status == PASSING:
             return True
-        self._fail(record, verdict.reason, _failing(tests, verdict.worst), verdict.worst)
+        self._fail(record, verdict.reason, verdict.worst)
         return False
 
     def _check_model(self, record: OperatorRecord) -> bool:
@@ -159,23 +158,21 @@ class Mover:
             return True
         verdict = check_model(bench.model, bench.executor, bench.trace)
         record.model_check = verdict.to_json()
-        bench.journal.record(
-            key, "model", record.operator.name, verdict.status, record.model_check
-        )
+        bench.journal.record(key, "model", record.operator.name, verdict.status, record.model_check)
         if verdict.status == PASSING:
             return True
         self._fail(record, f"the whole model parts from the reference: {verdict.reason}")
         return False
 
     def _fail(
-        self,
-        record: OperatorRecord,
-        reason: str,
-        test: CarvedTest | None = None,
-        result: ReplayResult | None = None,
+        self, record: OperatorRecord, reason: str, result: ReplayResult | None = None
     ) -> None:
         record.state, record.reason = "failed", reason
-        record.repro = write_failure(self.bench, record.operator, record.library, test, result)
+        operator, library = record.operator, record.library
+        if result is not None and library is not None:
+            record.repro = write_test_failure(self.bench, operator, library, result)
+        else:
+            record.repro = write_other_failure(self.bench, operator, library, reason)
         self.bench.journal.append(
             "failed",
             operator=record.operator.name,
@@ -235,11 +232,7 @@ def finite_or_none(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def _failing(tests: Sequence[CarvedTest], worst: ReplayResult | None) -> CarvedTest | None:
-    return next((test for test in tests if worst is not None and test.id == worst.test), None)
-
-
-class _timed:  # noqa: N801 - reads as a statement
+class _timed:
     """Add the block's time to a record, whatever comes of it."""
 
     def __init__(self, record: OperatorRecord, step: str) -> None:

@@ -15,7 +15,7 @@ from tapml.compiler.link import link_entries
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.plan_format import pack as pack_plan
-from tapml.offload.files import write_bytes
+from tapml.offload.files import write_bytes, write_json
 from tapml.offload.model_check import check_model
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
@@ -25,6 +25,7 @@ FINISHED: Final = "finished"
 PLAN: Final = "plan.msgpack"
 LIBRARY: Final = "library.msgpack"
 CONSTANTS: Final = "constants.npz"
+MODEL: Final = "model.json"
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,10 @@ def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> F
             ids = trace.prompt.token_ids
             count = len(trace.tokens)
             tokens = tuple(
-                step.token
-                for step in greedy(bench.model, runner, ids, count, stop_at_end=False)
+                step.token for step in greedy(bench.model, runner, ids, count, stop_at_end=False)
             )
             start = len(ids) - 1
-            comparison = compare_tokens(
-                trace.tokens, tokens, trace.logits[start : start + count]
-            )
+            comparison = compare_tokens(trace.tokens, tokens, trace.logits[start : start + count])
             results.append(
                 PromptResult(
                     prompt=_text(bench, ids),
@@ -111,6 +109,15 @@ def save_finished(bench: Workbench, library: Library) -> None:
     stream = io.BytesIO()
     np.savez(stream, **constants)  # type: ignore[arg-type]
     write_bytes(folder / CONSTANTS, stream.getvalue())
+    model = bench.model
+    write_json(
+        folder / MODEL,
+        {
+            "dtype": model.dtype,
+            "context_length": model.context_length,
+            "weights_hash": model.weights_hash,
+        },
+    )
     # Last: a folder with a Library is whole.
     write_bytes(folder / LIBRARY, pack_library(library))
 

@@ -164,7 +164,9 @@ class Journal:
         if stage is not None:
             query += " WHERE stage = ?"
             parameters = (stage,)
-        return [_verdict(row) for row in self._connection.execute(query + " ORDER BY time", parameters)]
+        return [
+            _verdict(row) for row in self._connection.execute(query + " ORDER BY time", parameters)
+        ]
 
     def _execute(self, statement: str, parameters: tuple[object, ...]) -> None:
         try:

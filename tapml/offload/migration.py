@@ -9,8 +9,9 @@ from tapml.carve.replay_memory import ReplayMemory
 from tapml.offload.algorithm import Mover, OperatorRecord
 from tapml.offload.files import write_json, write_text
 from tapml.offload.finish import FinalRun, run_on_target_alone
+from tapml.offload.rooted_reference import HOST, REFERENCE
 from tapml.offload.settings import RunOptions
-from tapml.offload.workbench import HOST, REFERENCE, Workbench
+from tapml.offload.workbench import Workbench
 from tapml.report.data import build_report
 from tapml.report.html import render
 from tapml.report.layout import lay_out
@@ -41,10 +42,7 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
     return report, page
 
 
-def _move(
-    bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]
-) -> None:
-    bench.oracle.prefetch(bench.suite.tests())
+def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]) -> None:
     target = bench.settings.target
     with (
         bench.phases.phase(
@@ -76,9 +74,7 @@ def _finish(bench: Workbench, records: dict[str, OperatorRecord]) -> FinalRun:
         "run on the target alone", group="rooting", platform=bench.settings.target, once=False
     ) as phase:
         libraries = {
-            name: record.library
-            for name, record in records.items()
-            if record.library is not None
+            name: record.library for name, record in records.items() if record.library is not None
         }
         final = run_on_target_alone(bench, libraries)
         phase.detail = f"{final.status}: {final.text}"

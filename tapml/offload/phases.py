@@ -27,14 +27,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Opens phases: announces them, times them, writes them to the journal.
+    """Opens phases: announces them, times them, writes them to the journal where there is one.
 
     A phase's group is ``rooting`` (running the whole model on the target, needed however one
     works) or ``overhead`` (what carving and moving step by step adds).
     """
 
     watcher: Watcher
-    journal: Journal
+    journal: Journal | None = None
 
     @contextmanager
     def phase(
@@ -65,6 +65,8 @@ class Phases:
     ) -> None:
         """Write a phase that was timed elsewhere."""
         self.watcher(PhaseEnded(name, seconds, detail))
+        if self.journal is None:
+            return
         self.journal.append(
             "phase",
             name=name,

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from tapml.carve.carved_test import CarvedTest
-from tapml.carve.replay import ReplayResult
+from tapml.carve.replay_repro import Failure, write_repro
+from tapml.carve.replay_results import ReplayResult
 from tapml.graph.plan import Operator
+from tapml.offload.files import write_bytes, write_json, write_text
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
 
 REPRO: Final = "repro"
 
+_RETRY: Final = """\
+Operator {operator} could not move to {target}.
 
-def write_failure(
-    bench: Workbench,
-    operator: Operator,
-    library: Library | None,
-    test: CarvedTest | None,
-    result: ReplayResult | None,
-) -> Path | None:
-    """Write ``repro/<operator>``; None where there is nothing to replay (no kernel, no test)."""
-    return None
+{reason}
+
+failure.json   the same as data, with where in the model the operator comes from
+operator.txt   the operator, as TVMScript
+kernels.*      what the compiler made of it, where it got so far
+
+Try again with:
+
+    tapml offload --session {session}
+"""
+
+
+def write_test_failure(
+    bench: Workbench, operator: Operator, library: Library, result: ReplayResult
+) -> Path:
+    """Write ``repro/<operator>`` for a carved test that did not pass; ``tapml replay`` takes it."""
+    return write_repro(
+        bench.folder / REPRO / operator.name,
+        Failure(
+            operator=operator,
+            result=result,
+            library=library,
+            device=bench.session.device,
+            expectation=bench.oracle.appeal(result.case),
+            policy=bench.policy,
+            origins=bench.imported.plan.origins_of(operator.name),
+        ),
+    )
+
+
+def write_other_failure(
+    bench: Workbench, operator: Operator, library: Library | None, reason: str
+) -> Path:
+    """Write ``repro/<operator>`` where no test of the operator failed: compiler, limits, model."""
+    folder = bench.folder / REPRO / operator.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(
+        folder / "failure.json",
+        {
+            "operator": operator.name,
+            "hash": operator.hash,
+            "target": bench.settings.target,
+            "device": bench.session.device.name,
+            "reason": reason,
+            "origins": [asdict(each) for each in bench.imported.plan.origins_of(operator.name)],
+        },
+    )
+    write_text(folder / "operator.txt", operator.script)
+    for index, module in enumerate(library.modules if library is not None else ()):
+        write_bytes(folder / f"kernels.{index}.{module.dialect}", module.code)
+    write_text(
+        folder / "README.txt",
+        _RETRY.format(
+            operator=operator.name,
+            target=bench.settings.target,
+            reason=reason,
+            session=bench.folder,
+        ),
+    )
+    return folder

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.compare.policy import Policy
-from tapml.graph.plan import GraphPlan, Origin
+from tapml.graph.plan import GraphPlan
 from tapml_targets.driver import DeviceDescription
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def build_report(
         "outcome": outcome(summary, final, device),
         "summary": summary,
         "operators": operators,
-        "rooting": [each.data for each in journal.verdicts("rooting")][-1:],
+        "rooting": [data for _, _, data in journal.events("rooted")][-1:],
         "final": None if final is None else final.to_json(),
         "phases": phases(journal),
     }
@@ -102,25 +102,17 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
         "state": record.state,
         "reason": record.reason or replay.get("reason", ""),
         "sites": len(sites),
-        "origins": [asdict(origin) for origin in _origins(plan, operator.name)],
+        "origins": [asdict(each) for each in plan.origins_of(operator.name)[:_ORIGINS_SHOWN]],
         "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
         "worst_ratio": replay.get("worst_ratio"),
         "max_abs_error": max(absolute, default=None),
         "target_ms": replay.get("kernel_ms"),
         "replay": replay,
         "model_check": record.model_check,
-        "repro": None if record.repro is None else f"tapml replay {record.repro}",
+        "repro": None if record.repro is None else str(record.repro),
         "source": _source(record),
         "seconds": record.seconds,
     }
-
-
-def _origins(plan: GraphPlan, operator: str) -> list[Origin]:
-    found: dict[tuple[str, str, str], Origin] = {}
-    for site in plan.sites_of(operator):
-        for origin in site.origins:
-            found.setdefault((origin.module_path, origin.source, origin.operation), origin)
-    return list(found.values())[:_ORIGINS_SHOWN]
 
 
 def _source(record: OperatorRecord) -> str:

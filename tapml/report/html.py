@@ -74,7 +74,9 @@ def _map(entry_map: EntryMap, operators: Mapping[str, Mapping[str, Any]]) -> str
         )
     nodes = entry_map.nodes
     for source, target in entry_map.edges:
-        parts.append(_edge(nodes[source].left, nodes[source].top, nodes[target].left, nodes[target].top))
+        parts.append(
+            _edge(nodes[source].left, nodes[source].top, nodes[target].left, nodes[target].top)
+        )
     for node in nodes:
         operator = operators[node.operator]
         state = operator["state"].replace(" ", "-")
@@ -89,8 +91,10 @@ def _map(entry_map: EntryMap, operators: Mapping[str, Mapping[str, Any]]) -> str
     width, height = entry_map.width + 8, entry_map.height + 16
     return (
         f"<h3>{html.escape(entry_map.entry)} <small>{len(nodes)} call sites</small></h3>"
-        f'<div class="map"><svg viewBox="-4 -8 {width} {height}" style="min-width:{width * 0.7:.0f}px;'
-        f'max-width:{width}px" role="img" aria-label="Migration map of {html.escape(entry_map.entry)}">'
+        f'<div class="map"><svg viewBox="-4 -8 {width} {height}" '
+        f'style="min-width:{width * 0.7:.0f}px;'
+        f'max-width:{width}px" role="img" '
+        f'aria-label="Migration map of {html.escape(entry_map.entry)}">'
         f"{''.join(parts)}</svg></div>"
     )
 
@@ -127,7 +131,8 @@ def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str
         else ""
     )
     repro = (
-        f"<p>Replay this failure: <code>{html.escape(operator['repro'])}</code></p>"
+        f"<p>What failed lies in <code>{html.escape(operator['repro'])}</code>; replay it with "
+        f"<code>tapml replay {html.escape(operator['repro'])}</code></p>"
         if operator.get("repro")
         else ""
     )
@@ -140,7 +145,8 @@ def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str
         f"<td class=number>{_number(operator.get('max_abs_error'))}</td>"
         f"<td class=number>{_milliseconds(operator.get('target_ms'))}</td></tr>"
         f'<tr class="detail" hidden><td colspan="7">{reason}{repro}'
-        f"<h4>Where it comes from</h4><ul>{origins or '<li>no origin known</li>'}</ul>{source}</td></tr>"
+        f"<h4>Where it comes from</h4><ul>{origins or '<li>no origin known</li>'}</ul>"
+        f"{source}</td></tr>"
     )
 
 
@@ -183,7 +189,8 @@ def _final(report: Mapping[str, Any]) -> str:
     )
     return (
         f"<p>{html.escape(final['text'])}</p><div class=scroll><table><thead><tr><th>Prompt</th>"
-        f"<th>What the target wrote</th><th>Verdict</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<th>What the target wrote</th><th>Verdict</th></tr></thead><tbody>{rows}</tbody></table>"
+        "</div>"
     )
 
 
@@ -193,7 +200,8 @@ def _phases(report: Mapping[str, Any]) -> str:
         f"<tr><td>{html.escape(phase['group'])}</td><td>{html.escape(phase['name'])}</td>"
         f"<td>{html.escape(phase['platform'])}</td>"
         f"<td class=number>{phase['seconds']:.2f} s</td>"
-        f'<td><span class="bar plain"><b style="width:{phase["seconds"] / total * 100:.1f}%"></b></span></td>'
+        f'<td><span class="bar plain"><b style="width:{phase["seconds"] / total * 100:.1f}%">'
+        "</b></span></td>"
         f"<td class=number>{'✓' if phase['once'] else '✗'}</td></tr>"
         for phase in report["phases"]
     )

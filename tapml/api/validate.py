@@ -1,0 +1,297 @@
+"""Differential testing of a module: every operator and the whole, target against reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tapml.api.device import Device, device
+from tapml.api.module import Module
+from tapml.api.observed import ObservedTest, observe
+from tapml.carve.replay import replay_operator
+from tapml.carve.replay_memory import ReplayMemory
+from tapml.compare.judge import judge
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compare.sensitivity import Case, Movements, expect
+from tapml.compare.verdict import Status, Verdict, not_run, worse
+from tapml.graph.plan import Entry, GraphPlan, Operator
+from tapml_targets.dtype import dtype
+from tapml_targets.errors import CompileError, InputError
+from tapml_targets.library import Library, Parameter
+from tapml_targets.target import Target
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """One operator on the target.
+
+    Attributes
+    ----------
+    operator
+        Its name.
+    status
+        ``pass``, ``degraded``, ``fail`` or ``not run``.
+    worst_ratio
+        Largest error over (sensitivity + ulp).
+    tests
+        Call sites replayed.
+    reason
+        Why, in numbers.
+    sources
+        Lines of the model it comes from.
+    """
+
+    operator: str
+    status: Status
+    worst_ratio: float
+    tests: int
+    reason: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """What :func:`validate` found.
+
+    Attributes
+    ----------
+    status
+        The gravest of all.
+    operators
+        One report per operator, in graph order.
+    whole
+        The verdict on the module as one call on the target.
+    reference, target
+        Names of the devices.
+    outputs
+        The target's outputs; empty where the whole module could not be run.
+    """
+
+    status: Status
+    operators: tuple[OperatorReport, ...]
+    whole: Verdict
+    reference: str
+    target: str
+    outputs: tuple[Array, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything ran and passed."""
+        return self.status == "pass"
+
+    def __str__(self) -> str:
+        lines = [f"{self.status}: {self.target} against {self.reference}"]
+        lines += [
+            f"  {each.status:<8} {each.operator} ({each.tests} tests, worst ratio "
+            f"{each.worst_ratio:.3g}){'' if each.status == 'pass' else ': ' + each.reason}"
+            for each in self.operators
+        ]
+        lines.append(f"  {self.whole.status:<8} the whole: {self.whole.reason}")
+        return "\n".join(lines)
+
+
+def validate(
+    mod: Any,
+    inputs: Sequence[npt.ArrayLike],
+    *,
+    reference: Device | None = None,
+    target: Device | None = None,
+    entry: str | None = None,
+    weights: Mapping[str, Array] | None = None,
+    policy: Policy | None = None,
+) -> ValidationReport:
+    """Run a module on reference and target and compare every operator and the whole.
+
+    Parameters
+    ----------
+    mod
+        A :class:`Module`, a Relax module, a GraphPlan or a ``torch.nn.Module``.
+    inputs
+        Arrays in the order of ``Module.inputs``; a torch module is exported with them.
+    reference
+        The trusted device; ``tapml.cpu()`` if None, which runs in this process.
+    target
+        The device under test; ``tapml.opencl()`` if None.
+    entry
+        Which entry, where `mod` has several.
+    weights
+        Values of a GraphPlan's weights.
+    policy
+        The limits; the calibrated ones if None.
+
+    Raises
+    ------
+    InputError
+        If an input does not fit; the message names it.
+    UnsupportedOperatorError
+        If the module cannot be imported.
+    """
+    from tapml.compiler.compiler import Compiler
+    from tapml.compiler.reference import compile_reference
+    from tapml.compiler.twin import compile_twins
+    from tapml.execute.executor import Executor
+
+    arrays = [np.ascontiguousarray(each) for each in inputs]
+    module = mod if isinstance(mod, Module) else Module(mod, entry, inputs=arrays, weights=weights)
+    module.bind(arrays)
+    source, where = reference or device("cpu"), target or device("opencl")
+    policy = policy or Policy()
+    plan = module.plan
+    named = dict(zip(module.graph.inputs, arrays, strict=True))
+    with Compiler() as compiler:
+        compiled = dict(_compile(compiler, plan, where))
+        executor = Executor(plan, module.weights, compile_reference(plan))
+        if source.platform != "cpu":
+            executor.attach(source.session)
+            for name, library in _compile(compiler, plan, source):
+                if isinstance(library, CompileError):
+                    raise library
+                executor.place(name, library)
+        tests, outputs = observe(executor, module.entry, named)
+    with Oracle(plan.operators, compile_twins, policy) as oracle:
+        reports = _replay(plan, tests, compiled, where, oracle, policy)
+        whole, actual = _run_whole(module, arrays, outputs, compiled, where, policy)
+    status = whole.status
+    for each in reports:
+        status = worse(status, each.status)
+    return ValidationReport(status, reports, whole, source.name, where.name, actual)
+
+
+def _compile(
+    compiler: Any, plan: GraphPlan, where: Device
+) -> list[tuple[str, Library | CompileError]]:
+    from tapml.compiler.preflight import check
+
+    target = Target(where.platform, limits=where.description.limits)
+    results: list[tuple[str, Library | CompileError]] = []
+    for operator, outcome in compiler.compile_all(plan.operators.values(), target):
+        problems = () if isinstance(outcome, CompileError) else check(outcome, target.limits)
+        results.append(
+            (operator.name, CompileError("; ".join(map(str, problems))) if problems else outcome)
+        )
+    return results
+
+
+def _replay(
+    plan: GraphPlan,
+    tests: Sequence[ObservedTest],
+    compiled: Mapping[str, Library | CompileError],
+    where: Device,
+    oracle: Oracle,
+    policy: Policy,
+) -> tuple[OperatorReport, ...]:
+    reports = []
+    with ReplayMemory(where.session) as memory:
+        for operator in plan.operators.values():
+            sources = tuple(origin.source for origin in plan.origins_of(operator.name))
+            library = compiled[operator.name]
+            if isinstance(library, CompileError):
+                reports.append(OperatorReport(operator.name, "fail", 0.0, 0, str(library), sources))
+                continue
+            own = [test for test in tests if test.operator == operator.name]
+            verdict = replay_operator(
+                operator, own, library, where.session, oracle, policy, memory=memory
+            )
+            reports.append(
+                OperatorReport(
+                    operator.name,
+                    verdict.status,
+                    verdict.worst_ratio,
+                    len(verdict.results),
+                    verdict.reason,
+                    sources,
+                )
+            )
+    return tuple(reports)
+
+
+def _run_whole(
+    module: Module,
+    arrays: Sequence[Array],
+    outputs: Mapping[str, Array],
+    compiled: Mapping[str, Library | CompileError],
+    where: Device,
+    policy: Policy,
+) -> tuple[Verdict, tuple[Array, ...]]:
+    """The module as one call on the target, judged against its float64 twin."""
+    from tapml.compiler.link import link_entries
+    from tapml.execute.plan_runner import PlanRunner
+
+    libraries = {n: each for n, each in compiled.items() if isinstance(each, Library)}
+    if len(libraries) < len(compiled):
+        missing = ", ".join(sorted(compiled.keys() - libraries.keys()))
+        return not_run(f"these operators have no kernel: {missing}"), ()
+    names = module.graph.outputs
+    reference = [outputs[name] for name in names]
+    with PlanRunner(
+        module.plan, module.weights, link_entries(module.plan, libraries), where.session
+    ) as runner:
+        result = runner.run(module.entry, dict(zip(module.graph.inputs, arrays, strict=True)))
+    actual = [np.array(result[name]) for name in names]
+    case = Case(_as_operator(module), arrays, reference, {}, [None] * len(arrays))
+    expectation = expect(case, _twin(module), Movements(policy.seed), policy.repeats)
+    verdict = judge(case.operator, expectation, reference, actual, policy)
+    return verdict, tuple(actual)
+
+
+def _as_operator(module: Module) -> Operator:
+    """The module seen as one operator: what it reads, what it writes."""
+    graph = module.graph
+    ports = [(name, "input") for name in graph.inputs] + [
+        (name, "output") for name in graph.outputs
+    ]
+    return Operator(
+        name=module.entry,
+        hash="",
+        parameters=tuple(
+            Parameter(name, graph.values[name].shape, graph.values[name].dtype, role)  # type: ignore[arg-type]
+            for name, role in ports
+        ),
+        symbols=graph.symbols,
+        function="",
+        script="",
+        output_kinds=("value",) * len(graph.outputs),
+    )
+
+
+def _twin(module: Module) -> Any:
+    """The module in float64: every operator's twin, step by step."""
+    from tapml.compare.formats import as_float64
+    from tapml.compiler.twin import compile_twins
+    from tapml.graph.interpreter import run_entry
+
+    twins = compile_twins(module.plan.operators.values())
+    graph = _widened(module.graph)
+    weights = {
+        name: as_float64(array, module.plan.weights[name].dtype)
+        if dtype(module.plan.weights[name].dtype).is_float
+        else array
+        for name, array in module.weights.items()
+    }
+
+    def run(*arrays: Array, symbols: Mapping[str, int] | None = None) -> None:
+        if symbols:
+            raise InputError("a module takes no symbols beside its tensors")
+        count = len(graph.inputs)
+        given = dict(zip(graph.inputs, arrays[:count], strict=True))
+        by_storage = {graph.values[name].storage: array for name, array in given.items()}
+        values = run_entry(graph, twins, {**weights, **by_storage})
+        for name, destination in zip(graph.outputs, arrays[count:], strict=True):
+            destination[...] = values[name]
+
+    return run
+
+
+def _widened(entry: Entry) -> Entry:
+    values = {
+        name: replace(value, dtype="float64") if dtype(value.dtype).is_float else value
+        for name, value in entry.values.items()
+    }
+    return replace(entry, values=values)

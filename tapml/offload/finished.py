@@ -1,0 +1,84 @@
+"""A finished migration, opened to be used: the plan on its target alone."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tapml.execute.plan_runner import PlanRunner
+from tapml.graph import plan_format
+from tapml.graph.importer import weights_of
+from tapml.graph.plan import GraphPlan
+from tapml.models.huggingface import load_model
+from tapml.models.loaded import LoadedModel
+from tapml.offload.finish import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
+from tapml.offload.session import OffloadSession
+from tapml_rpc.local import open_local
+from tapml_targets import library_format
+from tapml_targets.errors import InputError, ProtocolError
+
+
+@contextmanager
+def open_finished(
+    folder: Path, device: str | None = None
+) -> Iterator[tuple[LoadedModel, PlanRunner]]:
+    """Load the model's weights and its Library onto the target.
+
+    Parameters
+    ----------
+    folder
+        The session's.
+    device
+        Another device of the same platform; the session's if None.
+
+    Raises
+    ------
+    InputError
+        If the session has not ended with every operator on the target, or its model has changed.
+    """
+    session = OffloadSession.open(folder)
+    finished = folder / FINISHED
+    if not (finished / LIBRARY).is_file():
+        raise InputError(
+            f"the session in {folder} has not finished: not every operator is on the target; "
+            f"go on with `tapml offload --session {folder}`"
+        )
+    settings = session.settings
+    plan, constants, library = _read(finished)
+    moved = json.loads((finished / MODEL).read_text(encoding="utf-8"))
+    model = load_model(
+        settings.model,
+        dtype="float16" if moved["dtype"] == "float16" else "float32",
+        context_length=int(moved["context_length"]),
+    )
+    if model.weights_hash != moved["weights_hash"]:
+        raise InputError(
+            f"the weights in {model.source} are not those that were moved; begin anew with "
+            f"`tapml offload --session {folder} --restart`"
+        )
+    weights = weights_of(model, plan, constants)
+    with (
+        open_local(device or settings.device or settings.target) as remote,
+        PlanRunner(plan, weights, library, remote) as runner,
+    ):
+        yield model, runner
+
+
+def _read(folder: Path) -> tuple[GraphPlan, dict[str, npt.NDArray[Any]], Any]:
+    try:
+        plan = plan_format.unpack((folder / PLAN).read_bytes())
+        library = library_format.unpack((folder / LIBRARY).read_bytes())
+        with np.load(folder / CONSTANTS, allow_pickle=False) as archive:
+            constants = {name: archive[name] for name in archive.files}
+    except (ProtocolError, OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{folder} is damaged ({error}); run `tapml offload` on the session again"
+        ) from error
+    return plan, constants, library
