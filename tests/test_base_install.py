@@ -1,0 +1,135 @@
+"""The wheel in an environment of its own: what a device gets that has neither TVM nor PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RequireDevice
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "tapml": ROOT / "tapml",
+    "tapml_rpc": ROOT / "rpc_server" / "tapml_rpc",
+    "tapml_targets": ROOT / "targets" / "tapml_targets",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class BaseInstall:
+    """A virtual environment that holds the wheel with its base requirements and pyopencl.
+
+    Attributes
+    ----------
+    folder
+        The environment's folder.
+    wheel
+        The wheel that is installed in it.
+    """
+
+    folder: Path
+    wheel: Path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the environment's programs away from the source tree."""
+        variables = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
+        }
+        return subprocess.run(
+            [str(self.folder / "bin" / command[0]), *command[1:]],
+            check=False,
+            cwd=self.folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture(scope="session")
+def base_install(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseInstall]:
+    """The wheel, built from the tree and installed with pyopencl and nothing of the host."""
+    folder = tmp_path_factory.mktemp("base")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
+    wheel = next(folder.glob("tapml-*.whl"))
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    python = str(folder / "venv" / "bin" / "python")
+    subprocess.run(
+        [*pip, "--python", python, "install", *constraints, f"{wheel}[opencl]"], check=True
+    )
+    yield BaseInstall(folder / "venv", wheel)
+
+
+def test_the_wheel_holds_the_three_packages_whole(base_install: BaseInstall) -> None:
+    with zipfile.ZipFile(base_install.wheel) as wheel:
+        held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *PACKAGES.values()],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout: what belongs to the packages is not known")
+    expected = {
+        f"{package}/{(ROOT / name).relative_to(folder).as_posix()}"
+        for name in listing.stdout.split("\0")
+        for package, folder in PACKAGES.items()
+        if name and (ROOT / name).is_file() and (ROOT / name).is_relative_to(folder)
+    }
+    assert held == expected
+
+
+def test_neither_tvm_nor_pytorch_is_there(base_install: BaseInstall) -> None:
+    listing = base_install.run("python", "-m", "pip", "list", "--format", "json")
+    installed = {entry["name"].lower() for entry in json.loads(listing.stdout)}
+    assert {"tapml", "numpy", "pyopencl"} <= installed
+    assert not installed & {"apache-tvm", "apache-tvm-ffi", "torch", "transformers"}
+
+
+def test_the_command_explains_itself(base_install: BaseInstall) -> None:
+    result = base_install.run("tapml", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "offload" in result.stdout
+    assert base_install.run("tapml", "--version").stdout == "tapml 0.1.0\n"
+
+
+def test_the_devices_are_listed(base_install: BaseInstall, require_device: RequireDevice) -> None:
+    require_device("opencl", vendor="Portable Computing Language")
+    result = base_install.run("tapml", "devices", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    listing = json.loads(result.stdout)
+    assert "Portable Computing Language" in {d["vendor_platform"] for d in listing["devices"]}
+    assert "apache-tvm-ffi" in listing["problems"]["cpu"]
+
+
+def test_the_doctor_serves_a_device_without_the_toolkit(
+    base_install: BaseInstall, require_device: RequireDevice
+) -> None:
+    require_device("opencl", vendor="Portable Computing Language")
+    result = base_install.run("tapml", "doctor")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.search(r"^opencl +server +ok", result.stdout, re.MULTILINE)
+
+
+def test_a_command_of_the_toolkit_names_what_to_install(base_install: BaseInstall) -> None:
+    result = base_install.run("tapml", "offload", "--target", "opencl")
+    assert result.returncode == 2
+    assert 'pip install "tapml[host' in result.stderr
