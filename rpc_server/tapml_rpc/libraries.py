@@ -143,6 +143,9 @@ class LibraryStore:
     def release(self, built: BuiltLibrary) -> None:
         """One handle less names it; idle ones beyond a bound are dropped, oldest first."""
         built.users -= 1
+        if not built.users:
+            # Kernels are worth keeping, the memory of their last call is not.
+            built.loaded.release_workspaces()
         idle = [digest for digest, entry in self._built.items() if not entry.users]
         for digest in idle[: max(0, len(idle) - MAX_IDLE_BUILT)]:
             self._built.pop(digest).loaded.close()

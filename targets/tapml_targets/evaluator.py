@@ -172,11 +172,17 @@ class LoadedLibrary:
                 prepared.bound.popitem(last=False)
         return self._launch(bound.launches, timed)
 
-    def close(self) -> None:
-        """Free workspaces and forget the kernels."""
+    def release_workspaces(self) -> None:
+        """Free what is kept between calls; the next call allocates anew."""
         for buffer, _ in self._workspaces.values():
             self.driver.free(buffer)
         self._workspaces.clear()
+        for prepared in self._prepared.values():
+            prepared.bound.clear()
+
+    def close(self) -> None:
+        """Free workspaces and forget the kernels."""
+        self.release_workspaces()
         self._prepared.clear()
         self._kernels.clear()
 

@@ -66,6 +66,18 @@ def test_calls_of_growing_and_shrinking_size_share_workspaces(
         np.testing.assert_array_equal(tensors.get(uses[n][1]), 2 * numbers(n) + 1)
 
 
+def test_released_workspaces_come_back_with_the_next_call(
+    loaded: LoadedLibrary, driver: Driver
+) -> None:
+    tensors = Tensors(driver)
+    given, output = tensors.put(numbers(300)), tensors.put(empty(300))
+    for _ in range(3):
+        driver.fill(output.buffer, 0, 1200, b"\0")
+        loaded.call("double_add", [given, output])
+        np.testing.assert_array_equal(tensors.get(output), 2 * numbers(300) + 1)
+        loaded.release_workspaces()
+
+
 @pytest.mark.parametrize("before", [4, 8, 12, 128, 132, 4096])
 def test_tensors_may_start_anywhere_in_their_buffers(
     loaded: LoadedLibrary, driver: Driver, before: int
