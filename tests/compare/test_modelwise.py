@@ -126,9 +126,8 @@ def test_tokens_part_where_they_first_differ_with_the_margin_there() -> None:
 
 def test_the_gravest_prompt_speaks_for_the_model() -> None:
     want = np.array([[50.0, 0.0]])
-    verdicts = [
-        compare_logits(want, want + np.array([[0.0, e]]), TENTH) for e in (0.05, 0.3, 0.2, 0.0)
-    ]
+    errors = (0.05, 0.3, 0.2, 0.0)
+    verdicts = [compare_logits(want, want + np.array([[0.0, e]]), TENTH) for e in errors]
     assert gravest(verdicts) is verdicts[1]
     with pytest.raises(InputError, match="at least one prompt"):
         gravest([])
