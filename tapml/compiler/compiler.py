@@ -52,6 +52,7 @@ class Compiler:
             workers=workers,
             deadline_seconds=deadline_seconds,
             preload=("tapml.compiler.job", "tapml_targets.codegen.lowering"),
+            without=("torch",),
         )
 
     def __enter__(self) -> Self:

@@ -74,13 +74,9 @@ def _named(operator: str, platform: str) -> Iterator[None]:
     except CompileError as error:
         raise type(error)(f"{where}: {error}") from error
     except Exception as error:
-        raise CompileError(f"{where}: {_first_lines(error)}") from error
+        from tapml_targets.codegen.lowering import refusal
 
-
-def _first_lines(error: Exception) -> str:
-    """TVM's errors end with the fact and begin with a trace."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[-3:])[:1000]}"
+        raise CompileError(f"{where}: {refusal(error)}") from error
 
 
 def _limits(data: dict[str, Any]) -> Limits:

@@ -147,7 +147,7 @@ def tensor(array: Any, dtype: str | None = None) -> Any:
         return array
     if dtype == "bfloat16":
         bits = _writable(array).view(np.uint16)
-        lent = tvm.runtime.from_dlpack(bits)
+        lent = tvm_ffi.from_dlpack(bits)
         return lent._create_view(lent.shape, dtype="bfloat16")
     return tvm_ffi.from_dlpack(_writable(array))
 

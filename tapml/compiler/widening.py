@@ -68,4 +68,5 @@ def _round_constant(data: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
     narrow = _NARROW.get(nodes[data["ty"]]["data"]["dtype"])
     value = data["value"]
     if narrow is not None and isinstance(value, float) and math.isfinite(value):
-        data["value"] = float(narrow(value))
+        with np.errstate(over="ignore"):
+            data["value"] = float(narrow(value))

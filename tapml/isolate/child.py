@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import resource
 import signal
@@ -55,6 +56,8 @@ def _detach(output_fd: int) -> None:
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The last words of a crash: where Python was, even when the stack is full.
+    faulthandler.enable(file=2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     end_with_parent()
 

@@ -40,6 +40,9 @@ class Pool:
         Names and ``module:function`` locations that may be run.
     preload
         Modules the server imports before it forks.
+    without
+        Modules that imports in the server must not find: tvm-ffi imports torch if it is there,
+        which triples the time the compiler takes to load.
     """
 
     def __init__(
@@ -49,13 +52,19 @@ class Pool:
         deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
         jobs: Mapping[str, str] = JOBS,
         preload: Sequence[str] = (),
+        without: Sequence[str] = (),
     ) -> None:
         if workers is not None and workers < 1:
             raise InputError(f"a pool needs at least one worker, got {workers}")
         self.workers = workers or _processors()
         self.deadline_seconds = deadline_seconds
         self._jobs = dict(jobs)
-        self._preload = list(preload)
+        self._settings = {
+            "jobs": self._jobs,
+            "workers": self.workers,
+            "preload": list(preload),
+            "without": list(without),
+        }
         self._lock = threading.Lock()
         self._server: _Connection | None = None
         self._count = 0
@@ -118,8 +127,7 @@ class Pool:
             self._server.close()
             self._server = None
         if self._server is None:
-            settings = {"jobs": self._jobs, "workers": self.workers, "preload": self._preload}
-            self._server = _Connection(settings)
+            self._server = _Connection(self._settings)
         return self._server
 
 

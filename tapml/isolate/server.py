@@ -177,6 +177,8 @@ def main() -> None:
             return
         messages = decoder.feed(data)
     settings, *requests = messages
+    # None in sys.modules makes an import fail as if the module were not installed.
+    sys.modules.update(dict.fromkeys(settings["without"]))
     for module in settings["preload"]:
         import_module(module)
     # Objects that exist now are shared with every child as long as nobody touches them.

@@ -126,3 +126,9 @@ def shared_memory_bytes(device: Any) -> dict[str, int]:
         tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, add))
         sizes[variable.name_hint] = total
     return sizes
+
+
+def refusal(error: Exception) -> str:
+    """What TVM said, in a few lines: its errors begin with a trace and end with the fact."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[-3:])[:1000]}"

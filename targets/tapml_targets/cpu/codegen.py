@@ -74,7 +74,11 @@ def generate(source: OperatorSource, target: Target) -> Library:
     edited = OperatorSource(source.name, for_host(source.function), source.parameters)
     function = lowering.load_function(edited)
     bind_signature(function, source)
-    code = _link(_object_code(schedule_for_host(function), dict(target.options)))
+    try:
+        compiled = _object_code(schedule_for_host(function), dict(target.options))
+    except RuntimeError as error:
+        raise CompileError(lowering.refusal(error)) from error
+    code = _link(compiled)
     name = source.identifier
     arguments: tuple[Argument, ...] = (
         *(TensorArgument(parameter.name) for parameter in source.parameters),

@@ -1,0 +1,191 @@
+"""What the OpenCL code generator writes runs on a device and is right there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import relax, te, tirx
+
+from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.driver import Driver
+from tapml_targets.errors import CompileError
+from tapml_targets.library import Condition, Loop, Parameter, launches
+from tapml_targets.limits import Limits
+from tapml_targets.opencl.codegen import generate
+from tapml_targets.target import Target
+from tests.compiler.operators import (
+    OPENCL,
+    from_relax,
+    matmul_transposed,
+    operator,
+    run,
+    scale,
+    softmax,
+    source,
+)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 70])
+def test_a_softmax_with_dynamic_rows_is_right(driver: Driver, rows: int) -> None:
+    given = np.random.default_rng(rows).standard_normal((rows, 100), np.float32)
+    library = generate(source(softmax()), OPENCL)
+    _, result = run(driver, library, "softmax", [given, np.full_like(given, np.nan)])
+    powers = np.exp(given.astype(np.float64))
+    np.testing.assert_allclose(result, powers / powers.sum(-1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_a_product_with_dynamic_rows_is_right(driver: Driver, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    given, weight = rng.standard_normal((rows, 48), "f4"), rng.standard_normal((32, 48), "f4")
+    library = generate(source(matmul_transposed()), OPENCL)
+    *_, result = run(driver, library, "matmul", [given, weight, np.zeros((rows, 32), "f4")])
+    np.testing.assert_allclose(result, given @ weight.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 3, 128, 129, 1000])
+def test_a_sort_runs_its_host_loops_and_workspaces(driver: Driver, length: int) -> None:
+    sort = from_relax("sort", (2, "n"), lambda x: relax.op.sort(x, axis=-1), kind="opencl")
+    library = generate(source(sort), OPENCL)
+    program = library.operators["sort"]
+    assert program.workspaces
+    assert any(isinstance(s, Condition) for s in program.statements)
+    given = np.random.default_rng(0).standard_normal((2, length), np.float32)
+    _, result = run(driver, library, "sort", [given, np.zeros_like(given)])
+    np.testing.assert_array_equal(result, np.sort(given, -1))
+
+
+def test_topk_gives_the_largest_and_where_they_are(driver: Driver) -> None:
+    topk = from_relax(
+        "topk", (2, "n"), lambda x: relax.op.topk(x, 3, axis=-1), outputs=2, kind="opencl"
+    )
+    given = np.random.default_rng(0).standard_normal((2, 500), np.float32)
+    outputs = [np.zeros((2, 3), "f4"), np.zeros((2, 3), "i4")]
+    library = generate(source(topk), OPENCL)
+    _, values, indices = run(driver, library, "topk", [given, *outputs])
+    expected = np.argsort(-given, axis=-1, kind="stable")[:, :3]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(given, expected, -1))
+
+
+def test_the_scan_that_tvm_gets_wrong_still_compiles_with_its_loops() -> None:
+    scan = from_relax("cumsum", (4, 300), lambda x: relax.op.cumsum(x, axis=-1), kind="opencl")
+    library = generate(source(scan), OPENCL)
+    assert len(library.kernels) >= 2
+    assert library.operators["cumsum"].workspaces
+
+
+def test_kernels_keep_to_the_threads_a_device_allows() -> None:
+    target = Target("opencl", limits=Limits(max_threads_per_block=32))
+    for of in (softmax(), matmul_transposed(), scale()):
+        library = generate(source(of), target)
+        assert all(0 < k.threads_per_block <= 32 for k in library.kernels.values()), of.name
+
+
+def test_a_schedule_kind_other_than_the_code_kind_can_be_chosen(driver: Driver) -> None:
+    target = Target("opencl", options=(("schedule_kind", "webgpu"),))
+    given = np.random.default_rng(0).standard_normal((3, 100), np.float32)
+    library = generate(source(softmax()), target)
+    _, result = run(driver, library, "softmax", [given, np.zeros_like(given)])
+    np.testing.assert_allclose(result.sum(-1), 1, rtol=1e-5)
+
+
+def test_half_precision_kernels_say_so_and_enable_the_extension() -> None:
+    library = generate(source(scale(dtype="float16")), OPENCL)
+    assert all(kernel.features == ("float16",) for kernel in library.kernels.values())
+    assert b"cl_khr_fp16 : enable" in library.modules[0].code
+
+
+def test_single_precision_kernels_need_no_feature() -> None:
+    library = generate(source(scale()), OPENCL)
+    assert all(kernel.features == () for kernel in library.kernels.values())
+
+
+@pytest.mark.parametrize("factor", [1.0000004, 0.1, -0.7978845608028654, 3.4028234663852886e38])
+def test_constants_keep_every_digit(driver: Driver, factor: float) -> None:
+    library = generate(source(scale(factor=factor)), OPENCL)
+    given = np.ones((2, 8), np.float32)
+    _, result = run(driver, library, "scale", [given, np.zeros_like(given)])
+    np.testing.assert_array_equal(result, np.full((2, 8), factor, np.float32))
+
+
+def test_the_same_operator_gives_the_same_library() -> None:
+    assert generate(source(softmax()), OPENCL) == generate(source(softmax()), OPENCL)
+
+
+def test_an_integer_beside_the_tensors_reaches_the_kernel(driver: Driver) -> None:
+    start = tirx.Var("start", "int64")
+    given = te.placeholder((16,), "float32", name="given")
+    window = te.compute((4,), lambda i: given[start + i], "window")
+    of = operator("window", te.create_prim_func([given, window, start]), symbols=("start",))
+    values = np.arange(16, dtype=np.float32)
+    library = generate(source(of), OPENCL)
+    _, result = run(driver, library, "window", [values, np.zeros(4, "f4")], {"start": 5})
+    np.testing.assert_array_equal(result, [5, 6, 7, 8])
+
+
+def test_an_extent_that_nothing_gives_is_named() -> None:
+    start = tirx.Var("start", "int64")
+    given = te.placeholder((start + 4,), "float32", name="given")
+    shifted = te.compute((start + 4,), lambda i: given[i] + tirx.const(1, "float32"), "shifted")
+    of = operator("shift", te.create_prim_func([given, shifted]))
+    with pytest.raises(CompileError, match=r"variables \(start,\) are used"):
+        generate(source(of), OPENCL)
+
+
+def test_a_function_that_does_not_fit_its_parameters_is_refused() -> None:
+    of = source(scale())
+    fewer = OperatorSource(of.name, of.function, of.parameters[:1])
+    with pytest.raises(
+        CompileError, match="declares 1 tensors and 0 symbols, its function takes 2"
+    ):
+        generate(fewer, OPENCL)
+    wrong = (replace(of.parameters[0], dtype="int32"), of.parameters[1])
+    with pytest.raises(CompileError, match="'p0' is declared int32, its function takes float32"):
+        generate(OperatorSource(of.name, of.function, wrong), OPENCL)
+    flat = (Parameter("p0", ("n",), "float32", "input"), of.parameters[1])
+    with pytest.raises(CompileError, match="'p0' has shape"):
+        generate(OperatorSource(of.name, of.function, flat), OPENCL)
+
+
+def test_text_that_is_no_function_is_refused() -> None:
+    with pytest.raises(CompileError, match="not TVM JSON"):
+        generate(OperatorSource("odd", "{}", ()), OPENCL)
+
+
+def test_a_host_statement_without_a_counterpart_is_named() -> None:
+    of = from_relax("sort", ("n",), relax.op.sort, kind="opencl")
+    # The number of merge passes becomes the floor of a logarithm, which no expression says.
+    host = OperatorSource(
+        of.name, of.function.replace('"prim.ceil"', '"tirx.floor"'), of.parameters
+    )
+    assert host.function != of.function
+    with pytest.raises(CompileError, match="the launch plan cannot express"):
+        generate(host, OPENCL)
+
+
+def test_every_launch_names_a_kernel_of_the_source() -> None:
+    library = generate(source(softmax()), OPENCL)
+    text = library.modules[0].code.decode()
+    for launch in launches(library.operators["softmax"].statements):
+        assert re.search(rf"__kernel void {library.kernels[launch.kernel].symbol}\(", text)
+
+
+def test_loops_of_the_host_bound_their_own_symbol() -> None:
+    sort = from_relax("sort", (2, "n"), lambda x: relax.op.sort(x, axis=-1), kind="opencl")
+    program = generate(source(sort), OPENCL).operators["sort"]
+
+    def loops(statements: tuple[object, ...]) -> list[Loop]:
+        found = []
+        for statement in statements:
+            if isinstance(statement, Loop):
+                found.append(statement)
+            elif isinstance(statement, Condition):
+                found += loops(statement.then)
+        return found
+
+    (loop,) = loops(program.statements)
+    assert loop.extent == ("sub", ("ceil_log2", "n"), 7)

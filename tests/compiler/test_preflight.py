@@ -1,0 +1,84 @@
+"""A limit is broken on the host, by name, before a byte is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tapml.compiler.preflight import Problem, check, require
+from tapml_targets.errors import LimitExceededError
+from tapml_targets.library import (
+    BufferArgument,
+    CodeModule,
+    Kernel,
+    Launch,
+    Library,
+    Loop,
+    OperatorProgram,
+    Parameter,
+    Workspace,
+)
+from tapml_targets.limits import Limits
+
+KERNEL = "kernel 'k' of operator 'o'"
+
+
+def _library(**changes: object) -> Library:
+    kernel = Kernel("k", "k", 0, 256, 4096, ("float16",))
+    launch = Launch("k", (BufferArgument("x"), BufferArgument("w")), ("n", 1, 70000), (256, 1, 1))
+    program = OperatorProgram(
+        "o",
+        (Parameter("x", ("n", 4), "float16", "inout"),),
+        (Loop("i", 0, 3, (launch,)),),
+        (Workspace("w", ("mul", 100, "n")),),
+    )
+    return Library("opencl", (CodeModule("opencl-c", b""),), {"k": kernel}, {"o": program})
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"max_threads_per_block": 128}, Problem(KERNEL, "max_threads_per_block", "256", "128")),
+        (
+            {"max_shared_memory_bytes": 1024},
+            Problem(KERNEL, "max_shared_memory_bytes", "4096", "1024"),
+        ),
+        ({"max_arguments": 1}, Problem(KERNEL, "max_arguments", "2", "1")),
+        ({"max_block": (64, 64, 64)}, Problem(KERNEL, "max_block.x", "256", "64")),
+        ({"max_grid": (0, 0, 65535)}, Problem(KERNEL, "max_grid.z", "70000", "65535")),
+    ],
+)
+def test_a_broken_limit_is_named_with_what_is_needed_and_what_there_is(
+    limits: dict[str, object], problem: Problem
+) -> None:
+    features = frozenset({"float16"})
+    assert check(_library(), Limits(features=features, **limits)) == (problem,)  # type: ignore[arg-type]
+
+
+def test_a_missing_feature_is_a_problem() -> None:
+    (problem,) = check(_library(), Limits(features=frozenset({"float64"})))
+    assert problem == Problem(KERNEL, "feature", "float16", "float64")
+
+
+def test_sizes_count_where_the_symbols_are_known() -> None:
+    limits = Limits(features=frozenset({"float16"}), max_buffer_bytes=1000, max_grid=(50, 0, 0))
+    assert check(_library(), limits) == ()
+    assert check(_library(), limits, {"n": 200}) == (
+        Problem(KERNEL, "max_grid.x", "200", "50"),
+        Problem("parameter 'x' of operator 'o'", "max_buffer_bytes", "1600", "1000"),
+        Problem("workspace 'w' of operator 'o'", "max_buffer_bytes", "20000", "1000"),
+    )
+
+
+def test_the_sum_of_an_operators_memory_counts_too() -> None:
+    limits = Limits(features=frozenset({"float16"}), memory_bytes=1000)
+    (problem,) = check(_library(), limits, {"n": 10})
+    assert problem == Problem("operator 'o'", "memory_bytes", "1080", "1000")
+
+
+def test_a_bound_of_zero_is_no_bound() -> None:
+    assert check(_library(), Limits(features=frozenset({"float16"})), {"n": 1 << 40}) == ()
+
+
+def test_require_says_all_at_once() -> None:
+    with pytest.raises(LimitExceededError, match=r"256, the device has 128; .* feature float16"):
+        require(_library(), Limits(max_threads_per_block=128))
