@@ -1,4 +1,4 @@
-"""What values and call sites are called: after FX nodes, or after the variables of a Relax module."""
+"""What values and call sites are called: after FX nodes, or after a Relax module's variables."""
 
 from __future__ import annotations
 

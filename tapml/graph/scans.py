@@ -147,6 +147,7 @@ def _same_parameters(function: Any, like: Any) -> Any:
                 str(mine.ty.dtype),
                 name=mine.name,
                 data_alignment=mine.ty.data_alignment,
+                elem_offset=mine.ty.elem_offset,
                 offset_factor=mine.ty.offset_factor,
             )
     return function.specialize(shaped) if shaped else function

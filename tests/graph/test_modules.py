@@ -1,0 +1,60 @@
+"""Any small torch module becomes a plan that computes what the module does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tapml.graph.importer import import_module
+from tapml.graph.plan_format import pack, unpack
+from tapml.graph.rooting import root_module
+from tapml_targets.errors import InputError
+from tests.graph.modules import Apply, examples
+
+MODULES = examples()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_rooted_and_its_plan_survives_storage(name: str) -> None:
+    module, inputs = MODULES[name]
+    imported = import_module(module.eval(), inputs)
+    report = root_module(imported)
+    assert all(each.ratio <= 1 for each in report.compared)
+    assert any(each.kind == "output" for each in report.compared)
+    for call in imported.plan.entries["main"].calls:
+        assert call.origins, call.site
+    assert unpack(pack(imported.plan)) == imported.plan
+
+
+def test_what_selects_is_an_index() -> None:
+    kinds = {}
+    for name in ("sort", "topk", "argmax", "predicate"):
+        module, inputs = MODULES[name]
+        plan = import_module(module.eval(), inputs).plan
+        kinds |= {key: operator.output_kinds for key, operator in plan.operators.items()}
+    assert kinds["argsort"] == ("index",)
+    assert kinds["topk"] == ("value", "index")
+    assert kinds["argmax"] == ("index",)
+    assert kinds["greater"] == ("predicate",)
+
+
+def test_a_dynamic_extent_has_the_callers_name() -> None:
+    module, inputs = MODULES["perceptron"]
+    rows = torch.export.Dim("rows", min=2, max=50)
+    plan = import_module(module.eval(), inputs, dynamic=({1: rows},)).plan
+    entry = plan.entries["main"]
+    assert entry.symbols == ("rows",)
+    assert entry.values[entry.inputs[0]].shape == (2, "rows", 8)
+    assert [(b.lower, b.upper) for b in entry.bounds] == [(2, 50)]
+
+
+def test_a_module_that_torch_cannot_export_is_refused_in_a_line() -> None:
+    module = Apply(lambda t: t + 1 if float(t.sum()) > 0 else t)
+    with pytest.raises(InputError, match=r"torch.export does not take the module of 'main'"):
+        import_module(module, (torch.ones(2),))
+
+
+def test_inputs_have_to_be_tensors() -> None:
+    with pytest.raises(InputError, match="input 0 of 'main' is int"):
+        import_module(nn.Identity(), (3,))  # type: ignore[arg-type]

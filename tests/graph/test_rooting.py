@@ -1,0 +1,88 @@
+"""A plan that differs from PyTorch is stopped at the operator that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapml.graph.rooting import root, root_module
+from tapml.graph.rooting_report import RootingReport
+from tapml_targets.errors import InputError, MismatchError
+from tests.graph.conftest import Llama
+
+
+class WithFault:
+    """The reference, with one operator's output changed."""
+
+    def __init__(self, reference: Any, operator: str, fault: Callable[[Any], None]) -> None:
+        self._reference = reference
+        self._operator = operator
+        self._fault = fault
+
+    def __getitem__(self, operator: str) -> Callable[..., None]:
+        function: Callable[..., None] = self._reference[operator]
+        if operator != self._operator:
+            return function
+
+        def faulty(*tensors: Any, symbols: Any = None) -> None:
+            function(*tensors, symbols=symbols)
+            self._fault(tensors[-1])
+
+        return faulty
+
+
+def scale(output: Any) -> None:
+    output *= 1.001
+
+
+def shift(output: Any) -> None:
+    output[...] = np.roll(output, 1, axis=-1)
+
+
+def poison(output: Any) -> None:
+    output.reshape(-1)[-1] = np.nan
+
+
+def test_every_call_site_of_a_language_model_is_compared(llama: Llama) -> None:
+    report = root(llama.model, llama.imported, reference=llama.reference)
+    entries = llama.imported.plan.entries.values()
+    assert report.sites == sum(len(entry.calls) for entry in entries)
+    assert report.not_comparable == ()
+    assert set(report.operators) == set(llama.imported.plan.operators)
+    assert report.worst is not None
+    assert report.worst.ratio < 0.5
+    outputs = [each for each in report.compared if each.kind == "output"]
+    assert len(outputs) == sum(len(e.outputs) + len(e.state) for e in entries)
+
+
+@pytest.mark.parametrize("fault", [scale, shift, poison])
+@pytest.mark.parametrize("operator", ["softmax", "matmul_transposed_3", "fused_transpose_rotary"])
+def test_a_wrong_operator_is_the_only_one_named(
+    llama: Llama, operator: str, fault: Callable[[Any], None]
+) -> None:
+    faulty = WithFault(llama.reference, operator, fault)
+    with pytest.raises(MismatchError) as caught:
+        root(llama.model, llama.imported, reference=faulty)
+    named = {line.split()[0] for line in str(caught.value).splitlines() if " at " in line}
+    assert named == {operator}
+    assert "transformers/models/llama/modeling_llama.py:" in str(caught.value)
+
+
+def test_a_wrong_cache_row_is_found(llama: Llama) -> None:
+    with pytest.raises(MismatchError, match="where"):
+        root(llama.model, llama.imported, reference=WithFault(llama.reference, "where", shift))
+
+
+def test_a_report_survives_storage(llama: Llama) -> None:
+    report = root(llama.model, llama.imported, reference=llama.reference, prompt=[3, 1, 4, 1])
+    assert RootingReport.unpack(report.pack()) == report
+    assert report.as_json()["compared_sites"] == report.sites
+
+
+def test_a_plan_without_its_torch_program_cannot_be_rooted_as_a_module(llama: Llama) -> None:
+    with pytest.raises(InputError, match="no torch program"):
+        root_module(replace(llama.imported, exported={}))
