@@ -1,0 +1,79 @@
+"""The golden vectors of PROTOCOL.md: our bytes, and what a real server makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapml_rpc import wire
+from tests.rpc.peers import RawPeer, ServerProcess
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "messages.json").read_text("utf-8"))
+MESSAGES: list[dict[str, Any]] = GOLDEN["messages"]
+SESSION, EPOCH = bytes.fromhex(GOLDEN["session"]), bytes.fromhex(GOLDEN["epoch"])
+
+
+def from_json(value: Any) -> Any:
+    """The header a vector describes; byte strings are ``{"$bytes": hex}``."""
+    if isinstance(value, dict):
+        if set(value) == {"$bytes"}:
+            return bytes.fromhex(value["$bytes"])
+        return {key: from_json(inner) for key, inner in value.items()}
+    return [from_json(inner) for inner in value] if isinstance(value, list) else value
+
+
+def named(name: str) -> dict[str, Any]:
+    return next(message for message in MESSAGES if message["name"] == name)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["name"])
+def test_a_vector_is_what_we_write_and_read(message: dict[str, Any]) -> None:
+    header, frame = from_json(message["header"]), bytes.fromhex(message["frame"])
+    assert wire.pack(header) == frame
+    assert wire.unpack(frame) == header
+
+
+def test_a_server_answers_the_vectors_with_the_vectors(peer: RawPeer) -> None:
+    spoken = [m for m in MESSAGES if m["socket"] == "data" and m["name"] not in ("call", "goodbye")]
+    for message in spoken:
+        frame = bytes.fromhex(message["frame"])
+        if message["sender"] == "client":
+            # A session's token and the epoch are random: everything else goes as it is.
+            frame = frame.replace(SESSION, peer.welcome["session"])
+            frame = frame.replace(EPOCH, peer.welcome["epoch"])
+            chunk = bytes.fromhex(message["chunk"])
+            peer.send_frames([frame, chunk] if chunk else [frame])
+            continue
+        answer, chunk = peer.receive()
+        expected = from_json(message["header"])
+        if "error" in expected:
+            assert "Traceback" in answer["error"]["traceback"]
+            answer["error"]["traceback"] = ""
+        assert answer == expected, message["name"]
+        if message["chunk"]:
+            assert chunk.hex() == message["chunk"], message["name"]
+    answer, _ = peer.receive()
+    assert (answer["type"], answer["sequence"]) == ("error", 7)
+    assert answer["error"]["kind"] == "DeviceRestartedError"
+
+
+def test_control_vectors_are_answered(peer: RawPeer) -> None:
+    for name in ("cancel", "ping"):
+        frame = bytes.fromhex(named(name)["frame"])
+        peer.control.send(frame.replace(SESSION, peer.welcome["session"]))
+    header = peer._receive(peer.control)[0]
+    assert header["type"] == "pong" and header["sequence"] == 1
+    assert {"answered", "sessions", "device_bytes"} <= header.keys()
+
+
+def test_goodbye_frees_what_the_session_held(peer: RawPeer, server: ServerProcess) -> None:
+    with RawPeer(server.address) as other:
+        other.batch(["allocate", 1, 1 << 20])
+        peer.wait_for(device_bytes=1 << 20)
+        frame = bytes.fromhex(named("goodbye")["frame"])
+        frame = frame.replace(SESSION, other.welcome["session"])
+        other.send_frames([frame.replace(EPOCH, other.welcome["epoch"])])
+        peer.wait_for(device_bytes=0)
