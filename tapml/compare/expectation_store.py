@@ -26,6 +26,8 @@ from tapml_targets.errors import SetupError
 
 log = logging.getLogger(__name__)
 _BUSY_SECONDS: Final = 30.0
+_WAITING_BYTES: Final = 8 << 20
+_WAITING_ENTRIES: Final = 256
 
 
 class ExpectationStore:
@@ -45,6 +47,9 @@ class ExpectationStore:
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
         self._full = False
+        # One transaction per test would cost more than the arithmetic of a small one.
+        self._waiting: dict[str, bytes] = {}
+        self._waiting_bytes = 0
         try:
             self._database = sqlite3.connect(
                 ":memory:" if path is None else path,
@@ -66,13 +71,16 @@ class ExpectationStore:
             ) from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Write what waits and close the file."""
         with self._lock:
+            self._flush()
             self._database.close()
 
     def has(self, key: str) -> bool:
         """Whether `key` is there."""
         with self._lock:
+            if key in self._waiting:
+                return True
             found = self._database.execute(
                 "SELECT 1 FROM expectation WHERE key = ?", (key,)
             ).fetchone()
@@ -81,6 +89,8 @@ class ExpectationStore:
     def read(self, key: str) -> bytes | None:
         """What was written under `key`, None where nothing was."""
         with self._lock:
+            if key in self._waiting:
+                return self._waiting[key]
             row = self._database.execute(
                 "SELECT data FROM expectation WHERE key = ?", (key,)
             ).fetchone()
@@ -88,17 +98,27 @@ class ExpectationStore:
 
     def write(self, key: str, data: bytes) -> None:
         """Keep `data`. A disk that is full costs the cache, not the run; it is logged once."""
-        with self._lock, contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(sqlite3.ProgrammingError))
+        with self._lock:
             if self._full:
                 return
-            try:
-                self._database.execute(
-                    "INSERT OR REPLACE INTO expectation VALUES (?, ?)", (key, data)
-                )
-            except sqlite3.OperationalError as error:
-                self._full = True
-                log.warning("oracle results are no longer cached: %s", error)
+            self._waiting[key] = data
+            self._waiting_bytes += len(data)
+            if self._waiting_bytes > _WAITING_BYTES or len(self._waiting) >= _WAITING_ENTRIES:
+                self._flush()
+
+    def _flush(self) -> None:
+        rows, self._waiting, self._waiting_bytes = list(self._waiting.items()), {}, 0
+        if not rows or self._full:
+            return
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany("INSERT OR REPLACE INTO expectation VALUES (?, ?)", rows)
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            self._full = True
+            with contextlib.suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            log.warning("oracle results are no longer cached: %s", error)
 
 
 def encode(expectation: Expectation, reference: Sequence[NDArray[Any]]) -> bytes:

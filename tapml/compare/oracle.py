@@ -160,17 +160,19 @@ class Oracle:
         return self._expect(test, self._policy.appeal_repeats)
 
     def _prepare(self, test: CarvedCase) -> None:
-        if not self._store.has(self._key(test, self._policy.repeats)):
-            self._compute(test, self._policy.repeats)
+        key = self._key(test, self._policy.repeats)
+        if not self._store.has(key):
+            self._compute(test, self._policy.repeats, key)
 
     def _expect(self, test: CarvedCase, repeats: int) -> Expectation:
-        stored = self._store.read(self._key(test, repeats))
+        key = self._key(test, repeats)
+        stored = self._store.read(key)
         if stored is not None:
             operator = self._operator(test)
             return decode(stored, operator, test.read_inputs, test.read_outputs())
-        return self._compute(test, repeats)
+        return self._compute(test, repeats, key)
 
-    def _compute(self, test: CarvedCase, repeats: int) -> Expectation:
+    def _compute(self, test: CarvedCase, repeats: int, key: str) -> Expectation:
         operator = self._operator(test)
         with self._computing:
             if self._twins is None:
@@ -179,7 +181,7 @@ class Oracle:
             outputs = test.read_outputs()
             case = Case(operator, test.read_inputs(), outputs, test.symbols, weight_keys(test))
             expectation = expect(case, twin, self._movements, repeats)
-        self._store.write(self._key(test, repeats), encode(expectation, outputs))
+        self._store.write(key, encode(expectation, outputs))
         return expectation
 
     def _operator(self, test: CarvedCase) -> Operator:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,8 @@ Twin = Callable[..., None]
 _ROW_ELEMENTS: Final = 16
 _ROW_SHARE: Final = 0.5
 _MOVED_BYTES: Final = 512 << 20
+# A prime: no stride of a tensor meets the same numbers again.
+_NOISE_LENGTH: Final = 1_000_003
 
 
 class Movements:
@@ -55,26 +58,40 @@ class Movements:
         """`raw` as float64. `key` names a tensor that other tests share (its content hash)."""
         return self._keep((key, dtype, raw.shape), key, lambda: as_float64(raw, dtype))
 
-    def moved(
-        self, values: Float64s, dtype: str, position: int, repeat: int, key: str | None
-    ) -> Float64s:
-        """`values` moved by half to one ulp each, up or down, in movement number `repeat`."""
+    def units(self, values: Float64s, dtype: str, key: str | None) -> Float64s:
+        """How far each of `values` may move: its ulp, zero where it stays."""
         return self._keep(
-            (key, dtype, values.shape, position, repeat),
-            key,
-            lambda: self._move(values, dtype, position, repeat),
+            (key, dtype, values.shape, "units"), key, lambda: movable_ulp(values, dtype)
         )
 
-    def _move(self, values: Float64s, dtype: str, position: int, repeat: int) -> Float64s:
-        generator = np.random.Generator(np.random.SFC64((self._seed, position, repeat)))
-        noise = generator.random(values.shape)
+    def moved(
+        self, values: Float64s, units: Float64s, position: int, repeat: int, key: str | None
+    ) -> Float64s:
+        """`values` moved by half to one of their `units`, up or down, in movement `repeat`."""
+        return self._keep(
+            (key, values.shape, position, repeat),
+            key,
+            lambda: self._move(values, units, position, repeat),
+        )
+
+    def _move(self, values: Float64s, units: Float64s, position: int, repeat: int) -> Float64s:
+        start = (position * 104_729 + repeat * 350_377 + 1) % _NOISE_LENGTH
+        noise = self._noise[start : start + values.size]
+        if noise.size < values.size:
+            noise = np.resize(np.roll(self._noise, -start), values.size)
+        moved: Float64s = noise.reshape(values.shape) * units
+        moved += values
+        return moved
+
+    @cached_property
+    def _noise(self) -> Float64s:
+        """Numbers of size 0.5 to 1 and random sign, taken from a random start by each movement.
+
+        Sizes differ so that two terms of one binade never cancel exactly.
+        """
+        noise = np.random.Generator(np.random.SFC64(self._seed)).random(_NOISE_LENGTH)
         noise -= 0.5
-        # Sizes differ so that two terms of one binade never cancel exactly.
         noise += np.copysign(0.5, noise)
-        noise *= movable_ulp(values, dtype)
-        # A masked position holds the largest finite value or -Inf: neither needs moving, and a
-        # float64 result beyond the dtype's range would be one the target cannot have.
-        noise += values
         return noise
 
     def _keep(
@@ -123,18 +140,20 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
         movements.values(raw, parameter.dtype, key) if _is_float(parameter) else raw
         for parameter, raw, key in zip(operator.read, case.inputs, case.keys, strict=True)
     ]
+    units = [
+        movements.units(values, parameter.dtype, key) if _is_float(parameter) else None
+        for parameter, values, key in zip(operator.read, plain, case.keys, strict=True)
+    ]
     exact = _run(case, twin, plain)
     spreads = [_Spread(values) for values in exact]
     done = 0
-    movable = any(_is_float(parameter) for parameter in operator.read)
+    movable = any(unit is not None for unit in units)
     copies = _copies(case, exact)
     while done < repeats and movable:
         moved = [
-            movements.moved(values, parameter.dtype, position, done, key)
-            if _is_float(parameter)
-            else values
-            for position, (parameter, values, key) in enumerate(
-                zip(operator.read, plain, case.keys, strict=True)
+            values if unit is None else movements.moved(values, unit, position, done, key)
+            for position, (values, unit, key) in enumerate(
+                zip(plain, units, case.keys, strict=True)
             )
         ]
         for spread, values in zip(spreads, _run(case, twin, moved), strict=True):
