@@ -100,6 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
             )
             with suite:
                 phase.detail = f"{suite.facts['tests']} tests"
-                print(suite.summary())
+                summary = suite.summary()
+    operators = len({operator for operator, _ in summary.tests_per_operator})
+    print(
+        f"{summary.tests} tests of {operators} operators from {summary.runs} runs of "
+        f"{summary.prompts} prompts; {summary.stored_bytes / 1e6:.1f} MB stored for "
+        f"{summary.tensor_bytes / 1e6:.1f} MB of tensors"
+    )
     print(f"suite: {arguments.out}")
     return 0
