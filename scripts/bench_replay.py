@@ -1,4 +1,4 @@
-"""Replay of carved tests over loopback, warm: time a test, and what is left beyond kernel and bytes.
+"""Replay of carved tests over loopback, warm: time a test, and overhead beyond kernel and bytes.
 
 Run it alone with ``python -m scripts.bench_replay``, or through ``scripts/bench.py``.
 """

@@ -52,24 +52,17 @@ def run(arguments: argparse.Namespace) -> int:
         room = model.context_length - len(prompt.token_ids) + 1
         count = min(arguments.max_new_tokens, room)
         print(prompt.text or " ".join(map(str, prompt.token_ids)), end="", flush=True)
-        written = ""
-        tokens: list[int] = []
+        stream = None if model.tokenizer is None else model.tokenizer.stream(prompt.token_ids)
+        tokens = 0
         started = time.monotonic()
         for step in greedy(model, runner, prompt.token_ids, count):
-            tokens.append(step.token)
-            # Decoding all tokens again keeps characters whole that span several of them.
-            text = (
-                "".join(f" {token}" for token in tokens)
-                if model.tokenizer is None
-                else model.tokenizer.decode((*prompt.token_ids, *tokens))[len(prompt.text or "") :]
-            )
-            if not text.endswith("\ufffd"):
-                print(text[len(written) :], end="", flush=True)
-                written = text
+            tokens += 1
+            text = f" {step.token}" if stream is None else stream.push(step.token)
+            print(text, end="", flush=True)
         seconds = time.monotonic() - started
-    print()
+        print("" if stream is None else stream.finish())
     print(
-        f"{len(tokens)} tokens in {seconds:.2f} s ({len(tokens) / seconds:.1f} a second)",
+        f"{tokens} tokens in {seconds:.2f} s ({tokens / seconds:.1f} a second)",
         file=sys.stderr,
     )
     if count < arguments.max_new_tokens:
