@@ -43,8 +43,8 @@ class ControlLoop:
     Parameters
     ----------
     silence_seconds
-        A session whose client says nothing for so long is ended. A client whose connection is gone
-        is noticed within two seconds, whatever this says.
+        A session whose client says nothing for so long is ended; 0 for no such end. A client whose
+        connection is gone is noticed within a few seconds, whatever this says.
     kernel_deadline
         Longest time in seconds that one command may run; a client may ask for less.
     """
@@ -70,7 +70,7 @@ class ControlLoop:
         self._silence_seconds = silence_seconds
         self._kernel_deadline = kernel_deadline
         self._next_probe = 0.0
-        self._socket = bind_router(context, address, bounds)
+        self._socket = bind_router(context, address, bounds, silence_seconds > 0)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
@@ -235,7 +235,7 @@ class ControlLoop:
         self._next_probe = now + _PROBE_SECONDS
         for session in list(self._sessions.values()):
             silence = now - session.heard
-            if silence > self._silence_seconds:
+            if 0 < self._silence_seconds < silence:
                 self._end(session, f"silent for {silence:.0f} s")
             elif silence > 2 * _PROBE_SECONDS:
                 self._drop_gone([session])

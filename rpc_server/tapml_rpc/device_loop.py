@@ -45,6 +45,8 @@ class DeviceLoop:
         All sessions by token; the control thread adds them, this thread removes them.
     epoch
         Random bytes of this server's life.
+    heartbeats
+        Whether to look for clients whose host has vanished.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class DeviceLoop:
         sessions: dict[bytes, ServerSession],
         bounds: Bounds,
         libraries: LibraryStore,
+        heartbeats: bool,
     ) -> None:
         self.stop = threading.Event()
         self.ended: deque[ServerSession] = deque()
@@ -64,7 +67,7 @@ class DeviceLoop:
         self._sessions = sessions
         self._bounds = bounds
         self._libraries = libraries
-        self._socket = bind_router(context, address, bounds)
+        self._socket = bind_router(context, address, bounds, heartbeats)
         self._socket.rcvtimeo = _POLL_MILLISECONDS
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -208,7 +211,7 @@ class DeviceLoop:
 
 
 def bind_router(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, bounds: Bounds
+    context: zmq.Context[zmq.Socket[bytes]], address: str, bounds: Bounds, heartbeats: bool
 ) -> zmq.Socket[bytes]:
     """A ROUTER socket with every queue and frame bounded.
 
@@ -220,8 +223,10 @@ def bind_router(
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, max(bounds.chunk_bytes, wire.MAX_HEADER_BYTES))
     socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2000)
+    if heartbeats:
+        # For a host that vanishes. A client that is merely stopped for a while may come back.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
     socket.setsockopt(zmq.RCVHWM, 32)
     socket.setsockopt(zmq.SNDHWM, 4 * bounds.unanswered)
     socket.bind(address)

@@ -288,8 +288,6 @@ class Link:
         socket: Socket = self._context.socket(zmq.DEALER)
         socket.linger = 0
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_CHUNK_BYTES)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
         socket.setsockopt(zmq.IPV6, int("[" in address))
         monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)

@@ -99,6 +99,8 @@ def serve(options: ServerOptions) -> int:
     )
     epoch = secrets.token_bytes(EPOCH_BYTES)
     sessions: dict[bytes, ServerSession] = {}
+    # A parent that is stopped for a while comes back; one that ends is noticed as such.
+    silence_seconds = 0.0 if options.parent else options.silence_seconds
     shown_host = _bracketed(host)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.setsockopt(zmq.IPV6, int(":" in host))
@@ -110,6 +112,7 @@ def serve(options: ServerOptions) -> int:
             sessions=sessions,
             bounds=bounds,
             libraries=libraries,
+            heartbeats=silence_seconds > 0,
         )
         control = ControlLoop(
             context,
@@ -119,7 +122,7 @@ def serve(options: ServerOptions) -> int:
             sessions=sessions,
             epoch=epoch,
             bounds=bounds,
-            silence_seconds=options.silence_seconds,
+            silence_seconds=silence_seconds,
             kernel_deadline=options.kernel_deadline,
         )
     except zmq.ZMQError as error:

@@ -21,8 +21,10 @@ from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_targets.errors import DeviceLostError, TapmlError
 
-PING_SECONDS: Final = 1.0
-SILENCE_SECONDS: Final = 10.0
+PING_SECONDS: Final = 0.5
+SILENCE_SECONDS: Final = 4.0
+# A longer pause between two looks means that this process was stopped, not the server.
+_STOPPED_SECONDS: Final = 1.0
 _POLL_MILLISECONDS: Final = 100
 _LAST_WORDS_SECONDS: Final = 1.0
 
@@ -102,11 +104,14 @@ class Watch:
         poller = zmq.Poller()
         for source in (self._control, *self._monitors, self._wake_reader):
             poller.register(source, zmq.POLLIN)
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         next_ping = 0.0
         pings = 0
         while not self._stop.is_set() and self.lost is None:
             now = time.monotonic()
+            if now - looked > _STOPPED_SECONDS:
+                heard = now
+            looked = now
             if now >= next_ping:
                 pings += 1
                 self._send({"type": "ping", "sequence": pings})
