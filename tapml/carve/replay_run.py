@@ -67,6 +67,7 @@ class DeviceRun:
                 self._written.append((parameter, like, before))
         self._read_arena = Arena.of([content.nbytes for _, content in self._read])
         self._written_arena = Arena.of([like.nbytes for _, like, _ in self._written])
+        self._sent = self._read_arena.filled(POISONS[0], [content for _, content in self._read])
         self._buffers = {
             "read": self._memory.arena_buffer("read", self._read_arena.nbytes),
             "written": self._memory.arena_buffer("written", self._written_arena.nbytes),
@@ -82,13 +83,19 @@ class DeviceRun:
 
     def execute(self, remote: RemoteLibrary) -> None:
         """Send everything as one batch and wait for its answer."""
-        sent = self._read_arena.filled(POISONS[0], [content for _, content in self._read])
         befores = [before for _, _, before in self._written]
+        keeps_contents = any(before is not None for before in befores)
         reads: list[PendingRead] = []
         with self._memory.session.batch() as batch:
-            batch.write(self._buffers["read"], sent)
+            batch.write(self._buffers["read"], self._sent)
             for poison in POISONS:
-                batch.write(self._buffers["written"], self._written_arena.filled(poison, befores))
+                if keeps_contents:
+                    filled = self._written_arena.filled(poison, befores)
+                    batch.write(self._buffers["written"], filled)
+                else:
+                    batch.fill(
+                        self._buffers["written"], bytes([poison]), self._written_arena.nbytes
+                    )
                 self._reports.append(
                     batch.call(
                         remote,
@@ -101,10 +108,10 @@ class DeviceRun:
                 )
                 reads.append(batch.read(self._buffers["written"], self._written_arena.nbytes))
             inputs_read = batch.read(self._buffers["read"], self._read_arena.nbytes)
-        self._sent = sent
         self._after = [np.frombuffer(read.result(), np.uint8) for read in reads]
         self._inputs_after = np.frombuffer(inputs_read.result(), np.uint8)
-        self.nbytes = 2 * sent.nbytes + 4 * self._written_arena.nbytes
+        written = self._written_arena.nbytes * (4 if keeps_contents else 2)
+        self.nbytes = 2 * self._sent.nbytes + written
 
     def kernel_seconds(self) -> float | None:
         """Time in kernels over both runs."""
