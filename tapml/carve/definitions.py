@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from tapml.carve.index import pack, unpack
@@ -12,15 +13,36 @@ from tapml_targets.errors import InputError
 from tapml_targets.library import Role
 
 
-def pack_operators(plan: GraphPlan) -> bytes:
-    """All operators of a plan, without entries and weights."""
-    return plan_format.pack(
-        GraphPlan(plan.name, plan.operators, entries={}, weights={}, state={}, metadata={})
-    )
+@dataclass(frozen=True)
+class PackedPlan:
+    """A plan's hash, and its operators without entries and weights."""
+
+    plan: GraphPlan
+    plan_hash: str
+    operators: bytes
+
+
+_last: list[PackedPlan] = []
+
+
+def pack_plan(plan: GraphPlan) -> PackedPlan:
+    """Pack a plan; the last one is remembered, because a session carves one plan many times."""
+    if not _last or _last[0].plan is not plan:
+        operators = GraphPlan(
+            plan.name, plan.operators, entries={}, weights={}, state={}, metadata={}
+        )
+        _last[:] = [
+            PackedPlan(
+                plan,
+                plan_format.plan_hash(plan),
+                plan_format.pack(operators),
+            )
+        ]
+    return _last[0]
 
 
 def unpack_operators(blob: bytes) -> dict[str, Operator]:
-    """What :func:`pack_operators` packed."""
+    """What :func:`pack_plan` packed."""
     return dict(plan_format.unpack(blob).operators)
 
 

@@ -28,7 +28,6 @@ from tapml.execute.arrays import Array
 from tapml.execute.executor import Executor
 from tapml.execute.generate import DECODE, PREFILL, Decoder, check_lengths, greedy
 from tapml.execute.program import Program
-from tapml.graph import plan_format
 from tapml_targets.errors import InputError, SetupError
 
 DEFAULT_NEW_TOKENS: Final = 8
@@ -146,7 +145,7 @@ def carve(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": model.name,
         "weights_hash": model.weights_hash,
-        "plan_hash": plan_format.plan_hash(executor.plan),
+        "plan_hash": definitions.pack_plan(executor.plan).plan_hash,
         "filters": asdict(filters),
         "max_new_tokens": max_new_tokens,
         "budget_bytes": budget_bytes,
@@ -206,7 +205,7 @@ def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, A
         insert_definitions(
             connection,
             [(o.name, o.hash, definitions.pack_parameters(o)) for o in plan.operators.values()],
-            {"operators": definitions.pack_operators(plan)},
+            {"operators": definitions.pack_plan(plan).operators},
         )
         weights = WeightDigests(work.model.weights_hash, work.executor.weights)
         with Recorder(packs, connection, selector, weights) as recorder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from weakref import WeakKeyDictionary
 
 from tapml.carve.layout import KeptRun, keep_run
 from tapml.execute.program import Program
@@ -81,6 +82,10 @@ class Filters:
         return self.site(step.operator, step.layer)
 
 
+# Programs are planned once and carved often; an executor lets go of those it no longer needs.
+_KEPT: WeakKeyDictionary[Program, dict[tuple[int, ...], KeptRun]] = WeakKeyDictionary()
+
+
 @dataclass
 class Selector:
     """Decides, run by run, what is kept.
@@ -108,7 +113,6 @@ class Selector:
     expected: Mapping[str, Program] = field(default_factory=dict)
     covered: set[tuple[str, str]] = field(default_factory=set)
     exhausted: bool = False
-    _kept: dict[tuple[Program, tuple[int, ...]], KeptRun] = field(default_factory=dict)
     _full: dict[Program, KeptRun | None] = field(default_factory=dict)
 
     def choose(self, program: Program, step: int, stored_bytes: int) -> KeptRun | None:
@@ -198,12 +202,12 @@ class Selector:
                 first.setdefault(operator, position)
         return tuple(first.values())
 
-    def _keep(self, program: Program, positions: Iterable[int]) -> KeptRun | None:
-        key = (program, tuple(sorted(positions)))
-        if not key[1]:
+    @staticmethod
+    def _keep(program: Program, positions: Iterable[int]) -> KeptRun | None:
+        chosen = tuple(sorted(positions))
+        if not chosen:
             return None
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = keep_run(program, key[1])
-            self._kept[key] = kept
-        return kept
+        known = _KEPT.setdefault(program, {})
+        if chosen not in known:
+            known[chosen] = keep_run(program, chosen)
+        return known[chosen]

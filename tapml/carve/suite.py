@@ -46,15 +46,15 @@ class CarvedPrompt:
 class RunRecord:
     """One run of an entry.
 
-    `segments` holds, for each, the ids of its chunks or the id of a version; `before` and `after`
-    hold, by state name, a version and the state's first byte there.
+    `segments` holds, for each, its first byte and the chunks it lies in, or a version; `before` and
+    `after` hold, by state name, a version and the state's first byte there.
     """
 
     id: int
     prompt: int
     step: int
     layout: Layout
-    segments: tuple[tuple[int, ...] | int, ...]
+    segments: tuple[tuple[int, tuple[int, ...]] | int, ...]
     before: Mapping[str, tuple[int, int]]
     after: Mapping[str, tuple[int, int]]
 
@@ -302,7 +302,10 @@ class Suite:
             case "weight":
                 return self._weight(str(value.key))[1], value.byte_offset
             case "segment":
-                return run.segments[int(value.key)], value.byte_offset
+                place = run.segments[int(value.key)]
+                if isinstance(place, int):
+                    return place, value.byte_offset
+                return place[1], place[0] + value.byte_offset
             case "before" | "after":
                 states = run.before if value.source == "before" else run.after
                 version, first = states[str(value.key)]

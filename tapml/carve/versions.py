@@ -19,13 +19,15 @@ from tapml.carve.index import Rows, pack, unpack
 from tapml.execute.arrays import Bytes
 from tapml_targets.errors import InputError
 
-# Above this share of changed words a new base is stored: finding the rows bought little.
-MOST_CHANGED: Final = 0.25
+# Rows since the base may take this share of it; then a new base is stored.
+MOST_CHANGED: Final = 0.6
 # After so many bases in a row, an activation is taken for one that always changes.
 PATIENCE: Final = 3
 # Activations kept for comparison with the next run's; state is kept by the executor anyway.
 TRACKED_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 128
+# Up to so many words, looking for whole rows costs more than it saves.
+FEW_WORDS: Final = 2048
 # Rows up to this size lie in the index itself, more in chunks.
 INLINE_BYTES: Final = 32 << 10
 _WORD: Final = 8
@@ -81,36 +83,50 @@ class VersionWriter:
             self._tracked[series] = nbytes if nbytes <= room else 0
         return self._tracked[series] > 0
 
-    def store(self, series: Hashable, memory: Bytes, owner: Bytes) -> int:
-        """Store one version, and return its id.
+    def store(self, series: Hashable, memories: Sequence[tuple[Bytes, Bytes]]) -> list[int]:
+        """Store versions that followed each other, and return their ids.
 
         Parameters
         ----------
         series
-            What the memory is a version of.
-        memory
-            Is compared with the next version, so it must stay as it is. Its length is a multiple
-            of 64.
-        owner
-            The array that `memory` is a window on: the same owner means the same content.
+            What they are versions of.
+        memories
+            Each with its owner, the array it is a window on: the same owner as before means the
+            same content. A memory is compared with the next one, so it must stay as it is; its
+            length is a multiple of 64.
         """
         last = self._series.get(series)
-        if last is not None and last.owner is owner:
-            return last.version
-        changed = None
+        previous, owner = (None, None) if last is None else (last.memory, last.owner)
+        new: list[Bytes] = []
+        for memory, memory_owner in memories:
+            if memory_owner is not owner:
+                new.append(memory)
+                owner = memory_owner
+        changes = iter(_changes(previous, new))
+        versions: list[int] = []
+        for memory, memory_owner in memories:
+            if last is None or last.owner is not memory_owner:
+                last = self._store(last, memory, memory_owner, next(changes))
+            versions.append(last.version)
         if last is not None:
-            changed = changed_rows(last.memory, memory)
-            if changed is not None and last.since_base + changed.nbytes > memory.nbytes // 2:
+            self._series[series] = last
+        return versions
+
+    def _store(
+        self, last: _Series | None, memory: Bytes, owner: Bytes, changed: Changed | None
+    ) -> _Series:
+        if last is not None and changed is not None:
+            since_base = last.since_base + changed.nbytes
+            if since_base > MOST_CHANGED * memory.nbytes:
                 changed = None
         if last is None or changed is None:
-            changed = changed_rows(None, memory)
+            (changed,) = _changes(None, [memory])
             bases = 1 if last is None else last.bases_in_a_row + 1
             last = self._base(memory, bases) if changed is None else self._zeros(memory)
         if changed is not None:
             self._rows(last, changed)
         last.memory, last.owner = memory, owner
-        self._series[series] = last
-        return last.version
+        return last
 
     def _zeros(self, memory: Bytes) -> _Series:
         """A base that takes no chunk."""
@@ -152,27 +168,50 @@ class VersionWriter:
         return self._next
 
 
-def changed_rows(before: Bytes | None, after: Bytes) -> Changed | None:
-    """Rows in which two memories differ, `before` zeros where it is None; None if too many do.
+def _changes(previous: Bytes | None, memories: Sequence[Bytes]) -> list[Changed | None]:
+    """Rows in which each memory differs from the one before it, zeros where there is none.
 
-    A row has 128 bytes, the row of a small cache's head. Where single words differ in many rows, as
-    in a transposed cache, a row is a word of 8 bytes.
+    None where so much differs that a new base is better.
     """
-    if before is not None and len(before) != len(after):
-        return None
-    new = after.view(np.uint64)
-    words = np.flatnonzero(new if before is None else new != before.view(np.uint64))
-    if len(words) > MOST_CHANGED * len(new):
-        return None
+    if not memories:
+        return []
+    words = len(memories[0]) // _WORD
+    different = np.empty((len(memories), words), np.bool_)
+    for index, memory in enumerate(memories):
+        new = memory.view(np.uint64)
+        old = 0 if previous is None else previous.view(np.uint64)
+        np.not_equal(new, old, out=different[index])
+        previous = memory
+    found = np.flatnonzero(different)
+    ends = np.searchsorted(found, np.arange(1, len(memories) + 1) * words)
+    changes: list[Changed | None] = []
+    start = 0
+    for index, (memory, end) in enumerate(zip(memories, ends, strict=True)):
+        changes.append(_rows_of(memory, found[start:end] - index * words))
+        start = end
+    return changes
+
+
+def _rows_of(memory: Bytes, words: np.ndarray[Any, np.dtype[np.int64]]) -> Changed | None:
+    """Rows that hold the given words of 8 bytes, which are in order.
+
+    A row is a word, or 128 bytes where a prompt fills much of a cache.
+    """
     rows, row_bytes = words, _WORD
-    if len(after) % ROW_BYTES == 0:
-        whole = words // (ROW_BYTES // _WORD)
-        # `words` is sorted, so equal rows lie together; np.unique would sort once more.
-        whole = whole[np.flatnonzero(np.diff(whole, prepend=-1))]
+    if len(words) > FEW_WORDS and len(memory) % ROW_BYTES == 0:
+        whole = words >> 4
+        first = np.empty(len(whole), np.bool_)
+        first[0] = True
+        np.not_equal(whole[1:], whole[:-1], out=first[1:])
+        whole = whole[first]
         if len(whole) * (_INDEX + ROW_BYTES) <= len(words) * (_INDEX + _WORD):
             rows, row_bytes = whole, ROW_BYTES
-    data = new.reshape(-1, row_bytes // _WORD)[rows]
-    return Changed(rows.astype(np.uint32), data, row_bytes)
+    if len(rows) * (_INDEX + row_bytes) > MOST_CHANGED * len(memory):
+        return None
+    data = memory.view(np.uint64)
+    if row_bytes != _WORD:
+        data = data.reshape(-1, row_bytes // _WORD)
+    return Changed(rows.astype(np.uint32), data.take(rows, axis=0), row_bytes)
 
 
 def read_version(blobs: Sequence[bytes], read: Callable[[tuple[int, ...]], Bytes]) -> Bytes:

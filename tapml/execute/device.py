@@ -114,7 +114,8 @@ class DeviceMemory:
     def read(self, buffer: DeviceBuffer) -> memoryview:
         """Wait for a buffer's bytes."""
         self.bytes_read += buffer.nbytes
-        return self.session.read(buffer.remote, buffer.nbytes)
+        read: memoryview = self.session.read(buffer.remote, buffer.nbytes)
+        return read
 
     def read_later(self, batch: Batch, buffer: DeviceBuffer) -> PendingRead:
         """Ask for a buffer's bytes; they come with the batch's reply."""
