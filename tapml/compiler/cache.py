@@ -1,7 +1,7 @@
-"""Compiled Libraries on disk: a second migration compiles nothing twice.
+"""Compiled code on disk: a second migration compiles nothing twice.
 
-An entry is a SHA-256 and a packed Library in a file named by everything the result depends on. It
-is written whole or not at all, checked when it is read, and a damaged one is compiled again.
+A file is named by everything its content depends on. It is written whole or not at all, checked
+when it is read, and a damaged one is compiled again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,70 +28,95 @@ from tapml_targets.target import Target
 DEFAULT_MAX_BYTES: Final = 512 << 20
 _FORMAT: Final = "tapml-library-1"
 _DIGEST_BYTES: Final = 32
-_SUFFIX: Final = ".library"
 
 
-class LibraryCache:
-    """Packed Libraries by key; works without a disk, saying so once.
+class DiskCache:
+    """Files by key, each followed by its SHA-256; works without a disk, saying so once.
+
+    The digest stands at the end so that a shared object is loadable where it lies.
 
     Parameters
     ----------
+    kind
+        Name of the folder in the user's cache (``TAPML_CACHE_DIR``).
     folder
-        Where the files lie; default: ``libraries`` in the user's cache (``TAPML_CACHE_DIR``).
+        Another folder.
+    suffix
+        Ending of the files' names.
     max_bytes
         When the folder grows beyond this, the least recently used entries go.
     """
 
-    def __init__(self, folder: Path | None = None, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: Path | None = None,
+        *,
+        suffix: str,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
         self._max_bytes = max_bytes
+        self._suffix = suffix
         self._warned = False
         self._folder: Path | None = None
         self._bytes: int | None = None
         try:
-            self._folder = cache_folder("libraries") if folder is None else folder
+            self._folder = cache_folder(kind) if folder is None else folder
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._folder = None
             self._warn(error)
 
-    def get(self, key: str) -> Library | None:
-        """The Library under `key`; None if there is none or it is damaged, which removes it."""
-        if self._folder is None:
+    def file(self, key: str) -> Path | None:
+        """The file under `key`; None if there is none or it is damaged, which removes it."""
+        return self._path(key) if self.get(key) is not None else None
+
+    def get(self, key: str) -> bytes | None:
+        """The data under `key`; None if there is none or it is damaged, which removes it."""
+        path = self._path(key)
+        if path is None:
             return None
-        path = self._folder / f"{key}{_SUFFIX}"
         try:
-            data = path.read_bytes()
+            stored = path.read_bytes()
         except OSError:
             return None
-        digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-        try:
-            if hashlib.sha256(packed).digest() != digest:
-                raise ProtocolError("the bytes are not those that were written")
-            library = unpack(packed)
-        except ProtocolError:
-            path.unlink(missing_ok=True)
+        data, digest = stored[:-_DIGEST_BYTES], stored[-_DIGEST_BYTES:]
+        if hashlib.sha256(data).digest() != digest:
+            self.remove(key)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return library
+        return data
 
-    def put(self, key: str, packed: bytes) -> None:
-        """Keep a packed Library. A full disk costs the cache, not the compilation."""
-        if self._folder is None:
+    def put(self, key: str, data: bytes) -> None:
+        """Keep `data`. A full disk costs the cache, not the caller."""
+        path = self._path(key)
+        if path is None:
             return
-        data = hashlib.sha256(packed).digest() + packed
+        stored = data + hashlib.sha256(data).digest()
         try:
-            write_atomically(self._folder / f"{key}{_SUFFIX}", data)
-            self._evict(self._folder, len(data))
+            write_atomically(path, stored)
+            self._evict(path.parent, len(stored))
         except OSError as error:
             self._warn(error)
+
+    def remove(self, key: str) -> None:
+        """Forget what is under `key`."""
+        path = self._path(key)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{key}{self._suffix}"
 
     def _evict(self, folder: Path, added: int) -> None:
         if self._bytes is not None:
             self._bytes += added
             if self._bytes <= self._max_bytes:
                 return
-        found = sorted((s.st_mtime, s.st_size, path) for path, s in _entries(folder))
+        entries = _entries(folder, self._suffix)
+        found = sorted((s.st_mtime, s.st_size, path) for path, s in entries)
         self._bytes = sum(size for _, size, _ in found)
         for _, size, path in found:
             if self._bytes <= self._max_bytes:
@@ -102,15 +128,37 @@ class LibraryCache:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"compiled kernels are not kept: {error}; free space or set TAPML_CACHE_DIR",
+                f"compiled code is not kept: {error}; free space or set TAPML_CACHE_DIR",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
-def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
+class LibraryCache:
+    """Packed Libraries on disk; an entry that is no Library any more is removed."""
+
+    def __init__(self, folder: Path | None = None, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._disk = DiskCache("libraries", folder, suffix=".library", max_bytes=max_bytes)
+
+    def get(self, key: str) -> Library | None:
+        """The Library under `key`, or None."""
+        packed = self._disk.get(key)
+        if packed is None:
+            return None
+        try:
+            return unpack(packed)
+        except ProtocolError:
+            self._disk.remove(key)
+            return None
+
+    def put(self, key: str, packed: bytes) -> None:
+        """Keep a packed Library."""
+        self._disk.put(key, packed)
+
+
+def _entries(folder: Path, suffix: str) -> list[tuple[Path, os.stat_result]]:
     entries = []
-    for path in folder.glob(f"*{_SUFFIX}"):
+    for path in folder.glob(f"*{suffix}"):
         try:
             entries.append((path, path.stat()))
         except FileNotFoundError:
@@ -123,8 +171,8 @@ def library_key(source: OperatorSource, target: Target) -> str:
     limits = target.limits
     parts = [
         _FORMAT,
-        _versions(),
-        _generator_hash(target.platform),
+        compiler_versions(),
+        generator_hash(target.platform),
         source.name,
         source.function,
         *(
@@ -136,6 +184,11 @@ def library_key(source: OperatorSource, target: Target) -> str:
         *(f"{name}={value}" for name, value in target.options),
         f"{limits.max_threads_per_block} {limits.max_shared_memory_bytes}",
     ]
+    return joint_hash(parts)
+
+
+def joint_hash(parts: Iterable[str]) -> str:
+    """One hexadecimal number for texts in order."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -145,7 +198,8 @@ def library_key(source: OperatorSource, target: Target) -> str:
 
 
 @cache
-def _versions() -> str:
+def compiler_versions() -> str:
+    """TVM's and tvm-ffi's versions."""
     found = []
     for distribution in ("apache-tvm", "apache-tvm-ffi"):
         try:
@@ -156,7 +210,7 @@ def _versions() -> str:
 
 
 @cache
-def _generator_hash(platform: str) -> str:
+def generator_hash(platform: str) -> str:
     """Hash of our own code generators: a changed one must not serve what the old one wrote."""
     root = Path(tapml_targets.__file__).parent
     digest = hashlib.sha256()

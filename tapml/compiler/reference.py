@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
-from tvm import tirx
 
+from tapml.compiler.host_build import HostFunction, build_host_functions
 from tapml.graph.plan import GraphPlan, Operator
 from tapml_targets.codegen.host_function import for_host
-from tapml_targets.codegen.host_schedule import host_target, schedule_for_host
-from tapml_targets.codegen.lowering import load_function
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError, InputError, TapmlError
 from tapml_targets.library import Parameter
@@ -184,7 +181,7 @@ def compile_reference(plan: GraphPlan | Iterable[Operator]) -> ReferenceModule:
         CompileError when it is looked up; the others work.
     """
     operators = plan.operators.values() if isinstance(plan, GraphPlan) else plan
-    return build_in_process(
+    return build_for_this_process(
         [(_source(operator), operator.parameters) for operator in operators], for_host
     )
 
@@ -195,51 +192,26 @@ def _source(operator: Operator) -> OperatorSource:
     )
 
 
-def build_in_process(
+def build_for_this_process(
     sources: Sequence[tuple[OperatorSource, tuple[Parameter, ...]]], edit: Callable[[str], str]
 ) -> ReferenceModule:
     """Compile `sources`, each function's JSON changed by `edit`, with the parameters they show."""
-    target = host_target()
-    prepared: dict[str, Any] = {}
     failures: dict[str, CompileError] = {}
+    functions: dict[str, HostFunction] = {}
     for index, (source, _) in enumerate(sources):
         try:
-            edited = OperatorSource(source.name, edit(source.function), (), ())
-            function = schedule_for_host(load_function(edited))
+            text = edit(source.function)
         except TapmlError as error:
             failures[source.name] = CompileError(f"operator {source.name!r}: {error}")
             continue
         # Two operators may differ only in characters that C does not have.
-        symbol = f"{source.identifier}__{index}"
-        prepared[source.name] = (symbol, function.with_attr("global_symbol", symbol))
-    modules = _build_together_or_one_by_one(prepared, target, failures)
-    functions = {
+        functions[source.name] = HostFunction(f"{source.identifier}__{index}", text)
+    built = build_host_functions(functions)
+    callables = {
         source.name: ReferenceFunction(
-            source.name,
-            parameters,
-            source.symbols,
-            modules[source.name][prepared[source.name][0]],
+            source.name, parameters, source.symbols, built.functions[source.name]
         )
         for source, parameters in sources
-        if source.name in modules
+        if source.name in built.functions
     }
-    return ReferenceModule(functions, failures)
-
-
-def _build_together_or_one_by_one(
-    prepared: Mapping[str, tuple[str, Any]], target: Any, failures: dict[str, CompileError]
-) -> dict[str, Any]:
-    if not prepared:
-        return {}
-    try:
-        module = tirx.build(tvm.IRModule(dict(prepared.values())), target=target)
-        return dict.fromkeys(prepared, module)
-    except Exception:
-        # One refusal must not take the others along: find out whose it is.
-        modules = {}
-        for name, (symbol, function) in prepared.items():
-            try:
-                modules[name] = tirx.build(tvm.IRModule({symbol: function}), target=target)
-            except Exception as error:
-                failures[name] = CompileError(f"operator {name!r} does not compile: {error}")
-        return modules
+    return ReferenceModule(callables, {**failures, **built.failures})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tapml.compiler.reference import ReferenceModule, build_in_process
+from tapml.compiler.reference import ReferenceModule, build_for_this_process
 from tapml.compiler.widening import widen
 from tapml.graph.plan import Operator
 from tapml_targets.codegen.host_function import for_host
@@ -27,7 +27,7 @@ def compile_twins(operators: Iterable[Operator]) -> ReferenceModule:
         Called like the reference; every floating-point parameter is a float64 array. An operator
         that works on the bits of its numbers raises CompileError when it is looked up.
     """
-    return build_in_process(
+    return build_for_this_process(
         [
             (
                 OperatorSource(o.name, o.function_for("cpu"), o.parameters, o.symbols),

@@ -77,7 +77,7 @@ def test_a_full_disk_warns_once_and_keeps_nothing(
 
 def test_a_folder_that_cannot_be_made_leaves_a_working_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.warns(RuntimeWarning, match="compiled kernels are not kept"):
+    with pytest.warns(RuntimeWarning, match="compiled code is not kept"):
         cache = LibraryCache(tmp_path / "file" / "below")
     cache.put("key", pack(_library()))
     assert cache.get("key") is None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tvm import relax, te, tirx
 
+from tapml.compiler import host_build
 from tapml.compiler.reference import compile_reference, tensor
 from tapml_targets.errors import CompileError, InputError
 from tests.compiler.operators import (
@@ -151,3 +154,46 @@ def test_names_that_differ_only_in_what_c_does_not_have_stay_apart() -> None:
         result = np.zeros((1, 8), np.float32)
         reference[name](np.ones((1, 8), np.float32), result)
         assert result.sum() == 8 * factor
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path))
+    return tmp_path / "reference"
+
+
+def test_a_second_start_compiles_nothing(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_reference([scale(factor=3.0)])
+    (kept,) = own_cache.glob("*.so")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("it was compiled again")
+
+    monkeypatch.setattr(host_build, "_compile", refuse)
+    result = np.zeros((1, 8), np.float32)
+    compile_reference([scale(factor=3.0)])["scale"](np.ones((1, 8), np.float32), result)
+    assert result.sum() == 24
+    assert kept.exists()
+
+
+def test_a_damaged_shared_object_is_compiled_again(own_cache: Path) -> None:
+    compile_reference([scale(factor=3.0)])
+    (kept,) = own_cache.glob("*.so")
+    whole = kept.read_bytes()
+    # A new file: the old one is still mapped into this process.
+    kept.unlink()
+    kept.write_bytes(whole[:1000])
+    result = np.zeros((1, 8), np.float32)
+    compile_reference([scale(factor=3.0)])["scale"](np.ones((1, 8), np.float32), result)
+    assert result.sum() == 24
+    assert kept.read_bytes() == whole
+
+
+def test_a_machine_without_a_linker_compiles_in_memory(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = np.zeros((1, 8), np.float32)
+    compile_reference([scale(factor=3.0)])["scale"](np.ones((1, 8), np.float32), result)
+    assert result.sum() == 24
+    assert not list(own_cache.glob("*.so"))

@@ -78,7 +78,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
         compiled = _object_code(schedule_for_host(function), dict(target.options))
     except RuntimeError as error:
         raise CompileError(lowering.refusal(error)) from error
-    code = _link(compiled)
+    code = link_shared_object(compiled)
     name = source.identifier
     arguments: tuple[Argument, ...] = (
         *(TensorArgument(parameter.name) for parameter in source.parameters),
@@ -152,7 +152,7 @@ def _with_own_scratch(function: Any) -> Any:
     return tvm_ffi.structural_map(function, [(tirx.IfThenElse, release), (tvm.ir.Call, allocate)])
 
 
-def _link(object_code: bytes) -> bytes:
+def link_shared_object(object_code: bytes) -> bytes:
     """A shared object out of a relocatable one.
 
     Raises

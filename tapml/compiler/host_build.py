@@ -1,0 +1,110 @@
+"""PrimFuncs to machine code of this process: one shared object for all, kept on disk.
+
+Without a linker the same code is compiled in memory, at every start.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tapml.compiler.cache import DiskCache, compiler_versions, generator_hash, joint_hash
+from tapml_targets.codegen.host_schedule import host_target, schedule_for_host
+from tapml_targets.codegen.lowering import load_function, refusal
+from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.cpu.codegen import link_shared_object
+from tapml_targets.errors import CompileError
+
+
+@dataclass(frozen=True)
+class HostFunction:
+    """A PrimFunc as TVM JSON, and the symbol it gets."""
+
+    symbol: str
+    function: str
+
+
+@dataclass
+class HostBuild:
+    """Callable functions by name, and why others are not there."""
+
+    functions: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, CompileError] = field(default_factory=dict)
+
+
+def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
+    """Compile functions together, or one by one where one of them does not compile."""
+    if not functions:
+        return HostBuild()
+    cache = DiskCache("reference", suffix=".so")
+    key = _key(functions)
+    kept = _load(cache, key)
+    if kept is not None:
+        return HostBuild({name: kept[f.symbol] for name, f in functions.items()})
+    try:
+        module = _keep(cache, key, _compile(functions))
+    except (RuntimeError, ValueError, TypeError, CompileError):
+        # One refusal must not take the others along: find out whose it is.
+        return _one_by_one(functions)
+    return HostBuild({name: module[f.symbol] for name, f in functions.items()})
+
+
+def _one_by_one(functions: Mapping[str, HostFunction]) -> HostBuild:
+    build = HostBuild()
+    for name, function in functions.items():
+        try:
+            build.functions[name] = _compile({name: function})[function.symbol]
+        except CompileError as error:
+            build.failures[name] = CompileError(f"operator {name!r}: {error}")
+        except (RuntimeError, ValueError, TypeError) as error:
+            build.failures[name] = CompileError(
+                f"operator {name!r} does not compile for this CPU: {refusal(error)}"
+            )
+    return build
+
+
+def _compile(functions: Mapping[str, HostFunction]) -> Any:
+    module = {}
+    for name, function in functions.items():
+        loaded = load_function(OperatorSource(name, function.function, ()))
+        scheduled = schedule_for_host(loaded)
+        module[function.symbol] = scheduled.with_attr("global_symbol", function.symbol)
+    return tirx.build(tvm.IRModule(module), target=host_target())
+
+
+def _key(functions: Mapping[str, HostFunction]) -> str:
+    texts = (text for f in functions.values() for text in (f.symbol, f.function))
+    return joint_hash((compiler_versions(), generator_hash("cpu"), str(host_target()), *texts))
+
+
+def _load(cache: DiskCache, key: str) -> Any:
+    path = cache.file(key)
+    if path is None:
+        return None
+    try:
+        return tvm_ffi.load_module(str(path))
+    except RuntimeError:
+        # It was linked against something that is gone: compile again.
+        cache.remove(key)
+        return None
+
+
+def _keep(cache: DiskCache, key: str, module: Any) -> Any:
+    """The module out of the cache, which spares compiling it in memory as well."""
+    with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
+        path = Path(folder) / "reference.o"
+        module.write_to_file(str(path))
+        try:
+            linked = link_shared_object(path.read_bytes())
+        except CompileError:
+            # No linker here.
+            return module
+    cache.put(key, linked)
+    return _load(cache, key) or module
