@@ -192,11 +192,24 @@ class _NamingBuilder:
             name_hint = f"fx{len(self._importer.nodes) - 1}__"
         if isinstance(expression, relax.Tuple):
             self._importer.note_results(expression.fields)
+        expression = _within_bounds(expression)
         return _emit_in_torch_dtype(self._builder, expression, name_hint)
 
     def emit_te(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Emit a call of a tensor expression."""
         return self.emit(self._builder.call_te(function, *arguments, **options))
+
+
+def _within_bounds(expression: Any) -> Any:
+    """TVM's ``take`` reads wherever an index points: here an index out of range meets the end.
+
+    torch raises; a kernel cannot, and one wild read must not take the reference's process along.
+    """
+    if getattr(getattr(expression, "op", None), "name", "") != "relax.take":
+        return expression
+    data, indices = expression.args
+    axis = expression.attrs.axis
+    return relax.op.take(data, indices, None if axis is None else int(axis), mode="clip")
 
 
 def _emit_in_torch_dtype(builder: Any, expression: Any, name_hint: str) -> Any:
