@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+import zmq
+
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.piece_memory import PieceMemory
 from tapml_rpc.server_session import HeldBuffer, Message, ServerSession
 from tapml_targets.driver import Buffer, Driver, TensorUse
 from tapml_targets.errors import InputError, ProtocolError
@@ -26,7 +29,10 @@ MAX_RANK: Final = 32
 MAX_SPARE_BYTES: Final = 64 << 20
 MAX_SPARE_SIZES: Final = 256
 
-Send: TypeAlias = Callable[[ServerSession, bytes, wire.Header, "list[memoryview | bytes]"], None]
+Send: TypeAlias = Callable[
+    [ServerSession, bytes, wire.Header, "list[memoryview | bytes]"],
+    "zmq.MessageTracker | None",
+]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
 Running: TypeAlias = tuple[ServerSession, object, float]
 
@@ -70,7 +76,8 @@ class Commands:
     bounds
         What a session may hold.
     send
-        Sends a header and a chunk's parts to a session's connection.
+        Sends a header and a chunk's parts to a session's connection; a large chunk is sent from
+        where it lies, and the tracker given back says when that is done.
 
     Attributes
     ----------
@@ -87,6 +94,7 @@ class Commands:
         self._libraries = libraries
         self._bounds = bounds
         self._send = send
+        self._pieces = PieceMemory(PIECE_BYTES)
         self.handlers: dict[str, Handler] = {
             "allocate": self._allocate,
             "free": self._free,
@@ -256,7 +264,9 @@ class Commands:
                 self.running = None
                 yield
             self.running = (session, message.commands[index], time.monotonic())
-            data = self._driver.read(held.buffer, start + offset, size)
+            piece = self._pieces.take()
+            data = piece[:size]
+            self._driver.read_into(held.buffer, start + offset, data)
             session.download_credit -= size
             header = {
                 "type": "data",
@@ -264,7 +274,7 @@ class Commands:
                 "index": index,
                 "offset": offset,
             }
-            self._send(session, message.identity, header, [data])
+            self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
         batch.give(index, length)
 
     def _holds(self, batch: RunningBatch, index: int, digests: object) -> None:

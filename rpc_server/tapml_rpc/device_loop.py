@@ -184,7 +184,7 @@ class DeviceLoop:
         identity: bytes,
         header: wire.Header,
         parts: list[memoryview | bytes],
-    ) -> None:
+    ) -> zmq.MessageTracker | None:
         socket = self._socket
         more = zmq.SNDMORE | zmq.NOBLOCK
         packed = wire.pack(header)
@@ -192,10 +192,13 @@ class DeviceLoop:
             socket.send(identity, more)
             if not parts:
                 socket.send(packed, zmq.NOBLOCK)
-                return
+                return None
             socket.send(packed, more)
             chunk = parts[0] if len(parts) == 1 else b"".join(parts)
-            socket.send(chunk, zmq.NOBLOCK, copy=len(chunk) < _ZERO_COPY_BYTES)
+            if len(chunk) < _ZERO_COPY_BYTES:
+                socket.send(chunk, zmq.NOBLOCK)
+                return None
+            return socket.send(chunk, zmq.NOBLOCK, copy=False, track=True)
         except zmq.ZMQError as error:
             # Unreachable, or a peer that reads no answers: either way nobody is there.
             raise ClientGoneError(str(error)) from error

@@ -6,6 +6,7 @@ between; :mod:`tapml_rpc.watch` has the control socket.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from contextlib import suppress
@@ -79,6 +80,7 @@ class Link:
     ) -> None:
         self.address = address
         self.closed = False
+        self._owner = os.getpid()
         self._exit_report = exit_report
         self._busy = False
         self._tickets: dict[int, Ticket] = {}
@@ -192,6 +194,9 @@ class Link:
         if self.closed:
             return
         self.closed = True
+        if os.getpid() != self._owner:
+            # A forked child has neither the sockets' threads nor the right to say goodbye.
+            return
         if self._watch.lost is None and not self._busy:
             with suppress(zmq.ZMQError):
                 goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
@@ -202,6 +207,8 @@ class Link:
     def _check(self) -> None:
         if self.closed:
             raise InputError("this session is closed; open a new one")
+        if os.getpid() != self._owner:
+            raise InputError("this session belongs to the process that forked this one")
         if self._busy:
             raise DeviceLostError(
                 "the connection was interrupted in the middle of a message; open a new session"

@@ -47,6 +47,8 @@ class LocalServer:
     ) -> None:
         command = [
             sys.executable,
+            # The folder we happen to be in has no say in what is imported.
+            "-P",
             "-m",
             "tapml_rpc.server",
             "--device",
@@ -55,6 +57,7 @@ class LocalServer:
             str(os.getpid()),
             *arguments,
         ]
+        self._owner = os.getpid()
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.process = subprocess.Popen(
             command,
@@ -88,6 +91,9 @@ class LocalServer:
 
     def close(self) -> None:
         """End the process; it is given a moment to end by itself."""
+        if os.getpid() != self._owner:
+            # A forked child that ends must not take its parent's server with it.
+            return
         atexit.unregister(self.close)
         process = self.process
         if process.stdin is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import ipaddress
 import json
 import os
@@ -134,6 +135,8 @@ def serve(options: ServerOptions) -> int:
     outcome = opened.get()
     if isinstance(outcome, Exception):
         raise outcome
+    # What start-up made stays: the collector need not look at it again.
+    gc.freeze()
     _announce(control.address, device, epoch)
     control.run(lambda: stopping.asked() or not thread.is_alive(), stopping.wake_fds)
     failed = not thread.is_alive()

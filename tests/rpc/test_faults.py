@@ -272,6 +272,34 @@ def test_an_address_that_is_none_is_an_input_error() -> None:
         connect("nowhere", timeout=0.3)
 
 
+def test_a_forked_child_cannot_use_or_end_its_parents_session(
+    require_device: RequireDevice,
+) -> None:
+    require_device("opencl")
+    script = textwrap.dedent("""
+        import os, sys
+        from tapml_rpc.local import open_local
+        from tapml_targets.errors import InputError
+        with open_local("opencl") as session:
+            buffer = session.allocate(4)
+            session.write(buffer, b"mine")
+            session.fence()
+            child = os.fork()
+            if not child:
+                try:
+                    session.fence()
+                except InputError as error:
+                    print(error, flush=True)
+                sys.exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            print(bytes(session.read(buffer)).decode(), flush=True)
+    """)
+    outcome = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert outcome.stdout == "this session belongs to the process that forked this one\nmine\n"
+
+
 def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
     require_device: RequireDevice,
 ) -> None:

@@ -1,0 +1,38 @@
+"""Memory for the pieces of streamed reads, used again once a piece has been sent.
+
+Fresh memory for every piece costs more in page faults than the copy into it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import zmq
+
+_MOST_KEPT: Final = 16
+
+
+class PieceMemory:
+    """Pieces of one size that go round between the driver and the socket.
+
+    Parameters
+    ----------
+    nbytes
+        Size of a piece.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._lent: deque[tuple[memoryview, zmq.MessageTracker]] = deque()
+
+    def take(self) -> memoryview:
+        """Memory that nobody reads any more."""
+        if self._lent and self._lent[0][1].done:
+            return self._lent.popleft()[0]
+        return memoryview(bytearray(self._nbytes))
+
+    def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
+        """Remember a piece that is being sent; `tracker` says when it is done."""
+        if tracker is not None and len(self._lent) < _MOST_KEPT:
+            self._lent.append((piece, tracker))
