@@ -114,6 +114,7 @@ class Flattener:
         self._storages: dict[str, Storage] = {}
         self._steps: list[Step] = []
         self._calls = 0
+        self._integers: set[str] = set()
         self._value_names = UniqueNames(".")
         self._site_names = UniqueNames(".")
 
@@ -143,6 +144,8 @@ class Flattener:
             if isinstance(parameter.ty, relax.ShapeType):
                 extents = () if parameter.ty.values is None else shape_of(parameter.ty.values)
                 self._nodes[parameter] = _Extents(extents)
+            elif isinstance(parameter.ty, tvm.ir.PrimType):
+                self._integers.add(str(parameter.name))
             elif tensors[parameter].lifetime in {"input", "state"}:
                 self._tensor(parameter)
         for binding in bindings(function):
@@ -153,7 +156,7 @@ class Flattener:
             for p in function.params
             if p in tensors and p in self._nodes and tensors[p].lifetime == "input"
         )
-        known = set().union(
+        known = self._integers.union(
             *(symbols_of(extent) for name in inputs for extent in self._values[name].shape)
         )
         entry = Entry(
@@ -251,7 +254,7 @@ class Flattener:
     def _call(self, call: Any, ty: Any) -> Node:
         callee = str(call.args[0].name_hint)
         function = self._functions[callee]
-        operands = _flat(self._resolve(call.args[1]))
+        operands, integers = self._operands(call)
         site = self._guide.site(self._calls, callee)
         self._calls += 1
         operator = self._table.add(
@@ -278,22 +281,33 @@ class Flattener:
                 ),
                 operator=operator,
                 arguments=operands + _flat(results),
-                symbols=self._symbols(call, function),
+                symbols=_named(integers, function),
                 origins=site.origins,
                 layer=site.layer,
             )
         )
         return results
 
-    def _symbols(self, call: Any, function: Any) -> tuple[tuple[str, Expression], ...]:
-        """Integers the call passes; Relax gives them as a shape after the tensors."""
-        if len(call.args) <= 2:
-            return ()
-        integers = [p for p in function.params if tvm.ir.is_prim_var(p)]
-        return tuple(
-            (str(parameter.name), expression(value))
-            for parameter, value in zip(integers, call.args[2].values, strict=True)
-        )
+    def _operands(self, call: Any) -> tuple[tuple[str, ...], list[Expression]]:
+        """Tensors a call reads, and integers: among the tensors or as a shape after them."""
+        tensors: tuple[str, ...] = ()
+        integers: list[Expression] = []
+        operands = call.args[1]
+        parts = operands.fields if isinstance(operands, relax.Tuple) else [operands]
+        for part in parts:
+            if isinstance(part.ty, tvm.ir.PrimType):
+                integers.append(expression(part))
+            else:
+                tensors += _flat(self._resolve(part))
+        if len(call.args) > 2:
+            integers += [expression(value) for value in call.args[2].values]
+        return tensors, integers
+
+
+def _named(integers: Sequence[Expression], function: Any) -> tuple[tuple[str, Expression], ...]:
+    """The integers a call passes, by the names the function gives them."""
+    parameters = [str(p.name) for p in function.params if tvm.ir.is_prim_var(p)]
+    return tuple(zip(parameters, integers, strict=True))
 
 
 def _packed_name(value: Any) -> str:

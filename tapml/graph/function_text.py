@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import tirx
 
 # What passes note on a function and what its name was say nothing about what it computes.
 _NOTES = ("global_symbol", "op_pattern")
@@ -18,6 +19,15 @@ def plain(function: Any) -> Any:
     for note in _NOTES:
         function = function.without_attr(note)
     return function
+
+
+def tensors_first(function: Any) -> Any:
+    """The function with its integers after its tensors, which is how a plan calls it."""
+    parameters = list(function.params)
+    ordered = sorted(parameters, key=tvm.ir.is_prim_var)
+    if all(mine.same_as(other) for mine, other in zip(parameters, ordered, strict=True)):
+        return function
+    return tirx.PrimFunc(ordered, function.body, function.ret_type, function.attrs)
 
 
 def structural_hash(function: Any) -> str:

@@ -34,6 +34,7 @@ def run_entry(
     functions: Functions,
     tensors: Mapping[str, Array],
     replace: Callable[[str, Array], Array] | None = None,
+    symbols: Mapping[str, int] | None = None,
 ) -> dict[str, Array]:
     """Run an entry.
 
@@ -48,6 +49,8 @@ def run_entry(
     replace
         Called with the name and the array of each value right after it was made; what it returns
         is what later steps read.
+    symbols
+        Values of symbols that no tensor's shape gives; a body may have them.
 
     Returns
     -------
@@ -59,21 +62,21 @@ def run_entry(
     InputError
         If a tensor is missing or has another shape than the entry declares.
     """
-    symbols: dict[str, int] = {}
+    known = dict(symbols or {})
     values: dict[str, Array] = {}
     for name, value in entry.values.items():
         if entry.storages[value.storage].lifetime == "activation" or name != value.storage:
             continue
         if name not in tensors:
             raise InputError(f"entry {entry.name!r} needs a tensor for {name!r}")
-        bind_shape(value.shape, tensors[name].shape, symbols, name)
+        bind_shape(value.shape, tensors[name].shape, known, name)
         values[name] = tensors[name]
     for step in entry.steps:
         if isinstance(step, ViewStep):
-            shape = [evaluate(extent, symbols) for extent in entry.values[step.result].shape]
+            shape = [evaluate(extent, known) for extent in entry.values[step.result].shape]
             made = {step.result: np.ascontiguousarray(values[step.source]).reshape(shape)}
         else:
-            made = _call(step, entry, functions, values, symbols)
+            made = _call(step, entry, functions, values, known)
         for name, array in made.items():
             values[name] = array if replace is None else replace(name, array)
     return values

@@ -13,6 +13,7 @@ from tapml.graph.function_text import (
     plain,
     structural_hash,
     structurally_equal,
+    tensors_first,
     to_json,
     to_script,
     with_parameter_names,
@@ -65,7 +66,7 @@ class OperatorTable:
         Parameters
         ----------
         function
-            A PrimFunc: tensors that are read, tensors that are written, then integers.
+            A PrimFunc: tensors that are read, then tensors that are written; integers anywhere.
         name
             What TVM calls it.
         reads
@@ -75,8 +76,8 @@ class OperatorTable:
         make_body
             Called with the names of the tensors that are read and written, if the operator is new.
         """
-        function = plain(function)
-        variants = {kind: plain(variant) for kind, variant in variants.items()}
+        function = tensors_first(plain(function))
+        variants = {kind: tensors_first(plain(variant)) for kind, variant in variants.items()}
         key = _key(function, variants)
         known = self._by_hash.get(key)
         if known is not None:

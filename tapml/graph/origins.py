@@ -17,6 +17,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 # torch.export marks the second call of a module as ``act@1``.
 _CALL_NUMBER = re.compile(r"@\d+")
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
+_NO_STACK = "_empty_nn_module_stack"
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -61,10 +62,13 @@ def _nearby(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _source(node: fx.Node) -> str:
+    """The innermost frame outside torch, or where a torch module is used alone, inside it."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    for path, line in reversed(frames):
-        if not path.startswith((_TORCH, "<")):
-            return f"{_relative(path)}:{line}"
+    # Passes of torch.export sign their nodes with a relative path; that is no place in a model.
+    real = [(path, line) for path, line in frames if Path(path).is_absolute()]
+    outside = [(path, line) for path, line in real if not path.startswith(f"{_TORCH}/")]
+    for path, line in (outside or real)[-1:]:
+        return f"{_relative(path)}:{line}"
     return ""
 
 
@@ -82,7 +86,7 @@ def _module_path(node: fx.Node, prefix: str) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     path = ""
     for entry in stack.values():
-        path = entry[0]
+        path = "" if entry[0].startswith(_NO_STACK) else entry[0]
     return strip_prefix(_CALL_NUMBER.sub("", path), prefix)
 
 

@@ -87,7 +87,7 @@ def test_every_call_site_knows_its_module_its_line_and_its_operation(llama: Llam
         for call in entry.calls:
             assert call.origins, call.site
             for origin in call.origins:
-                assert origin.source.startswith("transformers/models/llama/modeling_llama.py:")
+                assert origin.source.startswith("transformers/")
                 assert origin.operation.startswith("aten.")
                 assert origin.module_path.startswith(("model", "lm_head"))
 

@@ -28,7 +28,7 @@ def test_a_module_is_rooted_and_its_plan_survives_storage(name: str) -> None:
 
 
 def test_what_selects_is_an_index() -> None:
-    kinds = {}
+    kinds: dict[str, tuple[str, ...]] = {}
     for name in ("sort", "topk", "argmax", "predicate"):
         module, inputs = MODULES[name]
         plan = import_module(module.eval(), inputs).plan
@@ -58,3 +58,21 @@ def test_a_module_that_torch_cannot_export_is_refused_in_a_line() -> None:
 def test_inputs_have_to_be_tensors() -> None:
     with pytest.raises(InputError, match="input 0 of 'main' is int"):
         import_module(nn.Identity(), (3,))  # type: ignore[arg-type]
+
+
+def test_a_product_of_extents_is_passed_beside_the_tensors() -> None:
+    module, inputs = MODULES["perceptron"]
+    rows = torch.export.Dim("rows", min=2, max=50)
+    imported = import_module(module.eval(), inputs, dynamic=({1: rows},))
+    operator = next(o for o in imported.plan.operators.values() if o.symbols)
+    assert operator.parameters[0].shape == (("mul", 2, "rows"), 8)
+    longer = torch.randn(2, 11, 8).numpy()
+    assert root_module(imported, [longer]).not_comparable == ()
+
+
+def test_the_source_of_a_bare_torch_module_is_its_line_in_torch() -> None:
+    module, inputs = MODULES["perceptron"]
+    for call in import_module(module.eval(), inputs).plan.entries["main"].calls:
+        assert [origin.source for origin in call.origins]
+        assert all(o.source.startswith("torch/nn/modules/") for o in call.origins)
+        assert call.origins[0].module_path in {"0", "1", "2"}

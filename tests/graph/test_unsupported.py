@@ -16,7 +16,8 @@ class Strange(nn.Module):
     def forward(self, operand: Tensor) -> Tensor:
         """Apply them."""
         bins = torch.histc(operand, 4)
-        return torch.special.bessel_j0(operand) + bins.sum()
+        result: Tensor = torch.special.bessel_j0(operand) + bins.sum()
+        return result
 
 
 class Outer(nn.Module):
