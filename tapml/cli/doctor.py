@@ -146,7 +146,8 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
     try:
         ranked = rank_devices(platform, refresh=True)
     except TapmlError as error:
-        yield Check(platform, "driver", "absent", str(error), f'pip install "tapml[{platform}]"')
+        # The message of a missing package holds the remedy.
+        yield Check(platform, "driver", "absent", str(error))
         return
     for device in ranked:
         description = device.description
