@@ -90,7 +90,7 @@ def _replay_all(
 
 def _bytes_per_second(session: Session) -> float:
     """What the link carries, both ways together."""
-    data = memoryview(np.zeros(_PROBE_BYTES, np.uint8)).cast("B")
+    data = np.zeros(_PROBE_BYTES, np.uint8).data
     buffer = session.allocate(_PROBE_BYTES)
     rates = []
     for _ in range(5):

@@ -78,5 +78,5 @@ def tensor(array: npt.ArrayLike, device: Device) -> Tensor:
     host = np.ascontiguousarray(array)
     result = Tensor(host.shape, str(host.dtype), device)
     if host.nbytes:
-        device.session.write(result.remote.buffer, memoryview(host.reshape(-1).view(np.uint8)))
+        device.session.write(result.remote.buffer, host.reshape(-1).view(np.uint8).data)
     return result

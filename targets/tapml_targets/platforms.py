@@ -31,9 +31,7 @@ def check_platform(name: str) -> str:
         If it is not; the known platforms are listed.
     """
     if name not in platform_names():
-        raise InputError(
-            f"unknown target {name!r}; known targets: {', '.join(platform_names())}"
-        )
+        raise InputError(f"unknown target {name!r}; known targets: {', '.join(platform_names())}")
     return name
 
 
