@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError, LimitExceededError
 from tapml_targets.expression import Expression, evaluate, product
-from tapml_targets.library import Kernel, Launch, Library, OperatorProgram, launches
+from tapml_targets.library import (
+    EntryProgram,
+    Kernel,
+    Launch,
+    Library,
+    OperatorProgram,
+    launches,
+)
 from tapml_targets.limits import Limits
 
 _AXES = ("x", "y", "z")
@@ -51,7 +58,7 @@ def check(
     Parameters
     ----------
     library
-        Operators to run.
+        Operators and entries to run.
     limits
         The device's bounds; 0 states none.
     symbols
@@ -66,6 +73,8 @@ def check(
     problems: dict[Problem, None] = {}
     for operator in library.operators.values():
         problems.update(dict.fromkeys(_operator_problems(operator, library, limits, symbols or {})))
+    for entry in library.entries.values():
+        problems.update(dict.fromkeys(_entry_problems(entry, limits, symbols or {})))
     return tuple(problems)
 
 
@@ -83,17 +92,38 @@ def _operator_problems(
         where = f"kernel {launch.kernel!r} of operator {operator.name!r}"
         yield from _kernel_problems(where, library.kernels[launch.kernel], limits)
         yield from _launch_problems(where, launch, limits, symbols)
-    sizes = [
+    sizes = _parameter_sizes(operator)
+    sizes += [(f"workspace {w.name!r}", w.nbytes) for w in operator.workspaces]
+    yield from _memory_problems(f"operator {operator.name!r}", sizes, limits, symbols)
+
+
+def _entry_problems(
+    entry: EntryProgram, limits: Limits, symbols: Mapping[str, int]
+) -> Iterator[Problem]:
+    sizes = _parameter_sizes(entry)
+    sizes += [(f"intermediate {s.name!r}", s.nbytes) for s in entry.storages]
+    yield from _memory_problems(f"entry {entry.name!r}", sizes, limits, symbols)
+
+
+def _parameter_sizes(program: OperatorProgram | EntryProgram) -> list[tuple[str, Expression]]:
+    return [
         (f"parameter {p.name!r}", product((*p.shape, dtype(p.dtype).nbytes(1))))
-        for p in operator.parameters
-    ] + [(f"workspace {w.name!r}", w.nbytes) for w in operator.workspaces]
+        for p in program.parameters
+    ]
+
+
+def _memory_problems(
+    of: str,
+    sizes: Sequence[tuple[str, Expression]],
+    limits: Limits,
+    symbols: Mapping[str, int],
+) -> Iterator[Problem]:
     total = 0
     for what, size in sizes:
         nbytes = _known(size, symbols) or 0
         total += nbytes
-        where = f"{what} of operator {operator.name!r}"
-        yield from _above(where, "max_buffer_bytes", nbytes, limits.max_buffer_bytes)
-    yield from _above(f"operator {operator.name!r}", "memory_bytes", total, limits.memory_bytes)
+        yield from _above(f"{what} of {of}", "max_buffer_bytes", nbytes, limits.max_buffer_bytes)
+    yield from _above(of, "memory_bytes", total, limits.memory_bytes)
 
 
 def _kernel_problems(where: str, kernel: Kernel, limits: Limits) -> Iterator[Problem]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tapml.compiler.preflight import Problem, check, require
@@ -9,6 +11,9 @@ from tapml_targets.errors import LimitExceededError
 from tapml_targets.library import (
     BufferArgument,
     CodeModule,
+    EntryProgram,
+    EntryStorage,
+    EntryValue,
     Kernel,
     Launch,
     Library,
@@ -22,7 +27,7 @@ from tapml_targets.limits import Limits
 KERNEL = "kernel 'k' of operator 'o'"
 
 
-def _library(**changes: object) -> Library:
+def _library() -> Library:
     kernel = Kernel("k", "k", 0, 256, 4096, ("float16",))
     launch = Launch("k", (BufferArgument("x"), BufferArgument("w")), ("n", 1, 70000), (256, 1, 1))
     program = OperatorProgram(
@@ -73,6 +78,18 @@ def test_the_sum_of_an_operators_memory_counts_too() -> None:
     limits = Limits(features=frozenset({"float16"}), memory_bytes=1000)
     (problem,) = check(_library(), limits, {"n": 10})
     assert problem == Problem("operator 'o'", "memory_bytes", "1080", "1000")
+
+
+def test_an_entrys_intermediates_count_too() -> None:
+    value = EntryValue("v", "scratch", 0, ("n",), "float16")
+    entry = EntryProgram(
+        "e", _library().operators["o"].parameters, (EntryStorage("scratch", 4096),), (value,), ()
+    )
+    limits = Limits(features=frozenset({"float16"}), max_buffer_bytes=2000)
+    (problem,) = check(replace(_library(), entries={"e": entry}), limits)
+    assert problem == Problem(
+        "intermediate 'scratch' of entry 'e'", "max_buffer_bytes", "4096", "2000"
+    )
 
 
 def test_a_bound_of_zero_is_no_bound() -> None:
