@@ -193,7 +193,7 @@ class _NamingBuilder:
         if isinstance(expression, relax.Tuple):
             self._importer.note_results(expression.fields)
         expression = _within_bounds(expression)
-        return _emit_in_torch_dtype(self._builder, expression, name_hint)
+        return _emit_corrected(self._builder, expression, name_hint)
 
     def emit_te(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Emit a call of a tensor expression."""
@@ -212,13 +212,18 @@ def _within_bounds(expression: Any) -> Any:
     return relax.op.take(data, indices, None if axis is None else int(axis), mode="clip")
 
 
-def _emit_in_torch_dtype(builder: Any, expression: Any, name_hint: str) -> Any:
-    """TVM's converters write ``out_dtype="float32"`` into every matrix product and convolution.
+def _emit_corrected(builder: Any, expression: Any, name_hint: str) -> Any:
+    """Emit what TVM's converters should have written.
 
-    That is how half-precision products are summed anyway (torch sums them in float32, too), but
-    the result is a half; and a float64 product must not pass through float32.
+    They write ``out_dtype="float32"`` into every matrix product and convolution. That is how
+    half-precision products are summed anyway (torch sums them in float32, too), but the result is a
+    half; and a float64 product must not pass through float32. They gather without a look at the
+    index, which ends the process where an index is out of range.
     """
     operation = getattr(getattr(expression, "op", None), "name", "")
+    if operation == "relax.take" and expression.attrs.mode == "fast":
+        operands, axis = expression.args, expression.attrs.axis
+        return builder.emit(relax.op.take(*operands, axis=axis, mode="clip"), name_hint)
     if not operation.startswith(_CONTRACTIONS):
         return builder.emit(expression, name_hint)
     operand = str(expression.args[0].ty.dtype)

@@ -68,8 +68,8 @@ def operators(draw: st.DrawFn, name: str, body: bool = True) -> Operator:
 @st.composite
 def bodies(draw: st.DrawFn, parameters: tuple[Parameter, ...]) -> Body:
     inner = replace(draw(operators("small", body=False)), parameters=parameters, symbols=())
-    kinds: tuple[OutputKind, ...] = ("value",) * len(inner.written)
-    inner = replace(inner, output_kinds=kinds)
+    kind: OutputKind = "value"
+    inner = replace(inner, output_kinds=(kind,) * len(inner.written))
     entry = entry_of(draw, "body", inner)
     return Body({"small": inner}, entry)
 
