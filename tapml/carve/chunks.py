@@ -2,7 +2,12 @@
 
 A pack is chunks one after the other, each at a multiple of 64 bytes, so that a tensor can be used
 where it lies in the mapped file. Where a chunk lies is in the suite's index, which is written after
-the chunk: a pack may hold bytes that no index knows of, never the other way round.
+the chunk: whatever ends the process, a pack may hold bytes that no index knows of, never the other
+way round.
+
+Nothing is forced to the disk: a suite can be carved again, and waiting for the disk would cost more
+than carving. After a power failure in the seconds behind a carve, a pack that is too short is
+noticed when the suite is opened, and other damage by the hashes.
 """
 
 from __future__ import annotations
@@ -10,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +28,6 @@ from tapml_targets.errors import InputError
 
 CHUNK_BYTES: Final = 1 << 20
 PACK_BYTES: Final = 1 << 30
-# Handing bytes to the disk early leaves little to wait for at the end.
-SYNC_BYTES: Final = 32 << 20
 DIGEST_BYTES: Final = 32
 
 
@@ -87,9 +89,6 @@ class ChunkWriter:
         self._pack = -1
         self._descriptor = -1
         self._offset = 0
-        self._unsynced = 0
-        self._syncing: Future[None] | None = None
-        self._syncer = ThreadPoolExecutor(1, thread_name_prefix="tapml-sync")
         self.stored_bytes = 0
         self.offered_bytes = 0
 
@@ -143,19 +142,8 @@ class ChunkWriter:
         new, self._new = self._new, []
         return new
 
-    def finish(self) -> None:
-        """Make everything durable and close."""
-        try:
-            self._wait_for_sync()
-            if self._descriptor >= 0:
-                os.fsync(self._descriptor)
-                _sync_folder(self._folder)
-        finally:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Close without making anything durable."""
-        self._syncer.shutdown(wait=True)
+    def close(self) -> None:
+        """Close the pack in hand. Closing twice does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -169,26 +157,13 @@ class ChunkWriter:
             while done < len(view):
                 done += os.write(self._descriptor, view[done:])
         self._offset += length + padding
-        self._unsynced += length
-        if self._unsynced >= SYNC_BYTES and (self._syncing is None or self._syncing.done()):
-            self._wait_for_sync()
-            self._syncing = self._syncer.submit(os.fdatasync, self._descriptor)
-            self._unsynced = 0
 
     def _next_pack(self) -> None:
-        self._wait_for_sync()
-        if self._descriptor >= 0:
-            os.fsync(self._descriptor)
-            os.close(self._descriptor)
+        self.close()
         self._pack += 1
         path = pack_path(self._folder, self._pack)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._offset = 0
-
-    def _wait_for_sync(self) -> None:
-        if self._syncing is not None:
-            syncing, self._syncing = self._syncing, None
-            syncing.result()
 
 
 class ChunkReader:
@@ -230,6 +205,11 @@ class ChunkReader:
             return self._pack(first.pack)[first.offset : last.offset + last.length]
         return np.concatenate(parts)
 
+    def check_sizes(self, ends: Mapping[int, int]) -> None:
+        """Raise :class:`InputError` if a pack is shorter than where its last chunk ends."""
+        for pack, end in ends.items():
+            self._check_size(pack, end)
+
     def close(self) -> None:
         """Forget the mappings; memory is unmapped when no tensor uses it any more."""
         self._packs.clear()
@@ -238,16 +218,21 @@ class ChunkReader:
         pack = self._pack(chunk.pack)
         part = pack[chunk.offset : chunk.offset + chunk.length]
         if len(part) != chunk.length:
-            raise InputError(
-                f"{pack_path(self._folder, chunk.pack)} is damaged: expected "
-                f"{chunk.offset + chunk.length} bytes or more, got {len(pack)}; carve again"
-            )
+            self._check_size(chunk.pack, chunk.offset + chunk.length)
         if verify and digest_of(part) != chunk.digest:
             raise InputError(
                 f"{pack_path(self._folder, chunk.pack)} is damaged: the {chunk.length} bytes from "
                 f"{chunk.offset} on are not what was carved; carve again"
             )
         return part
+
+    def _check_size(self, pack: int, end: int) -> None:
+        size = len(self._pack(pack))
+        if size < end:
+            raise InputError(
+                f"{pack_path(self._folder, pack)} is damaged: expected {end} bytes or more, "
+                f"got {size}; carve again"
+            )
 
     def _pack(self, pack: int) -> Bytes:
         mapped = self._packs.get(pack)
@@ -268,11 +253,3 @@ class ChunkReader:
                 raise InputError(f"cannot read {path}: {error.strerror}; carve again") from error
             self._packs[pack] = mapped
         return mapped
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -303,7 +303,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _publish(folder: Path, target: Path, *, overwrite: bool) -> None:
-    """Give the finished suite its name, durably."""
+    """Give the finished suite its name."""
     (folder / _LOCK_NAME).unlink()
     old = target.with_name(target.name + ".replaced")
     if overwrite and target.exists():
@@ -311,10 +311,5 @@ def _publish(folder: Path, target: Path, *, overwrite: bool) -> None:
             shutil.rmtree(old)
         target.rename(old)
     folder.rename(target)
-    descriptor = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     if overwrite and old.exists():
         shutil.rmtree(old)

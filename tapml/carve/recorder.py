@@ -55,7 +55,7 @@ class Recorder:
     """A :class:`tapml.execute.executor.RunSink` that stores runs.
 
     Use as a context manager: on leaving, the thread has ended, and unless :meth:`finish` was
-    called nothing is durable.
+    called the index lacks what came last.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Recorder:
     ) -> None:
         self._abandoned = True
         self._stop()
-        self._store.chunks.abandon()
+        self._store.chunks.close()
 
     @property
     def stored_bytes(self) -> int:
@@ -163,7 +163,7 @@ class Recorder:
             self._hand_over()
 
     def finish(self) -> None:
-        """Store all that waits and make it durable.
+        """Store all that waits.
 
         Raises
         ------
@@ -175,7 +175,7 @@ class Recorder:
         self._raise_error()
         try:
             self._store.commit()
-            self._store.chunks.finish()
+            self._store.chunks.close()
         except (OSError, sqlite3.Error) as error:
             self._error = error
             self._raise_error()

@@ -19,7 +19,7 @@ from tapml.carve.index import Rows, insert, pack
 from tapml.carve.layout import KeptRun, KeptSegment
 from tapml.carve.versions import VersionWriter
 from tapml.carve.weights import WeightDigests
-from tapml.execute.arrays import Bytes
+from tapml.execute.arrays import Bytes, address
 from tapml.execute.segments import padded
 from tapml.execute.state import StateCell
 from tapml_targets.errors import TapmlError
@@ -72,7 +72,7 @@ class RunStore:
     @property
     def stored_bytes(self) -> int:
         """Bytes of tensors stored, weights apart."""
-        return self.chunks.stored_bytes - self.weight_bytes + self.versions.row_bytes
+        return self.chunks.stored_bytes - self.weight_bytes
 
     def prompt(self, number: int, tokens: Sequence[int], text: str | None) -> None:
         """Store a prompt."""
@@ -82,6 +82,7 @@ class RunStore:
         """Store runs that followed each other."""
         segments = self._segments(runs)
         before, after = self._states(runs)
+        self.versions.flush()
         for run, places, earlier, later in zip(runs, segments, before, after, strict=True):
             layout = self._layouts.get(run.kept)
             if layout is None:
@@ -99,29 +100,20 @@ class RunStore:
     def _segments(self, runs: Sequence[CapturedRun]) -> list[list[SegmentPlace]]:
         """Where each run's segments lie, in the order of their index."""
         places: list[list[SegmentPlace]] = [[0] * len(run.segments) for run in runs]
-        tracked: dict[Hashable, list[tuple[int, KeptSegment, Bytes]]] = {}
-        small: list[tuple[int, int, Bytes]] = []
+        parts: dict[KeptSegment, list[tuple[int, Bytes]]] = {}
         for number, run in enumerate(runs):
             for kept, memory in run.segments:
-                part = kept.take(memory)
-                if kept.tracked and self.versions.track(kept, kept.nbytes):
-                    tracked.setdefault(kept, []).append((number, kept, part))
-                elif kept.nbytes <= CHUNK_BYTES:
-                    small.append((number, kept.index, part))
-                else:
-                    places[number][kept.index] = (0, self.chunks.add_all(part)[0])
-        for series, items in tracked.items():
-            versions = self.versions.store(series, [(part, part) for _, _, part in items])
-            for (number, kept, _), version in zip(items, versions, strict=True):
-                places[number][kept.index] = version
-        for group in _groups(small):
-            parts = [part for _, _, part in group]
-            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            chunk, _ = self.chunks.add(whole)
-            first = 0
-            for number, index, part in group:
-                places[number][index] = (first, [chunk])
-                first += len(part)
+                parts.setdefault(kept, []).append((number, kept.take(memory)))
+        for kept, items in parts.items():
+            if kept.tracked and self.versions.track(kept, kept.nbytes):
+                versions = self.versions.store(kept, [(part, part) for _, part in items])
+                for (number, _), version in zip(items, versions, strict=True):
+                    places[number][kept.index] = version
+                continue
+            for group in _groups(items):
+                ids, _ = self.chunks.add_all(_together([part for _, part in group]))
+                for position, (number, _) in enumerate(group):
+                    places[number][kept.index] = (position * kept.nbytes, ids)
         return places
 
     def _states(
@@ -192,15 +184,21 @@ def _pieces(cells: StateCells) -> Iterator[_Piece]:
         yield _Piece(owner, first, end, names)
 
 
-def _groups(parts: list[tuple[int, int, Bytes]]) -> Iterator[list[tuple[int, int, Bytes]]]:
-    """Cut a row of parts into groups that fit a chunk."""
-    group: list[tuple[int, int, Bytes]] = []
-    nbytes = 0
-    for item in parts:
-        if group and nbytes + len(item[2]) > CHUNK_BYTES:
-            yield group
-            group, nbytes = [], 0
-        group.append(item)
-        nbytes += len(item[2])
-    if group:
-        yield group
+def _groups(parts: list[tuple[int, Bytes]]) -> Iterator[list[tuple[int, Bytes]]]:
+    """Cut a row of parts into groups that fit a chunk; a larger part is a group of its own."""
+    room = max(1, CHUNK_BYTES // len(parts[0][1]))
+    for start in range(0, len(parts), room):
+        yield parts[start : start + room]
+
+
+def _together(parts: list[Bytes]) -> Bytes:
+    """Parts of one size as one memory: a window where they lie together, else a copy."""
+    if len(parts) == 1:
+        return parts[0]
+    base, size, first = parts[0].base, len(parts[0]), address(parts[0])
+    if isinstance(base, np.ndarray) and all(
+        part.base is base and address(part) == first + index * size
+        for index, part in enumerate(parts)
+    ):
+        return np.ndarray(size * len(parts), np.uint8, base.data, first - address(base))
+    return np.concatenate(parts)

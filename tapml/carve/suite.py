@@ -77,6 +77,9 @@ class Suite:
         self._layouts: dict[int, Layout] = {}
         self._versions: OrderedDict[int, Bytes] = OrderedDict()
         self.facts: dict[str, Any] = read_facts(connection)
+        self._reader.check_sizes(
+            dict(connection.execute("SELECT pack, MAX(offset + length) FROM chunk GROUP BY pack"))
+        )
 
     @classmethod
     def open(cls, path: str | Path) -> Suite:
@@ -102,6 +105,9 @@ class Suite:
         connection = open_index(folder)
         try:
             return cls(folder, connection)
+        except InputError:
+            connection.close()
+            raise
         except sqlite3.DatabaseError as error:
             connection.close()
             raise InputError(f"{folder} is damaged ({error}); carve again") from error

@@ -8,16 +8,19 @@ or transposed heads) gain as well. The first base is zeros: a short prompt fills
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from tapml.carve.chunks import ChunkWriter
 from tapml.carve.index import Rows, pack, unpack
-from tapml.execute.arrays import Bytes
+from tapml.execute.arrays import Bytes, address
 from tapml_targets.errors import InputError
+
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 # Rows since the base may take this share of it; then a new base is stored.
 MOST_CHANGED: Final = 0.6
@@ -28,8 +31,6 @@ TRACKED_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 128
 # Up to so many words, looking for whole rows costs more than it saves.
 FEW_WORDS: Final = 2048
-# Rows up to this size lie in the index itself, more in chunks.
-INLINE_BYTES: Final = 32 << 10
 _WORD: Final = 8
 _INDEX: Final = 4
 
@@ -48,28 +49,45 @@ class _Series:
 
 
 @dataclass(frozen=True)
-class Changed:
+class _Changed:
     """Rows of a memory that differ from the version before."""
 
     rows: np.ndarray[Any, np.dtype[np.uint32]]
-    data: np.ndarray[Any, np.dtype[np.uint64]]
+    data: Words
     row_bytes: int
 
     @property
     def nbytes(self) -> int:
-        """Bytes they take when stored."""
         return self.rows.nbytes + self.data.nbytes
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A version whose rows are not in a chunk yet: where they begin among the waiting bytes."""
+
+    series: _Series
+    version: int
+    base: int
+    count: int
+    row_bytes: int
+    rows: int
+    data: int
 
 
 @dataclass
 class VersionWriter:
-    """Stores versions; used by one thread. `row_bytes` counts what rows take in the index."""
+    """Stores versions; used by one thread.
+
+    Rows of several versions share a chunk: :meth:`flush` stores what waits.
+    """
 
     chunks: ChunkWriter
     rows: Rows
-    row_bytes: int = 0
     _series: dict[Hashable, _Series] = field(default_factory=dict)
     _tracked: dict[Hashable, int] = field(default_factory=dict)
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _parts: list[Bytes] = field(default_factory=list)
+    _parts_bytes: int = 0
     _next: int = 0
 
     def track(self, series: Hashable, nbytes: int) -> bool:
@@ -96,37 +114,137 @@ class VersionWriter:
             length is a multiple of 64.
         """
         last = self._series.get(series)
-        previous, owner = (None, None) if last is None else (last.memory, last.owner)
-        new: list[Bytes] = []
-        for memory, memory_owner in memories:
-            if memory_owner is not owner:
-                new.append(memory)
-                owner = memory_owner
-        changes = iter(_changes(previous, new))
+        owner = None if last is None else last.owner
+        new: list[tuple[Bytes, Bytes]] = []
         versions: list[int] = []
-        for memory, memory_owner in memories:
-            if last is None or last.owner is not memory_owner:
-                last = self._store(last, memory, memory_owner, next(changes))
-            versions.append(last.version)
+        positions: list[int] = []
+        for memory in memories:
+            if memory[1] is not owner:
+                new.append(memory)
+                owner = memory[1]
+            positions.append(len(new))
+        versions = [-1 if last is None else last.version]
+        for stretch in _stretches(new):
+            last = self._store_stretch(last, stretch, versions)
         if last is not None:
             self._series[series] = last
-        return versions
+        return [versions[position] for position in positions]
 
-    def _store(
-        self, last: _Series | None, memory: Bytes, owner: Bytes, changed: Changed | None
+    def flush(self) -> None:
+        """Store the rows of all versions since the last call."""
+        if not self._waiting:
+            return
+        together = np.concatenate(self._parts)
+        ids, digest = self.chunks.add_all(together)
+        for waiting in self._waiting:
+            series = waiting.series
+            place = (waiting.count, waiting.row_bytes, waiting.rows, waiting.data, ids)
+            mark = b"%d %d" % (waiting.rows, waiting.data)
+            series.key = hashlib.sha256(series.key + digest + mark).digest()
+            self.rows.versions.append((waiting.version, waiting.base, series.key, pack(place)))
+        self._waiting.clear()
+        self._parts.clear()
+        self._parts_bytes = 0
+
+    def _store_stretch(
+        self, last: _Series | None, stretch: _Stretch, versions: list[int]
+    ) -> _Series:
+        """Store memories that lie one after the other; append their versions."""
+        memories, words = stretch.memories, stretch.words
+        if last is not None and len(last.memory) != len(memories[0][0]):
+            last = None
+        found, ends = _differences(None if last is None else last.memory, words)
+        few = last is not None and int(np.diff(ends, prepend=0).max()) <= FEW_WORDS
+        size = len(found) * (_INDEX + _WORD)
+        if (
+            last is not None
+            and few
+            and last.since_base + size <= MOST_CHANGED * len(memories[0][0])
+        ):
+            self._append_words(last, stretch, found, ends, versions)
+            return last
+        start = 0
+        for index, (memory, owner) in enumerate(memories):
+            end = int(ends[index])
+            changed = _rows_of(memory, found[start:end] - index * words.shape[1])
+            last = self._store_one(last, memory, owner, changed)
+            versions.append(last.version)
+            start = end
+        if last is None:
+            raise ValueError("a stretch holds at least one memory")
+        return last
+
+    def _append_words(
+        self,
+        last: _Series,
+        stretch: _Stretch,
+        found: Indices,
+        ends: Indices,
+        versions: list[int],
+    ) -> None:
+        """Store small changes of several memories at once."""
+        words = stretch.words
+        rows, data = self._wait(
+            (found % words.shape[1]).astype(np.uint32), words.reshape(-1).take(found)
+        )
+        start = 0
+        for end in ends.tolist():
+            if end > start:
+                last.version = self._take_id()
+                self._waiting.append(
+                    _Waiting(
+                        last,
+                        last.version,
+                        last.base,
+                        end - start,
+                        _WORD,
+                        rows + start * _INDEX,
+                        data + start * _WORD,
+                    )
+                )
+            versions.append(last.version)
+            start = end
+        last.since_base += len(found) * (_INDEX + _WORD)
+        last.bases_in_a_row = 0
+        last.memory, last.owner = stretch.memories[-1]
+
+    def _store_one(
+        self, last: _Series | None, memory: Bytes, owner: Bytes, changed: _Changed | None
     ) -> _Series:
         if last is not None and changed is not None:
             since_base = last.since_base + changed.nbytes
             if since_base > MOST_CHANGED * memory.nbytes:
                 changed = None
         if last is None or changed is None:
-            (changed,) = _changes(None, [memory])
+            found = np.flatnonzero(memory.view(np.uint64))
+            changed = _rows_of(memory, found)
             bases = 1 if last is None else last.bases_in_a_row + 1
             last = self._base(memory, bases) if changed is None else self._zeros(memory)
-        if changed is not None:
-            self._rows(last, changed)
+        if changed is not None and len(changed.rows):
+            last.version = self._take_id()
+            last.since_base += changed.nbytes
+            last.bases_in_a_row = 0
+            rows, data = self._wait(changed.rows, changed.data)
+            self._waiting.append(
+                _Waiting(
+                    last,
+                    last.version,
+                    last.base,
+                    len(changed.rows),
+                    changed.row_bytes,
+                    rows,
+                    data,
+                )
+            )
         last.memory, last.owner = memory, owner
         return last
+
+    def _wait(self, rows: np.ndarray[Any, Any], data: Words) -> tuple[int, int]:
+        """Put rows among the waiting bytes; return where indices and data begin."""
+        start = self._parts_bytes
+        self._parts += [rows.view(np.uint8).reshape(-1), data.view(np.uint8).reshape(-1)]
+        self._parts_bytes = start + rows.nbytes + data.nbytes
+        return start, start + rows.nbytes
 
     def _zeros(self, memory: Bytes) -> _Series:
         """A base that takes no chunk."""
@@ -141,65 +259,71 @@ class VersionWriter:
         self.rows.versions.append((version, version, key, pack(ids)))
         return _Series(memory, memory, version, key, version, 0, bases_in_a_row)
 
-    def _rows(self, last: _Series, changed: Changed) -> None:
-        last.bases_in_a_row = 0
-        if len(changed.rows) == 0:
-            return
-        data = changed.rows.tobytes() + changed.data.tobytes()
-        last.version = self._take_id()
-        last.key = hashlib.sha256(last.key + data).digest()
-        last.since_base += len(data)
-        stored: bytes | list[int] = data
-        if len(data) > INLINE_BYTES:
-            stored, _ = self.chunks.add_all(np.frombuffer(data, np.uint8))
-        else:
-            self.row_bytes += len(data)
-        self.rows.versions.append(
-            (
-                last.version,
-                last.base,
-                last.key,
-                pack((len(changed.rows), changed.row_bytes, stored)),
-            )
-        )
-
     def _take_id(self) -> int:
         self._next += 1
         return self._next
 
 
-def _changes(previous: Bytes | None, memories: Sequence[Bytes]) -> list[Changed | None]:
-    """Rows in which each memory differs from the one before it, zeros where there is none.
+@dataclass(frozen=True)
+class _Stretch:
+    """Memories of one size that lie one after the other, and all of them as rows of words."""
 
-    None where so much differs that a new base is better.
-    """
-    if not memories:
-        return []
-    words = len(memories[0]) // _WORD
-    different = np.empty((len(memories), words), np.bool_)
-    for index, memory in enumerate(memories):
-        new = memory.view(np.uint64)
-        old = 0 if previous is None else previous.view(np.uint64)
-        np.not_equal(new, old, out=different[index])
-        previous = memory
+    memories: Sequence[tuple[Bytes, Bytes]]
+    words: Words
+
+
+def _stretches(memories: Sequence[tuple[Bytes, Bytes]]) -> Iterator[_Stretch]:
+    """Group memories that lie one after the other."""
+    group: list[tuple[Bytes, Bytes]] = []
+    end = 0
+    for memory, owner in memories:
+        start = address(memory)
+        if group and (
+            start != end
+            or len(memory) != len(group[0][0])
+            or memory.base is None
+            or memory.base is not group[0][0].base
+        ):
+            yield _stretch(group)
+            group = []
+        group.append((memory, owner))
+        end = start + len(memory)
+    if group:
+        yield _stretch(group)
+
+
+def _stretch(group: list[tuple[Bytes, Bytes]]) -> _Stretch:
+    first = group[0][0]
+    shape = (len(group), len(first) // _WORD)
+    if len(group) == 1:
+        return _Stretch(group, first.view(np.uint64).reshape(shape))
+    base = first.base
+    if not isinstance(base, np.ndarray):
+        raise TypeError("memories that lie together are windows on one array")
+    words: Words = np.ndarray(shape, np.uint64, base.data, address(first) - address(base))
+    return _Stretch(group, words)
+
+
+def _differences(previous: Bytes | None, words: Words) -> tuple[Indices, Indices]:
+    """Words that differ from the memory before, counted over all, and where each one's end."""
+    different = np.empty(words.shape, np.bool_)
+    old = 0 if previous is None else previous.view(np.uint64)
+    np.not_equal(words[0], old, out=different[0])
+    if len(words) > 1:
+        np.not_equal(words[1:], words[:-1], out=different[1:])
     found = np.flatnonzero(different)
-    ends = np.searchsorted(found, np.arange(1, len(memories) + 1) * words)
-    changes: list[Changed | None] = []
-    start = 0
-    for index, (memory, end) in enumerate(zip(memories, ends, strict=True)):
-        changes.append(_rows_of(memory, found[start:end] - index * words))
-        start = end
-    return changes
+    ends = np.searchsorted(found, np.arange(1, len(words) + 1) * words.shape[1])
+    return found, ends
 
 
-def _rows_of(memory: Bytes, words: np.ndarray[Any, np.dtype[np.int64]]) -> Changed | None:
-    """Rows that hold the given words of 8 bytes, which are in order.
+def _rows_of(memory: Bytes, words: Indices) -> _Changed | None:
+    """Rows that hold the given words of 8 bytes, which are in order; None if they are too many.
 
     A row is a word, or 128 bytes where a prompt fills much of a cache.
     """
     rows, row_bytes = words, _WORD
     if len(words) > FEW_WORDS and len(memory) % ROW_BYTES == 0:
-        whole = words >> 4
+        whole = words // (ROW_BYTES // _WORD)
         first = np.empty(len(whole), np.bool_)
         first[0] = True
         np.not_equal(whole[1:], whole[:-1], out=first[1:])
@@ -211,7 +335,7 @@ def _rows_of(memory: Bytes, words: np.ndarray[Any, np.dtype[np.int64]]) -> Chang
     data = memory.view(np.uint64)
     if row_bytes != _WORD:
         data = data.reshape(-1, row_bytes // _WORD)
-    return Changed(rows.astype(np.uint32), data.take(rows, axis=0), row_bytes)
+    return _Changed(rows.astype(np.uint32), data.take(rows, axis=0), row_bytes)
 
 
 def read_version(blobs: Sequence[bytes], read: Callable[[tuple[int, ...]], Bytes]) -> Bytes:
@@ -240,11 +364,11 @@ def read_version(blobs: Sequence[bytes], read: Callable[[tuple[int, ...]], Bytes
 
 def _apply(memory: Bytes, blob: bytes, read: Callable[[tuple[int, ...]], Bytes]) -> None:
     try:
-        count, row_bytes, stored = unpack(blob)
-        data = stored if isinstance(stored, bytes) else read(stored)
-        rows = np.frombuffer(data, np.uint32, count)
-        values = np.frombuffer(data, np.uint8, offset=_INDEX * count).reshape(count, row_bytes)
-        memory.reshape(-1, row_bytes)[rows] = values
+        count, row_bytes, rows_at, data_at, chunks = unpack(blob)
+        stored = read(chunks)
+        rows = np.frombuffer(stored.data, np.uint32, count, rows_at)
+        values = np.frombuffer(stored.data, np.uint8, count * row_bytes, data_at)
+        memory.reshape(-1, row_bytes)[rows] = values.reshape(count, row_bytes)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(
             f"the suite's index is damaged (rows of a state: {error}); carve again"

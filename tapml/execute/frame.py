@@ -70,7 +70,7 @@ class Frame:
                 case HostCalls():
                     self._call_host(prepared.host_calls[id(action)])
                 case Allocate(segment):
-                    self._allocate(segment, inputs)
+                    self._allocate(segment, inputs, 1 if sink is None else prepared.strip)
                 case Ready(segment):
                     if sink is not None and segment.kind != "state":
                         sink.segment(segment, self.memory[segment.index])
@@ -110,8 +110,8 @@ class Frame:
             for storage in self.prepared.program.device_weights:
                 self.buffers[storage] = self.device.weight(storage, self.prepared.weights[storage])
 
-    def _allocate(self, segment: Segment, inputs: Mapping[str, Array]) -> None:
-        memory = self.host.acquire(segment, segment.nbytes, dense=segment.dense)
+    def _allocate(self, segment: Segment, inputs: Mapping[str, Array], strip: int) -> None:
+        memory = self.host.acquire(segment, segment.nbytes, dense=segment.dense, strip=strip)
         self.memory[segment.index] = memory
         arrays = self.arrays
         for index, offset, shape, numpy_dtype in self.prepared.windows[segment.index]:

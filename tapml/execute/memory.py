@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from tapml.execute.arrays import ALIGNMENT, Bytes, address
 
-KEPT_BYTES: Final = 64 << 20
+KEPT_BYTES: Final = 128 << 20
 
 
 class HostMemory:
-    """Blocks by key. Those of one key are equal in size and use, so gaps in them stay zero."""
+    """Blocks by key. Those of one key are equal in size and use, so gaps in them stay zero.
+
+    Blocks can be taken from strips: blocks of consecutive runs then lie one after the other, and
+    whoever records runs can compare or hash many of them in one go.
+    """
 
     def __init__(self) -> None:
-        self._blocks: dict[Hashable, list[Bytes]] = {}
+        self._strips: dict[Hashable, _Strips] = {}
         self._kept = 0
 
-    def acquire(self, key: Hashable, nbytes: int, *, dense: bool) -> Bytes:
+    def acquire(self, key: Hashable, nbytes: int, *, dense: bool, strip: int = 1) -> Bytes:
         """Aligned memory that nobody else uses.
 
         Parameters
@@ -33,36 +38,53 @@ class HostMemory:
         key
             What the memory is for.
         nbytes
-            Size, the same for every call with this key.
+            Size, a multiple of the alignment, the same for every call with this key.
         dense
             Whether the user writes every byte; else what is never written is zero.
+        strip
+            How many blocks lie together.
         """
-        blocks = self._blocks.setdefault(key, [])
-        for index in range(len(blocks)):
-            if _references(blocks, index) == _IDLE:
-                return _inside(blocks[index], nbytes)
+        strips = self._strips.setdefault((key, strip), _Strips([]))
+        if strips.used == strip or not strips.memories:
+            strips = self._next_strip((key, strip), strips, nbytes * strip, dense=dense)
+        memory = strips.memories[strips.current]
+        first = -address(memory) % ALIGNMENT + strips.used * nbytes
+        strips.used += 1
+        return memory[first : first + nbytes]
+
+    def _next_strip(self, key: Hashable, strips: _Strips, nbytes: int, *, dense: bool) -> _Strips:
+        """Make an idle strip the current one."""
+        strips.used = 0
+        for index in range(len(strips.memories)):
+            if _references(strips.memories, index) == _IDLE:
+                strips.current = index
+                return strips
         size = nbytes + ALIGNMENT
-        block = np.empty(size, np.uint8) if dense else np.zeros(size, np.uint8)
-        if size <= KEPT_BYTES:
-            if self._kept + size > KEPT_BYTES:
-                # Blocks in use live on with their users.
-                self._blocks.clear()
-                self._kept = 0
-                blocks = self._blocks.setdefault(key, [])
-            blocks.append(block)
-            self._kept += size
-        return _inside(block, nbytes)
+        if self._kept + size > KEPT_BYTES:
+            # Memory in use lives on with its users.
+            self._strips.clear()
+            self._kept = 0
+            strips = _Strips([])
+        self._strips[key] = strips
+        strips.memories.append(np.empty(size, np.uint8) if dense else np.zeros(size, np.uint8))
+        strips.current = len(strips.memories) - 1
+        self._kept += size
+        return strips
 
 
-def _inside(block: Bytes, nbytes: int) -> Bytes:
-    offset = -address(block) % ALIGNMENT
-    return block[offset : offset + nbytes]
+@dataclass
+class _Strips:
+    """Memories of one key; `used` counts the blocks taken of the current one."""
+
+    memories: list[Bytes]
+    current: int = 0
+    used: int = 0
 
 
-def _references(blocks: list[Bytes], index: int) -> int:
-    return sys.getrefcount(blocks[index])
+def _references(memories: list[Bytes], index: int) -> int:
+    return sys.getrefcount(memories[index])
 
 
 # Counted the same way as later on, because how many references a call itself holds is the
-# interpreter's business. Arrays inside a block refer to the block, however they were made.
+# interpreter's business. Arrays inside a memory refer to it, however they were made.
 _IDLE: Final = _references([np.empty(1, np.uint8)], 0)
