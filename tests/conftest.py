@@ -14,6 +14,9 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import rank_devices
 
+# A finished session is made once for all tests that look at one.
+pytest_plugins = ["tests.offload.sessions"]
+
 SEED = 20240229
 
 

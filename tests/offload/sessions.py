@@ -1,0 +1,82 @@
+"""A tiny model, one cache of compiled code, and one finished session that many tests look at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RequireDevice
+from tests.offload.commands import Ended, run_process
+
+TOKENS = "1 2 3 4"
+NEW_TOKENS = "2"
+
+
+@dataclass(frozen=True)
+class FinishedSession:
+    """A session whose every operator is on OpenCL; tests read it and copy it, never write it."""
+
+    folder: Path
+    model: Path
+    cache: Path
+    ended: Ended
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What ``report.json`` holds."""
+        return read_report(self.folder)
+
+    def copy(self, to: Path) -> Path:
+        """A session of one's own."""
+        return Path(shutil.copytree(self.folder, to))
+
+    def copy_cache(self, to: Path) -> Path:
+        """A cache of one's own with everything compiled."""
+        return Path(shutil.copytree(self.cache, to))
+
+
+def read_report(session: Path) -> dict[str, Any]:
+    """What a session's ``report.json`` holds."""
+    report: dict[str, Any] = json.loads((session / "report.json").read_text(encoding="utf-8"))
+    return report
+
+
+def states(session: Path) -> dict[str, str]:
+    """Each operator's state, in graph order."""
+    return {each["name"]: each["state"] for each in read_report(session)["operators"]}
+
+
+def offload_arguments(model: Path, session: Path) -> tuple[str, ...]:
+    """``tapml offload`` of a tiny model, as short as it gets."""
+    return (
+        "offload", "--model", str(model), "--target", "opencl", "--session", str(session),
+        "--tokens", TOKENS, "--new-tokens", NEW_TOKENS,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama folder of one layer with random weights; its query projection is square."""
+    from tests.models.folders import make_folder
+
+    return make_folder(tmp_path_factory.mktemp("models") / "tiny-llama", "one_layer")
+
+
+@pytest.fixture(scope="session")
+def finished(
+    tiny_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    require_device: RequireDevice,
+) -> FinishedSession:
+    """The tiny model, moved by the real command."""
+    require_device("opencl")
+    root = tmp_path_factory.mktemp("finished")
+    folder, cache = root / "session", root / "cache"
+    ended = run_process(*offload_arguments(tiny_model, folder), cache=cache)
+    assert ended.exit_code == 0, ended.errors
+    return FinishedSession(folder, tiny_model, cache, ended)

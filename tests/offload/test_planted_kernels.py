@@ -1,0 +1,116 @@
+"""A wrong kernel stops the migration at exactly its operator, with everything needed to see why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapml.graph import plan_format
+from tapml.graph.plan import GraphPlan
+from tapml_rpc.local import open_local
+from tapml_targets.target import Target
+from tests.offload.commands import Ended, run_here, run_process
+from tests.offload.plants import PLANTS, Plant, plant
+from tests.offload.sessions import FinishedSession, offload_arguments, read_report
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A session that met a wrong kernel."""
+
+    wrong: Plant
+    session: Path
+    cache: Path
+    ended: Ended
+    report: dict[str, Any]
+
+    @property
+    def operator(self) -> dict[str, Any]:
+        found: dict[str, Any] = next(
+            each for each in self.report["operators"] if each["name"] == self.wrong.operator
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def plan(finished: FinishedSession) -> GraphPlan:
+    return plan_format.unpack((finished.folder / "finished" / "plan.msgpack").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def target(finished: FinishedSession) -> Target:
+    with open_local("opencl") as session:
+        return Target("opencl", limits=session.device.limits)
+
+
+@pytest.fixture(scope="module", params=PLANTS)
+def stopped(
+    request: pytest.FixtureRequest,
+    finished: FinishedSession,
+    plan: GraphPlan,
+    target: Target,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stopped]:
+    wrong = PLANTS[request.param]
+    root = tmp_path_factory.mktemp("planted")
+    cache = finished.copy_cache(root / "cache")
+    plant(wrong, plan.operators[wrong.operator], target, cache)
+    session = root / "session"
+    ended = run_here(*offload_arguments(finished.model, session), cache=cache)
+    yield Stopped(wrong, session, cache, ended, read_report(session))
+
+
+def test_the_migration_stops_at_exactly_that_operator(stopped: Stopped) -> None:
+    assert stopped.ended.exit_code == 1
+    states = {each["name"]: each["state"] for each in stopped.report["operators"]}
+    names = list(states)
+    at = names.index(stopped.wrong.operator)
+    assert states == {
+        **dict.fromkeys(names[:at], "moved"),
+        names[at]: "failed",
+        **dict.fromkeys(names[at + 1 :], "waiting"),
+    }
+    assert stopped.report["outcome"]["status"] == "fail"
+
+
+def test_the_last_lines_name_the_operator_where_it_comes_from_and_its_numbers(
+    stopped: Stopped,
+) -> None:
+    output = stopped.ended.output
+    assert f"failed: {stopped.wrong.operator}: " in output
+    assert stopped.wrong.layer_path in output
+    assert "modeling_llama.py:" in output or "activations.py:" in output
+    assert stopped.wrong.says in output
+    assert stopped.operator["replay"]["status"] == "fail"
+    assert stopped.operator["replay"]["worst"]["outputs"], "the numbers of the worst output"
+
+
+def test_its_repro_folder_replays_to_the_same_verdict_elsewhere(stopped: Stopped) -> None:
+    folder = Path(stopped.operator["repro"])
+    assert f"repro: {folder}" in stopped.ended.output
+    ended = run_process("replay", folder, "--json", cache=stopped.cache)
+    assert ended.exit_code == 1, ended.errors
+    again, first = json.loads(ended.output)["verdict"], stopped.operator["replay"]["worst"]
+    assert (again["status"], again["reason"]) == (first["status"], first["reason"])
+
+
+def test_right_kernels_in_its_place_let_the_same_session_finish(
+    finished: FinishedSession, stopped: Stopped
+) -> None:
+    ended = run_here("offload", "--session", stopped.session, cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+    reused = {
+        each["name"]: bool(each["replay"].get("reused"))
+        for each in read_report(stopped.session)["operators"]
+    }
+    names = list(reused)
+    at = names.index(stopped.wrong.operator)
+    assert all(reused[name] for name in names[:at])
+    assert not any(reused[name] for name in names[at:])
