@@ -10,7 +10,7 @@ _WORDS: Final = (("NT_matmul", "matmul_transposed"), ("tir_", ""), ("strided_sli
 # Sequences that are one thing in every transformer.
 _IDIOMS: Final = (
     ("mean_add_rsqrt_multiply_multiply", "rms_norm"),
-    ("sigmoid_multiply", "silu"),
+    ("sigmoid_multiply_multiply", "silu_multiply"),
     ("multiply_slice_slice_negative_concatenate_multiply_add", "rotary"),
 )
 # Their digits are part of the name; all others number TVM's functions of one name.
