@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -14,7 +15,7 @@ from tapml.graph.plan import Operator
 from tapml.isolate.death import ChildDiedError
 from tapml.isolate.pool import Pool
 from tapml_targets.codegen.source import OperatorSource
-from tapml_targets.errors import CompileError, TapmlError
+from tapml_targets.errors import CompileError, SetupError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
 from tapml_targets.platforms import check_platform
@@ -39,6 +40,11 @@ class Compiler:
         Compilations at a time; None for the processors this process may use.
     deadline_seconds
         After this long a compilation is killed.
+
+    Raises
+    ------
+    SetupError
+        If TVM is not installed.
     """
 
     def __init__(
@@ -47,6 +53,10 @@ class Compiler:
         workers: int | None = None,
         deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     ) -> None:
+        if find_spec("tvm") is None:
+            raise SetupError(
+                "compiling needs Apache TVM, which is not installed: pip install 'tapml[host]'"
+            )
         self._cache = LibraryCache(None if cache_dir is None else Path(cache_dir))
         self._pool = Pool(
             workers=workers,

@@ -38,7 +38,9 @@ class DeathReport:
         if self.deadline_seconds:
             return f"did not end within {self.deadline_seconds:g} s"
         if self.signal_number:
-            return f"was ended by {_signal_name(self.signal_number)}"
+            # Without a deadline missed, it is the kernel's usual answer to a full memory.
+            hint = " (out of memory?)" if self.signal_number == signal.SIGKILL else ""
+            return f"was ended by {_signal_name(self.signal_number)}{hint}"
         return f"exited with code {self.exit_code} and no result"
 
 
