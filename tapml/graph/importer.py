@@ -112,7 +112,8 @@ def weights_of(
     model: LoadedModel, plan: GraphPlan, constants: dict[str, Array]
 ) -> dict[str, Array]:
     """The weights of a plan from the cache: the model's parameters and the plan's constants."""
-    named = {**dict(model.module.named_buffers()), **dict(model.module.named_parameters())}
+    parameters = dict(model.module.named_parameters(remove_duplicate=False))
+    named = {**dict(model.module.named_buffers()), **parameters}
     return {
         name: constants[name] if name in constants else to_numpy(named[name])[0]
         for name in plan.weights

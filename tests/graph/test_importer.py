@@ -140,10 +140,13 @@ def test_cache_updates_are_state_and_may_be_written_in_place(llama: Llama) -> No
     assert plan.operators["greater_equal"].output_kinds == ("predicate",)
 
 
+@pytest.mark.slow
 def test_half_precision_stays_half_and_is_summed_in_single(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    model = load_model(make_folder(tmp_path_factory.mktemp("half") / "model", "float16"))
+    model = load_model(
+        make_folder(tmp_path_factory.mktemp("half") / "model", "float16", num_hidden_layers=1)
+    )
     imported = import_model(model)
     plan = imported.plan
     assert {tensor.dtype for tensor in plan.weights.values()} == {"float16", "float32"}
@@ -156,6 +159,7 @@ def test_half_precision_stays_half_and_is_summed_in_single(
     assert root(model, imported).not_comparable == ()
 
 
+@pytest.mark.slow
 def test_tied_embeddings_are_one_weight(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = make_folder(tmp_path_factory.mktemp("tied") / "model", "tied", num_hidden_layers=1)
     model = load_model(folder)

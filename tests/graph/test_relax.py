@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax, tirx
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from tapml.compiler.reference import compile_reference
 from tapml.graph.importer import import_relax
@@ -69,3 +72,27 @@ def test_a_shape_that_only_the_run_knows_is_refused() -> None:
         builder.emit_func_output(output)
     with pytest.raises(UnsupportedOperatorError, match="shape"):
         import_relax(builder.get())
+
+
+def test_an_in_place_operator_is_refused() -> None:
+    @tvm.script.ir_module
+    class InPlace:
+        @T.prim_func(private=True, s_tir=True)
+        def double(x: T.Buffer((4,), "float32")):  # type: ignore[no-untyped-def,valid-type]  # noqa: ANN202
+            for i in range(4):
+                with T.sblock("double"):
+                    v = T.axis.spatial(4, i)
+                    x[v] = x[v] * T.float32(2)
+
+        @R.function
+        def main(x: R.Tensor((4,), "float32")):  # type: ignore[no-untyped-def,valid-type]  # noqa: ANN202
+            cls = InPlace
+            with R.dataflow():
+                y = R.call_tir_inplace(
+                    cls.double, (x,), inplace_indices=[0], out_ty=R.Tensor((4,), "float32")
+                )
+                R.output(y)
+            return y
+
+    with pytest.raises(UnsupportedOperatorError, match=r"in-place call relax\.call_tir_inplace"):
+        import_relax(InPlace)
