@@ -24,6 +24,8 @@ from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 
 PASSING: Final = "pass"
+OPERATOR_VALIDATION: Final = "operator validation"
+MODEL_VALIDATION: Final = "model validation"
 
 
 @dataclass
@@ -49,7 +51,7 @@ class OperatorRecord:
     repro
         Its repro folder, where it failed.
     seconds
-        Time by step: ``compile`` (waited for), ``replay``, ``model check``.
+        Time by step: ``operator validation``, ``model validation``.
     """
 
     operator: Operator
@@ -91,8 +93,7 @@ class Mover:
         """Lines 6 to 13 of Algorithm 1 for one operator."""
         self._tell(record, state="compiling")
         try:
-            with _timed(record, "compile"):
-                library = self.bench.compiled.library(record.operator.name)
+            library = self.bench.compiled.library(record.operator.name)
             require(library, self.bench.target.limits)
         except CompileError as error:
             self._fail(record, str(error))
@@ -100,7 +101,7 @@ class Mover:
         record.library, record.kernel = library, kernel_key(library)
         if not self._replay(record, library):
             return
-        with _timed(record, "model check"):
+        with _timed(record, MODEL_VALIDATION):
             self.bench.executor.place(record.operator.name, library)
             passed = self._check_model(record)
         if not passed:
@@ -124,7 +125,7 @@ class Mover:
             record.replay = known.data | {"reused": True}
             return True
         self._tell(record, {"tests": len(tests)}, state="replaying")
-        with _timed(record, "replay"):
+        with _timed(record, OPERATOR_VALIDATION):
             verdict = replay_operator(
                 operator,
                 tests,

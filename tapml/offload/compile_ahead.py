@@ -17,8 +17,12 @@ from tapml_targets.target import Target
 class CompileAhead:
     """Kernels of all operators, on their way.
 
-    A context manager: the thread ends with the block. The compilers themselves are child processes;
-    this thread only collects what they return.
+    The compilers are child processes; this thread only collects what they return.
+
+    Attributes
+    ----------
+    seconds
+        From the start to the latest kernel that came back.
     """
 
     def __init__(self, compiler: Compiler, operators: Sequence[Operator], target: Target) -> None:
@@ -27,8 +31,9 @@ class CompileAhead:
         self._operators = operators
         self._target = target
         self._thread = threading.Thread(target=self._collect, name="compile-ahead", daemon=True)
+        self._started = time.monotonic()
+        self.seconds = 0.0
         self._thread.start()
-        self.seconds_waited = 0.0
 
     def library(self, operator: str) -> Library:
         """The operator's Library, as soon as it is there.
@@ -38,11 +43,7 @@ class CompileAhead:
         CompileError
             If it could not be compiled, or the compiler died or hung.
         """
-        started = time.monotonic()
-        try:
-            return self._futures[operator].result()
-        finally:
-            self.seconds_waited += time.monotonic() - started
+        return self._futures[operator].result()
 
     def close(self) -> None:
         """Wait for the collecting thread; call it after the compiler is closed."""
@@ -56,6 +57,7 @@ class CompileAhead:
                     future.set_exception(result)
                 else:
                     future.set_result(result)
+                self.seconds = time.monotonic() - self._started
         except BaseException as error:
             for future in self._futures.values():
                 if not future.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,13 +53,16 @@ class FinalRun:
         return self.logits.status
 
     @property
-    def text(self) -> str:
-        """One line for a person."""
+    def headline(self) -> str:
+        """How it went, in half a line."""
         equal = sum(each.equal for each in self.prompts)
-        return (
-            f"tokens equal the reference's for {equal} of {len(self.prompts)} prompts, "
-            f"{self.logits.reason}"
-        )
+        tokens = f"tokens equal the reference's for {equal} of {len(self.prompts)} prompts"
+        return f"logits {self.logits.status}, {tokens}"
+
+    @property
+    def text(self) -> str:
+        """The same with the numbers behind it."""
+        return f"{self.headline}: {self.logits.reason}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -74,7 +78,22 @@ def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> F
     """Link the plan into one Library, run it on the target and compare logits and tokens."""
     plan = bench.imported.plan
     library = link_entries(plan, libraries)
-    with PlanRunner(plan, bench.imported.weights, library, bench.session) as runner:
+    target = bench.settings.target
+    with ExitStack() as stack:
+        with bench.phases.phase(
+            "load weights", group="rooting", platform=target, once=False
+        ) as phase:
+            runner = stack.enter_context(
+                PlanRunner(plan, bench.imported.weights, library, bench.session)
+            )
+            bench.session.fence()
+            nbytes = sum(weight.nbytes for weight in bench.imported.weights.values())
+            phase.detail = f"{nbytes / 1e6:.1f} MB"
+        phase = stack.enter_context(
+            bench.phases.phase(
+                "end-to-end validation", group="rooting", platform=target, once=False
+            )
+        )
         verdict = check_model(bench.model, runner, bench.trace)
         results = []
         for trace in bench.trace.prompts:
@@ -94,8 +113,10 @@ def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> F
                     equal=comparison.first_parting is None,
                 )
             )
+        final = FinalRun(verdict, tuple(results))
+        phase.detail = final.text
     save_finished(bench, library)
-    return FinalRun(verdict, tuple(results))
+    return final
 
 
 def save_finished(bench: Workbench, library: Library) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from tapml.carve.replay_memory import ReplayMemory
-from tapml.offload.algorithm import Mover, OperatorRecord
+from tapml.offload.algorithm import (
+    MODEL_VALIDATION,
+    OPERATOR_VALIDATION,
+    Mover,
+    OperatorRecord,
+)
+from tapml.offload.events import PhaseEnded, PhaseStarted
 from tapml.offload.files import write_json, write_text
 from tapml.offload.finish import FinalRun, run_on_target_alone
 from tapml.offload.rooted_reference import HOST, REFERENCE
@@ -44,40 +51,34 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
 
 def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]) -> None:
     target = bench.settings.target
-    with (
-        bench.phases.phase(
-            "move operators", group="overhead", platform=target, once=False, total=len(records)
-        ) as phase,
-        ReplayMemory(bench.session) as memory,
-    ):
+    bench.watcher(PhaseStarted("move operators", total=len(records)))
+    started = time.monotonic()
+    with ReplayMemory(bench.session) as memory:
         Mover(bench, options, records, memory).move_all()
-        moved = sum(record.state == "moved" for record in records.values())
-        phase.detail = f"{moved} of {len(records)} on the target"
-    for name, step, group in (
-        ("of it: wait for compilers", "compile", "rooting"),
-        ("of it: operator validation", "replay", "overhead"),
-        ("of it: model validation", "model check", "overhead"),
-    ):
-        seconds = sum(record.seconds.get(step, 0.0) for record in records.values())
+    moved = sum(record.state == "moved" for record in records.values())
+    detail = f"{moved} of {len(records)} on the target"
+    bench.watcher(PhaseEnded("move operators", time.monotonic() - started, detail))
+    bench.phases.record(
+        "compile kernels",
+        bench.compiled.seconds,
+        group="rooting",
+        platform=HOST,
+        once=False,
+        detail="while other steps ran",
+    )
+    for name in (OPERATOR_VALIDATION, MODEL_VALIDATION):
+        seconds = sum(record.seconds.get(name, 0.0) for record in records.values())
+        detail = f"{seconds / max(len(records), 1):.3f} s an operator"
         bench.phases.record(
-            name,
-            seconds,
-            group=group,
-            platform=HOST if step == "compile" else target,
-            once=False,
-            detail=f"{seconds / max(len(records), 1):.3f} s an operator",
+            name, seconds, group="overhead", platform=target, once=False, detail=detail
         )
 
 
 def _finish(bench: Workbench, records: dict[str, OperatorRecord]) -> FinalRun:
-    with bench.phases.phase(
-        "run on the target alone", group="rooting", platform=bench.settings.target, once=False
-    ) as phase:
-        libraries = {
-            name: record.library for name, record in records.items() if record.library is not None
-        }
-        final = run_on_target_alone(bench, libraries)
-        phase.detail = f"{final.status}: {final.text}"
+    libraries = {
+        name: record.library for name, record in records.items() if record.library is not None
+    }
+    final = run_on_target_alone(bench, libraries)
     bench.journal.append("final", **final.to_json())
     return final
 

@@ -44,11 +44,10 @@ class Phases:
         group: Literal["rooting", "overhead"],
         platform: str,
         once: bool,
-        total: int = 0,
     ) -> Iterator[Phase]:
         """Time the block as one phase; a block that raises leaves no row."""
         phase = Phase(name, self.watcher)
-        self.watcher(PhaseStarted(name, total=total))
+        self.watcher(PhaseStarted(name))
         started = time.monotonic()
         yield phase
         self.record(

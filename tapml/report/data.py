@@ -76,7 +76,7 @@ def outcome(
         return {"status": "incomplete", "text": "the whole model was not run on the target"}
     status = final.status
     start = f"all {total} operators are on {where}; "
-    return {"status": status, "text": start + final.text}
+    return {"status": status, "text": start + final.headline}
 
 
 def phases(journal: Journal) -> list[dict[str, Any]]:
