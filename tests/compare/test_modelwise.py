@@ -29,12 +29,13 @@ TENTH = AllowedLogitError(0.1, 0.1, 0.0)
 
 def test_allowed_error_is_the_larger_of_rooting_and_dtype() -> None:
     logits = np.array([[-16.0, 8.0, -np.inf]], np.float32)
-    floor = FLOOR_ULPS * 2.0**-23 * 16
+    floor = FLOOR_ULPS["float32"] * 2.0**-23 * 16
     assert allowed_logit_error("float32", logits, 0.0).value == floor
     assert allowed_logit_error("float32", logits, 1.0).value == ROOTED_FACTOR
     assert "deviation from PyTorch" in str(allowed_logit_error("float32", logits, 1.0))
     assert "ulp of the largest logit" in str(allowed_logit_error("float32", logits, 0.0))
-    assert allowed_logit_error("float16", logits, 0.0).value == FLOOR_ULPS * 2.0**-10 * 16
+    floor = FLOOR_ULPS["float16"] * 2.0**-10 * 16
+    assert allowed_logit_error("float16", logits, 0.0).value == floor
 
 
 @pytest.mark.parametrize("deviation", [-1.0, math.nan, math.inf])

@@ -48,7 +48,8 @@ def test_limits_that_bound_nothing_are_refused(passing: float, degraded: float) 
 def test_limits_grow_with_the_square_root_of_the_terms() -> None:
     policy = Policy()
     short, long = (
-        policy.limits_for("matmul", "float32", policy.terms_without_growth * n) for n in (1, 16)
+        policy.limits_for("matmul", "float32", DEFAULT_LIMITS["float32"].terms_without_growth * n)
+        for n in (1, 16)
     )
     assert long.passing == 4 * short.passing
 
@@ -59,7 +60,7 @@ def test_the_hash_follows_every_field() -> None:
     others = [
         replace(policy, repeats=4),
         replace(policy, seed=1),
-        replace(policy, terms_without_growth=512),
+        replace(policy, limits=(("float32", RatioLimits(32.0, 128.0, 512)),)),
         replace(policy, limits=(("float32", RatioLimits(8.0, 16.0)),)),
         replace(policy, overrides=(Override("x", RatioLimits(1.0, 2.0), "why"),)),
     ]
