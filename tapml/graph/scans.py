@@ -60,6 +60,12 @@ class _Dispatch(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self.variants: dict[str, Any] = {}
+        self._result = ""
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """TVM's hook."""
+        self._result = str(binding.var.name)
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
         """TVM's hook."""
@@ -73,7 +79,8 @@ class _Dispatch(PyExprMutator):  # type: ignore[misc]
         flat = self.builder_.emit(relax.op.reshape(operand, rows))
         scan = relax.op.cumsum(flat, axis=1, dtype=call.attrs.dtype, exclusive=False)
         scan = self.builder_.normalize(scan)
-        result = self.builder_.emit(self._call(scan, flat, scan.ty))
+        # Under the name of what it becomes a view of: the name says where the scan comes from.
+        result = self.builder_.emit(self._call(scan, flat, scan.ty), self._result)
         return relax.op.reshape(result, call.ty.shape)
 
     def _call(self, call: Any, operand: Any, result: Any) -> Any:
