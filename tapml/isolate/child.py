@@ -43,7 +43,7 @@ def _outcome(location: str, payload: Any) -> dict[str, Any]:
         return {"error": type(error).__name__, "message": str(error)}
     except Exception as error:
         return {
-            "error": "CompileError" if location.startswith("tapml.compiler") else "TapmlError",
+            "error": "TapmlError",
             "message": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc()[-8000:],
         }

@@ -129,15 +129,20 @@ def run(
     name: str,
     arrays: list[np.ndarray[Any, Any]],
     symbols: Mapping[str, int] | None = None,
+    *,
+    dtype: str | None = None,
 ) -> list[np.ndarray[Any, Any]]:
-    """Call an operator or entry on a device and read every tensor back."""
+    """Call an operator or entry on a device and read every tensor back.
+
+    `dtype` names the type of all tensors where numpy has none for it.
+    """
     buffers = []
     try:
         for array in arrays:
             buffers.append(driver.allocate(array.nbytes))
             driver.write(buffers[-1], 0, memoryview(array.tobytes()))
         uses = [
-            TensorUse(buffer, 0, array.shape, str(array.dtype))
+            TensorUse(buffer, 0, array.shape, dtype or str(array.dtype))
             for buffer, array in zip(buffers, arrays, strict=True)
         ]
         with LoadedLibrary(driver, library) as loaded:

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tapml.compiler import compiler as compiler_module
 from tapml.compiler.compiler import Compiler
 from tapml.graph.plan import Operator
 from tapml_targets.driver import Driver
-from tapml_targets.errors import CompileError, InputError
+from tapml_targets.errors import CompileError, InputError, SetupError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 from tests.compiler.operators import OPENCL, matmul_transposed, renamed, run, scale, softmax
@@ -101,6 +102,12 @@ def test_a_failure_is_not_kept(folder: Path, compiler: Compiler) -> None:
 def test_an_unknown_platform_is_refused_with_the_known_ones(compiler: Compiler) -> None:
     with pytest.raises(InputError, match="unknown target 'abacus'; known targets: cpu, opencl"):
         compiler.compile(scale(), Target("abacus"))
+
+
+def test_a_machine_without_tvm_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_module, "find_spec", lambda _: None)
+    with pytest.raises(SetupError, match=r"pip install 'tapml\[host\]'"):
+        Compiler()
 
 
 def _by_name(

@@ -104,6 +104,16 @@ def test_single_precision_kernels_need_no_feature() -> None:
     assert all(kernel.features == () for kernel in library.kernels.values())
 
 
+def test_bfloat16_needs_no_feature_and_is_right(driver: Driver) -> None:
+    library = generate(source(scale(dtype="bfloat16", factor=2.5)), OPENCL)
+    assert all(kernel.features == () for kernel in library.kernels.values())
+    values = np.array([[1, 2, 3, 4, -5, 6, 7, 8]], np.float32)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    _, result = run(driver, library, "scale", [bits, np.zeros_like(bits)], dtype="bfloat16")
+    scaled = (result.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(scaled, 2.5 * values)
+
+
 @pytest.mark.parametrize("factor", [1.0000004, 0.1, -0.7978845608028654, 3.4028234663852886e38])
 def test_constants_keep_every_digit(driver: Driver, factor: float) -> None:
     library = generate(source(scale(factor=factor)), OPENCL)
