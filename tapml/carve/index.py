@@ -78,14 +78,20 @@ def unpack(blob: bytes) -> Any:
 
 def create_index(folder: Path, facts: Mapping[str, Any]) -> sqlite3.Connection:
     """A new index in `folder`, for use by one thread at a time."""
-    connection = sqlite3.connect(folder / INDEX_NAME, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    # As with the packs: safe against the end of the process, not synced for a power failure.
-    connection.execute("PRAGMA synchronous = OFF")
+    connection = connect_index(folder)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
     set_facts(connection, facts)
+    return connection
+
+
+def connect_index(folder: Path) -> sqlite3.Connection:
+    """Open the index in `folder` for writing."""
+    connection = sqlite3.connect(folder / INDEX_NAME, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    # As with the packs: safe against the end of the process, not synced for a power failure.
+    connection.execute("PRAGMA synchronous = OFF")
     return connection
 
 

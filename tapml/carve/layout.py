@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from tapml.carve.index import pack, unpack
-from tapml.execute.arrays import Bytes
+from tapml.carve.storing import StoredSegment
 from tapml.execute.program import Program
 from tapml.execute.segments import Segment
 from tapml_targets.errors import InputError
@@ -97,34 +95,6 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class KeptSegment:
-    """A segment as the suite stores it; equal to itself only, so that it can be a key.
-
-    Attributes
-    ----------
-    index
-        Counts the segments kept.
-    pieces
-        (first byte, end) of the parts kept; None where all of it is.
-    nbytes
-        Bytes kept.
-    tracked
-        Whether it may change little from run to run.
-    """
-
-    index: int
-    pieces: tuple[tuple[int, int], ...] | None
-    nbytes: int
-    tracked: bool
-
-    def take(self, memory: Bytes) -> Bytes:
-        """The bytes kept of a run's segment."""
-        if self.pieces is None:
-            return memory
-        return np.concatenate([memory[first:end] for first, end in self.pieces])
-
-
-@dataclass(frozen=True, eq=False)
 class KeptRun:
     """What is recorded of every run of one program; equal to itself only.
 
@@ -143,7 +113,7 @@ class KeptRun:
     """
 
     layout: Layout
-    segments: Mapping[int, KeptSegment]
+    segments: Mapping[int, StoredSegment]
     before: tuple[str, ...]
     after: tuple[str, ...]
     weights: tuple[str, ...]
@@ -156,7 +126,7 @@ def keep_run(program: Program, positions: Iterable[int]) -> KeptRun:
     calls = [bound.calls[position] for position in sorted(positions)]
     wanted = dict.fromkeys(index for call in calls for index in call.arguments)
     storages = {bound.storage_of(index) for index in wanted}
-    segments: dict[int, KeptSegment] = {}
+    segments: dict[int, StoredSegment] = {}
     places: dict[str, tuple[int, int]] = {}
     for segment in program.segments:
         kept = storages & segment.offsets.keys()
@@ -225,11 +195,11 @@ def _keys(values: Iterable[LaidValue], source: Source) -> tuple[str, ...]:
 
 def _keep_segment(
     segment: Segment, kept: set[str], index: int
-) -> tuple[KeptSegment, dict[str, int]]:
+) -> tuple[StoredSegment, dict[str, int]]:
     """The record of a segment, and where the kept storages begin in what is stored of it."""
     tracked = segment.kind == "large"
     if kept == segment.offsets.keys():
-        return KeptSegment(index, None, segment.nbytes, tracked), dict(segment.offsets)
+        return StoredSegment(index, None, segment.nbytes, tracked), dict(segment.offsets)
     ends = [*list(segment.offsets.values())[1:], segment.nbytes]
     pieces: list[tuple[int, int]] = []
     offsets: dict[str, int] = {}
@@ -243,4 +213,4 @@ def _keep_segment(
             pieces[-1] = (pieces[-1][0], end)
         else:
             pieces.append((first, end))
-    return KeptSegment(index, tuple(pieces), total, tracked), offsets
+    return StoredSegment(index, tuple(pieces), total, tracked), offsets

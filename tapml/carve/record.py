@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from tapml.carve import definitions
 from tapml.carve.index import (
+    connect_index,
     create_index,
     finish_index,
     insert_definitions,
@@ -22,6 +23,7 @@ from tapml.carve.index import (
 )
 from tapml.carve.recorder import Recorder
 from tapml.carve.selection import Filters, Selector
+from tapml.carve.storing_client import storing_process
 from tapml.carve.suite import PACKS_NAME, Suite
 from tapml.carve.weights import WeightDigests
 from tapml.execute.arrays import Array
@@ -207,10 +209,14 @@ def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, A
             [(o.name, o.hash, definitions.pack_parameters(o)) for o in plan.operators.values()],
             {"operators": definitions.pack_plan(plan).operators},
         )
+        connection.close()
         weights = WeightDigests(work.model.weights_hash, work.executor.weights)
-        with Recorder(packs, connection, selector, weights) as recorder:
+        with storing_process() as process:
+            process.open(folder, PACKS_NAME)
+            recorder = Recorder(process, selector, weights)
             work.run(recorder, selector)
             recorder.finish()
+        connection = connect_index(folder)
         finish_index(
             connection,
             {

@@ -1,72 +1,66 @@
-"""Takes runs from the executor and has them stored in a thread of their own.
+"""Takes runs from the executor and hands them to the storing process.
 
-The run's thread only hands references over: memory of a run is never written again while somebody
-holds it, so nothing is copied. What waits to be stored is bounded (``WAITING_BYTES``); when the
-bound is reached the run waits for the disk.
+Nothing is copied: the runs' memory is shared, and is not used again before it is stored. What waits
+is bounded (``WAITING_BYTES``); when the bound is reached the run waits for the disk.
 """
 
 from __future__ import annotations
 
-import queue
-import sqlite3
-import threading
+import json
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Any, Final
 
-from tapml.carve.chunks import ChunkWriter
-from tapml.carve.layout import KeptRun, KeptSegment
+from tapml.carve.layout import KeptRun
 from tapml.carve.selection import Selector
-from tapml.carve.storing import CapturedRun, RunStore
+from tapml.carve.storing_client import StoringProcess
 from tapml.carve.weights import WeightDigests
-from tapml.execute.arrays import Bytes
+from tapml.execute.arrays import Bytes, flat_bytes
+from tapml.execute.memory import HostMemory
 from tapml.execute.program import Program
-from tapml.execute.segments import Segment
+from tapml.execute.segments import Segment, padded
 from tapml.execute.state import StateCell
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import TapmlError
 
 WAITING_BYTES: Final = 32 << 20
 # Runs of a prompt are handed over together once they hold this much.
 BATCH_BYTES: Final = 8 << 20
-# How much of the carve a kill loses at most, beside what waits.
-COMMIT_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.0005
+# States whose memory is remembered: what a run leaves is what the next one finds.
+_STATES_KNOWN: Final = 4
 
 
 @dataclass(frozen=True)
-class _Batch:
-    runs: tuple[CapturedRun, ...]
+class _Handed:
+    """What must not be used again before the storing process has done `number` messages."""
+
+    number: int
+    memories: list[Bytes]
     nbytes: int
 
 
 @dataclass(frozen=True)
-class _Prompt:
-    number: int
-    tokens: tuple[int, ...]
-    text: str | None
+class _KnownState:
+    """State memory, where the storing process finds it, and the token of its content."""
 
-
-_Item: TypeAlias = "_Batch | _Prompt | None"
+    memory: Bytes
+    shared: Bytes
+    token: int
 
 
 class Recorder:
-    """A :class:`tapml.execute.executor.RunSink` that stores runs.
-
-    Use as a context manager: on leaving, the thread has ended, and unless :meth:`finish` was
-    called the index lacks what came last.
+    """A :class:`tapml.execute.executor.RunSink` that has runs stored.
 
     Parameters
     ----------
-    folder
-        Holds the packs.
-    connection
-        The suite's index; used by the recorder alone until it has finished.
+    process
+        Stores them; a carve is open there.
     selector
         Decides what is kept.
     weights
-        The model's weights.
+        The model's weights, stored where a call site that is kept reads them.
 
     Attributes
     ----------
@@ -74,50 +68,36 @@ class Recorder:
         Numbers of runs and call sites kept.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        connection: sqlite3.Connection,
-        selector: Selector,
-        weights: WeightDigests,
-    ) -> None:
+    def __init__(self, process: StoringProcess, selector: Selector, weights: WeightDigests) -> None:
         self.runs = 0
         self.tests = 0
+        self._process = process
         self._selector = selector
-        self._store = RunStore(connection, ChunkWriter(folder), weights)
-        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._progressed = threading.Event()
-        self._handed_over = 0
-        self._done = 0
-        self._error: BaseException | None = None
-        self._abandoned = False
+        self._weights = weights
+        self._layouts: dict[KeptRun, int] = {}
+        self._stored_weights: set[str] = set()
+        self._states: deque[_KnownState] = deque(maxlen=_STATES_KNOWN)
+        self._tokens = 0
+        self._sent = 0
+        self._handed: deque[_Handed] = deque()
+        self._waiting_bytes = 0
         self._prompt = -1
         self._step = 0
         self._kept: KeptRun | None = None
-        self._segments: list[tuple[KeptSegment, Bytes]] = []
-        self._captured: list[CapturedRun] = []
-        self._captured_bytes = 0
-        self._thread = threading.Thread(target=self._work, name="tapml-recorder", daemon=True)
+        self._segments: list[tuple[int, Bytes]] = []
+        self._batch: list[tuple[Any, ...]] = []
+        self._batch_memories: list[Bytes] = []
+        self._batch_bytes = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._abandoned = True
-        self._stop()
-        self._store.chunks.close()
+    @property
+    def memory(self) -> HostMemory:
+        """Where recorded runs take their memory."""
+        return self._process.memory
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of tensors stored or waiting, weights apart."""
-        waiting = self._handed_over - self._done + self._captured_bytes
-        return self._store.stored_bytes + waiting
+        return self._process.stored_bytes + self._waiting_bytes + self._batch_bytes
 
     def prompt(self, tokens: tuple[int, ...], text: str | None) -> None:
         """The runs that follow are this prompt's, from step 0 on."""
@@ -125,7 +105,7 @@ class Recorder:
         self._hand_over()
         self._prompt += 1
         self._step = 0
-        self._queue.put(_Prompt(self._prompt, tokens, text))
+        self._process.send("prompt", self._prompt, tokens, text)
 
     def begin(self, program: Program) -> None:
         """Decide what to keep of a run."""
@@ -136,7 +116,7 @@ class Recorder:
         if self._kept is not None:
             kept = self._kept.segments.get(segment.index)
             if kept is not None:
-                self._segments.append((kept, memory))
+                self._segments.append((kept.index, memory))
 
     def end(self, before: Mapping[str, StateCell], after: Mapping[str, StateCell]) -> None:
         """Take the state before and after the run."""
@@ -144,82 +124,121 @@ class Recorder:
         self._step += 1
         if kept is None:
             return
-        self._captured.append(
-            CapturedRun(
-                number=self.runs,
-                prompt=self._prompt,
-                step=step,
-                kept=kept,
-                segments=tuple(self._segments),
-                before=tuple([(name, before[name]) for name in kept.before]),
-                after=tuple([(name, after[name]) for name in kept.after]),
+        layout = self._layouts.get(kept)
+        if layout is None:
+            layout = self._send_layout(kept)
+        window = self._process.window
+        self._segments.sort(key=lambda item: item[0])
+        self._batch.append(
+            (
+                self.runs,
+                self._prompt,
+                step,
+                layout,
+                [window(memory) for _, memory in self._segments],
+                [self._piece(*piece) for piece in _pieces(before, kept.before)],
+                [self._piece(*piece) for piece in _pieces(after, kept.after)],
             )
         )
-        self._segments = []
-        self._captured_bytes += kept.nbytes
+        self._batch_memories += [memory for _, memory in self._segments]
+        self._segments.clear()
+        self._batch_bytes += kept.nbytes
         self.runs += 1
         self.tests += len(kept.layout.calls)
-        if self._captured_bytes >= BATCH_BYTES:
+        if self._batch_bytes >= BATCH_BYTES:
             self._hand_over()
 
     def finish(self) -> None:
-        """Store all that waits.
+        """Have all that waits stored.
 
         Raises
         ------
         SetupError
-            If the disk took no more.
+            If the disk took no more, or the storing process ended.
         """
         self._hand_over()
-        self._stop()
-        self._raise_error()
-        try:
-            self._store.commit()
-            self._store.chunks.close()
-        except (OSError, sqlite3.Error) as error:
-            self._error = error
-            self._raise_error()
+        self._weights.learn(self._process.finish())
+
+    def _piece(
+        self, memory: Bytes, first: int, end: int, names: dict[str, int]
+    ) -> tuple[int, int, int, int, dict[str, int]]:
+        for known in self._states:
+            if known.memory is memory:
+                break
+        else:
+            self._tokens += 1
+            shared = memory if self._process.is_shared(memory) else self._process.share(memory)
+            known = _KnownState(memory, shared, self._tokens)
+            self._states.append(known)
+        self._batch_memories.append(known.shared)
+        return (*self._process.window(known.shared[first:end]), known.token, names)
 
     def _hand_over(self) -> None:
-        if self._captured:
-            self._handed_over += self._captured_bytes
-            self._queue.put(_Batch(tuple(self._captured), self._captured_bytes))
-            self._captured = []
-            self._captured_bytes = 0
-        while self._handed_over - self._done > WAITING_BYTES and self._error is None:
-            self._progressed.clear()
-            if self._handed_over - self._done > WAITING_BYTES:
-                self._progressed.wait(1.0)
-        self._raise_error()
+        if self._batch:
+            self._process.send("runs", self._batch)
+            self._hold(self._batch_memories, self._batch_bytes)
+            self._batch, self._batch_memories, self._batch_bytes = [], [], 0
+        self._wait(WAITING_BYTES)
 
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise SetupError(
-                f"the suite cannot be written ({self._error}): "
-                "free some space, carve to another disk, or set a smaller --budget"
-            ) from self._error
+    def _hold(self, memories: list[Bytes], nbytes: int) -> None:
+        self._sent += 1
+        self._handed.append(_Handed(self._sent, memories, nbytes))
+        self._waiting_bytes += nbytes
 
-    def _stop(self) -> None:
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+    def _wait(self, most: int) -> None:
+        """Let go of what is stored, and wait until at most so many bytes are not."""
+        while True:
+            done = self._process.done
+            while self._handed and self._handed[0].number <= done:
+                self._waiting_bytes -= self._handed.popleft().nbytes
+            if self._process.failed or not (self._process.alive or self._handed):
+                self._process.finish()
+            if self._waiting_bytes <= most:
+                return
+            if not self._process.alive:
+                self._process.finish()
+            time.sleep(_POLL_SECONDS)
 
-    def _work(self) -> None:
-        """The thread: stores what comes until it is told to stop."""
-        committed = time.monotonic()
-        while (item := self._queue.get()) is not None:
-            if self._abandoned or self._error is not None:
-                continue
-            try:
-                if isinstance(item, _Prompt):
-                    self._store.prompt(item.number, item.tokens, item.text)
-                else:
-                    self._store.store(item.runs)
-                    self._done += item.nbytes
-                if time.monotonic() - committed > COMMIT_SECONDS:
-                    self._store.commit()
-                    committed = time.monotonic()
-            except Exception as error:
-                self._error = error
-            del item
-            self._progressed.set()
+    def _send_layout(self, kept: KeptRun) -> int:
+        for name in kept.weights:
+            if name not in self._stored_weights:
+                self._stored_weights.add(name)
+                memory = self._process.share(flat_bytes(self._weights[name]))
+                window = self._process.window(memory)
+                self._process.send("weight", name, *window, self._weights.known(name))
+                self._hold([memory], len(memory))
+                self._wait(WAITING_BYTES)
+        number = len(self._layouts)
+        self._layouts[kept] = number
+        layout = kept.layout
+        self._process.send(
+            "layout",
+            number,
+            layout.entry,
+            json.dumps(dict(layout.symbols)),
+            layout.pack(),
+            [(s.index, s.pieces, s.nbytes, s.tracked) for s in kept.segments.values()],
+        )
+        return number
+
+
+def _pieces(
+    cells: Mapping[str, StateCell], names: tuple[str, ...]
+) -> Iterator[tuple[Bytes, int, int, dict[str, int]]]:
+    """State that lies together: memory, first byte, end, and each one's first byte in between."""
+    memory: Bytes | None = None
+    first = end = 0
+    offsets: dict[str, int] = {}
+    for name in names:
+        cell = cells[name]
+        if cell.array is None or cell.memory is None:
+            raise TapmlError(f"state {name} is not on the host, so it cannot be carved")
+        if memory is not None and (cell.memory is not memory or cell.byte_offset != end):
+            yield memory, first, end, offsets
+            memory = None
+        if memory is None:
+            memory, first, offsets = cell.memory, cell.byte_offset, {}
+        offsets[name] = cell.byte_offset - first
+        end = cell.byte_offset + padded(cell.array.nbytes)
+    if memory is not None:
+        yield memory, first, end, offsets

@@ -1,45 +1,82 @@
-"""Stores runs: what of their memory is new goes to chunks, the rest becomes references.
-
-Runs come in batches, because each call that gives the interpreter away (a comparison, a hash, a
-write) costs the thread that runs the model a moment: few large ones disturb it less than many.
-"""
+"""Stores runs: what of their memory is new goes to chunks, the rest becomes references."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
-from tapml.carve.chunks import CHUNK_BYTES, ChunkWriter
+from tapml.carve.chunks import CHUNK_BYTES, ChunkWriter, content_key, digest_of, split
 from tapml.carve.index import Rows, insert, pack
-from tapml.carve.layout import KeptRun, KeptSegment
 from tapml.carve.versions import VersionWriter
-from tapml.carve.weights import WeightDigests
 from tapml.execute.arrays import Bytes, address
-from tapml.execute.segments import padded
-from tapml.execute.state import StateCell
-from tapml_targets.errors import TapmlError
 
-StateCells: TypeAlias = tuple[tuple[str, StateCell], ...]
 # A segment's first byte and the chunks it lies in, or a version.
 SegmentPlace: TypeAlias = "tuple[int, list[int]] | int"
+StatePlaces: TypeAlias = "dict[str, tuple[int, int]]"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSegment:
+    """A segment of a layout: (first byte, end) of the parts kept, None for all; whether tracked."""
+
+    index: int
+    pieces: tuple[tuple[int, int], ...] | None
+    nbytes: int
+    tracked: bool
+
+    def take(self, memory: Bytes) -> Bytes:
+        """The bytes kept of a run's segment."""
+        if self.pieces is None:
+            return memory
+        return np.concatenate([memory[first:end] for first, end in self.pieces])
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLayout:
+    """A layout as its row holds it, and its segments by index."""
+
+    id: int
+    entry: str
+    symbols: str
+    data: bytes
+    segments: tuple[StoredSegment, ...]
 
 
 @dataclass(frozen=True)
-class CapturedRun:
-    """A run as the recorder hands it over; `before` and `after` hold state in the plan's order."""
+class StatePiece:
+    """State that lies together.
+
+    Attributes
+    ----------
+    memory
+        Its bytes.
+    token
+        Tells contents apart: equal tokens of one piece mean equal bytes.
+    names
+        Each state's first byte in `memory`.
+    """
+
+    memory: Bytes
+    token: int
+    names: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run: its segments in the order of the layout's, its state before and after."""
 
     number: int
     prompt: int
     step: int
-    kept: KeptRun
-    segments: tuple[tuple[KeptSegment, Bytes], ...]
-    before: StateCells
-    after: StateCells
+    layout: StoredLayout
+    segments: tuple[Bytes, ...]
+    before: tuple[StatePiece, ...]
+    after: tuple[StatePiece, ...]
 
 
 @dataclass
@@ -52,22 +89,20 @@ class RunStore:
         The suite's index.
     chunks
         Where tensors go.
-    weights
-        Stored where a call site that is kept reads them.
+    weight_digests
+        Digests of the chunks of each weight stored, by name.
     weight_bytes
         Bytes of weights stored.
     """
 
     connection: sqlite3.Connection
     chunks: ChunkWriter
-    weights: WeightDigests
     rows: Rows = field(default_factory=Rows)
+    weight_digests: dict[str, list[bytes]] = field(default_factory=dict)
     weight_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.versions = VersionWriter(self.chunks, self.rows)
-        self._layouts: dict[KeptRun, int] = {}
-        self._stored_weights: set[str] = set()
 
     @property
     def stored_bytes(self) -> int:
@@ -78,18 +113,37 @@ class RunStore:
         """Store a prompt."""
         self.rows.prompts.append((number, json.dumps(list(tokens)), text))
 
-    def store(self, runs: Sequence[CapturedRun]) -> None:
+    def layout(self, layout: StoredLayout) -> None:
+        """Store a layout, before the first run that has it."""
+        self.rows.layouts.append((layout.id, layout.entry, layout.symbols, layout.data))
+
+    def weight(self, name: str, memory: Bytes, digests: Sequence[bytes]) -> None:
+        """Store a weight; `digests` are those of its chunks where they are known."""
+        before = self.chunks.stored_bytes
+        found = list(digests) or [digest_of(part) for part in split(memory)]
+        ids, _ = self.chunks.add_all(memory, found)
+        self.weight_digests[name] = found
+        self.weight_bytes += self.chunks.stored_bytes - before
+        self.rows.weights.append((name, content_key(found), pack(ids)))
+
+    def store(self, runs: Sequence[StoredRun]) -> None:
         """Store runs that followed each other."""
         segments = self._segments(runs)
-        before, after = self._states(runs)
+        before: list[StatePlaces] = [{} for _ in runs]
+        after: list[StatePlaces] = [{} for _ in runs]
+        self._states(runs, before, after)
         self.versions.flush()
         for run, places, earlier, later in zip(runs, segments, before, after, strict=True):
-            layout = self._layouts.get(run.kept)
-            if layout is None:
-                layout = self._layout(run.kept)
-            entry = run.kept.layout.entry
-            data = pack((places, earlier, later))
-            self.rows.runs.append((run.number, run.prompt, run.step, entry, layout, data))
+            self.rows.runs.append(
+                (
+                    run.number,
+                    run.prompt,
+                    run.step,
+                    run.layout.entry,
+                    run.layout.id,
+                    pack((places, earlier, later)),
+                )
+            )
 
     def commit(self) -> None:
         """Put the waiting rows into the index; their chunks are in the packs already."""
@@ -97,96 +151,49 @@ class RunStore:
         insert(self.connection, self.rows)
         self.rows.clear()
 
-    def _segments(self, runs: Sequence[CapturedRun]) -> list[list[SegmentPlace]]:
+    def _segments(self, runs: Sequence[StoredRun]) -> list[list[SegmentPlace]]:
         """Where each run's segments lie, in the order of their index."""
         places: list[list[SegmentPlace]] = [[0] * len(run.segments) for run in runs]
-        parts: dict[KeptSegment, list[tuple[int, Bytes]]] = {}
+        parts: dict[StoredSegment, list[tuple[int, Bytes]]] = {}
         for number, run in enumerate(runs):
-            for kept, memory in run.segments:
-                parts.setdefault(kept, []).append((number, kept.take(memory)))
-        for kept, items in parts.items():
-            if kept.tracked and self.versions.track(kept, kept.nbytes):
-                versions = self.versions.store(kept, [(part, part) for _, part in items])
+            for segment, memory in zip(run.layout.segments, run.segments, strict=True):
+                parts.setdefault(segment, []).append((number, segment.take(memory)))
+        for segment, items in parts.items():
+            if segment.tracked and self.versions.track(segment, segment.nbytes):
+                versions = self.versions.store(
+                    segment, [(part, runs[number].number) for number, part in items]
+                )
                 for (number, _), version in zip(items, versions, strict=True):
-                    places[number][kept.index] = version
+                    places[number][segment.index] = version
                 continue
             for group in _groups(items):
                 ids, _ = self.chunks.add_all(_together([part for _, part in group]))
                 for position, (number, _) in enumerate(group):
-                    places[number][kept.index] = (position * kept.nbytes, ids)
+                    places[number][segment.index] = (position * segment.nbytes, ids)
         return places
 
     def _states(
-        self, runs: Sequence[CapturedRun]
-    ) -> tuple[list[dict[str, tuple[int, int]]], list[dict[str, tuple[int, int]]]]:
-        """Version and first byte there of each state, before and after each run.
-
-        State that lies together in memory is compared and stored as one.
-        """
-        places: tuple[list[dict[str, tuple[int, int]]], ...] = (
-            [{} for _ in runs],
-            [{} for _ in runs],
-        )
-        series: dict[Hashable, list[tuple[dict[str, tuple[int, int]], _Piece]]] = {}
+        self,
+        runs: Sequence[StoredRun],
+        before: Sequence[StatePlaces],
+        after: Sequence[StatePlaces],
+    ) -> None:
+        """Store the state of runs, and put a version and a first byte there for each name."""
+        series: dict[Hashable, list[tuple[StatePlaces, StatePiece]]] = {}
         for number, run in enumerate(runs):
-            for found, cells in ((places[0][number], run.before), (places[1][number], run.after)):
-                for piece in _pieces(cells):
-                    series.setdefault(tuple(piece.names), []).append((found, piece))
+            for places, pieces in ((before[number], run.before), (after[number], run.after)):
+                for piece in pieces:
+                    series.setdefault(tuple(piece.names), []).append((places, piece))
         for key, items in series.items():
-            versions = self.versions.store(
-                key, [(p.owner[p.first : p.end], p.owner) for _, p in items]
-            )
-            for (found, piece), version in zip(items, versions, strict=True):
+            versions = self.versions.store(key, [(piece.memory, piece.token) for _, piece in items])
+            for (places, piece), version in zip(items, versions, strict=True):
                 for name, offset in piece.names.items():
-                    found[name] = (version, offset - piece.first)
-        return places[0], places[1]
-
-    def _layout(self, kept: KeptRun) -> int:
-        for name in kept.weights:
-            if name not in self._stored_weights:
-                before = self.chunks.stored_bytes
-                ids, digest = self.weights.store(name, self.chunks)
-                self.rows.weights.append((name, digest, pack(ids)))
-                self._stored_weights.add(name)
-                self.weight_bytes += self.chunks.stored_bytes - before
-        layout = len(self._layouts)
-        self._layouts[kept] = layout
-        symbols = json.dumps(dict(kept.layout.symbols))
-        self.rows.layouts.append((layout, kept.layout.entry, symbols, kept.layout.pack()))
-        return layout
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """State that lies together: memory, first byte and end, and the first byte of each."""
-
-    owner: Bytes
-    first: int
-    end: int
-    names: dict[str, int]
-
-
-def _pieces(cells: StateCells) -> Iterator[_Piece]:
-    owner: Bytes | None = None
-    first = end = 0
-    names: dict[str, int] = {}
-    for name, cell in cells:
-        if cell.array is None or cell.memory is None:
-            raise TapmlError(f"state {name} is not on the host, so it cannot be carved")
-        if owner is not None and (cell.memory is not owner or cell.byte_offset != end):
-            yield _Piece(owner, first, end, names)
-            owner = None
-        if owner is None:
-            owner, first, names = cell.memory, cell.byte_offset, {}
-        names[name] = cell.byte_offset
-        end = cell.byte_offset + padded(cell.array.nbytes)
-    if owner is not None:
-        yield _Piece(owner, first, end, names)
+                    places[name] = (version, offset)
 
 
 def _groups(parts: list[tuple[int, Bytes]]) -> Iterator[list[tuple[int, Bytes]]]:
     """Cut a row of parts into groups that fit a chunk; a larger part is a group of its own."""
-    room = max(1, CHUNK_BYTES // len(parts[0][1]))
+    room = max(1, CHUNK_BYTES // max(1, len(parts[0][1])))
     for start in range(0, len(parts), room):
         yield parts[start : start + room]
 

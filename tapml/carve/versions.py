@@ -40,7 +40,7 @@ class _Series:
     """Versions of one memory: the last one, and what was stored since its base."""
 
     memory: Bytes
-    owner: Bytes
+    token: int
     version: int
     key: bytes
     base: int
@@ -85,6 +85,7 @@ class VersionWriter:
     rows: Rows
     _series: dict[Hashable, _Series] = field(default_factory=dict)
     _tracked: dict[Hashable, int] = field(default_factory=dict)
+    _copies: dict[Hashable, Bytes] = field(default_factory=dict)
     _waiting: list[_Waiting] = field(default_factory=list)
     _parts: list[Bytes] = field(default_factory=list)
     _parts_bytes: int = 0
@@ -95,13 +96,14 @@ class VersionWriter:
         last = self._series.get(series)
         if last is not None and last.bases_in_a_row >= PATIENCE:
             del self._series[series]
+            self._copies.pop(series, None)
             self._tracked[series] = 0
         if series not in self._tracked:
             room = TRACKED_BYTES - sum(self._tracked.values())
             self._tracked[series] = nbytes if nbytes <= room else 0
         return self._tracked[series] > 0
 
-    def store(self, series: Hashable, memories: Sequence[tuple[Bytes, Bytes]]) -> list[int]:
+    def store(self, series: Hashable, memories: Sequence[tuple[Bytes, int]]) -> list[int]:
         """Store versions that followed each other, and return their ids.
 
         Parameters
@@ -109,24 +111,23 @@ class VersionWriter:
         series
             What they are versions of.
         memories
-            Each with its owner, the array it is a window on: the same owner as before means the
-            same content. A memory is compared with the next one, so it must stay as it is; its
-            length is a multiple of 64.
+            Each with a token: the same token as before means the same content. Their length is a
+            multiple of 64. The last one is copied, to be compared with the next.
         """
         last = self._series.get(series)
-        owner = None if last is None else last.owner
-        new: list[tuple[Bytes, Bytes]] = []
-        versions: list[int] = []
+        token = None if last is None else last.token
+        new: list[tuple[Bytes, int]] = []
         positions: list[int] = []
         for memory in memories:
-            if memory[1] is not owner:
+            if memory[1] != token:
                 new.append(memory)
-                owner = memory[1]
+                token = memory[1]
             positions.append(len(new))
         versions = [-1 if last is None else last.version]
         for stretch in _stretches(new):
             last = self._store_stretch(last, stretch, versions)
-        if last is not None:
+        if last is not None and new:
+            last.memory = _copy(last.memory, self._copies, series)
             self._series[series] = last
         return [versions[position] for position in positions]
 
@@ -164,10 +165,10 @@ class VersionWriter:
             self._append_words(last, stretch, found, ends, versions)
             return last
         start = 0
-        for index, (memory, owner) in enumerate(memories):
+        for index, (memory, token) in enumerate(memories):
             end = int(ends[index])
             changed = _rows_of(memory, found[start:end] - index * words.shape[1])
-            last = self._store_one(last, memory, owner, changed)
+            last = self._store_one(last, memory, token, changed)
             versions.append(last.version)
             start = end
         if last is None:
@@ -206,10 +207,10 @@ class VersionWriter:
             start = end
         last.since_base += len(found) * (_INDEX + _WORD)
         last.bases_in_a_row = 0
-        last.memory, last.owner = stretch.memories[-1]
+        last.memory, last.token = stretch.memories[-1]
 
     def _store_one(
-        self, last: _Series | None, memory: Bytes, owner: Bytes, changed: _Changed | None
+        self, last: _Series | None, memory: Bytes, token: int, changed: _Changed | None
     ) -> _Series:
         if last is not None and changed is not None:
             since_base = last.since_base + changed.nbytes
@@ -236,7 +237,7 @@ class VersionWriter:
                     data,
                 )
             )
-        last.memory, last.owner = memory, owner
+        last.memory, last.token = memory, token
         return last
 
     def _wait(self, rows: np.ndarray[Any, Any], data: Words) -> tuple[int, int]:
@@ -251,13 +252,13 @@ class VersionWriter:
         version = self._take_id()
         key = hashlib.sha256(f"{memory.nbytes} zeros".encode()).digest()
         self.rows.versions.append((version, version, key, pack(memory.nbytes)))
-        return _Series(memory, memory, version, key, version)
+        return _Series(memory, -1, version, key, version)
 
     def _base(self, memory: Bytes, bases_in_a_row: int) -> _Series:
         ids, key = self.chunks.add_all(memory)
         version = self._take_id()
         self.rows.versions.append((version, version, key, pack(ids)))
-        return _Series(memory, memory, version, key, version, 0, bases_in_a_row)
+        return _Series(memory, -1, version, key, version, 0, bases_in_a_row)
 
     def _take_id(self) -> int:
         self._next += 1
@@ -268,15 +269,15 @@ class VersionWriter:
 class _Stretch:
     """Memories of one size that lie one after the other, and all of them as rows of words."""
 
-    memories: Sequence[tuple[Bytes, Bytes]]
+    memories: Sequence[tuple[Bytes, int]]
     words: Words
 
 
-def _stretches(memories: Sequence[tuple[Bytes, Bytes]]) -> Iterator[_Stretch]:
+def _stretches(memories: Sequence[tuple[Bytes, int]]) -> Iterator[_Stretch]:
     """Group memories that lie one after the other."""
-    group: list[tuple[Bytes, Bytes]] = []
+    group: list[tuple[Bytes, int]] = []
     end = 0
-    for memory, owner in memories:
+    for memory, token in memories:
         start = address(memory)
         if group and (
             start != end
@@ -286,13 +287,13 @@ def _stretches(memories: Sequence[tuple[Bytes, Bytes]]) -> Iterator[_Stretch]:
         ):
             yield _stretch(group)
             group = []
-        group.append((memory, owner))
+        group.append((memory, token))
         end = start + len(memory)
     if group:
         yield _stretch(group)
 
 
-def _stretch(group: list[tuple[Bytes, Bytes]]) -> _Stretch:
+def _stretch(group: list[tuple[Bytes, int]]) -> _Stretch:
     first = group[0][0]
     shape = (len(group), len(first) // _WORD)
     if len(group) == 1:
@@ -302,6 +303,17 @@ def _stretch(group: list[tuple[Bytes, Bytes]]) -> _Stretch:
         raise TypeError("memories that lie together are windows on one array")
     words: Words = np.ndarray(shape, np.uint64, base.data, address(first) - address(base))
     return _Stretch(group, words)
+
+
+def _copy(memory: Bytes, copies: dict[Hashable, Bytes], series: Hashable) -> Bytes:
+    """A copy of `memory` in the series' own memory."""
+    own = copies.get(series)
+    if own is None or len(own) != len(memory):
+        own = np.empty(len(memory), np.uint8)
+        copies[series] = own
+    if own is not memory:
+        np.copyto(own, memory)
+    return own
 
 
 def _differences(previous: Bytes | None, words: Words) -> tuple[Indices, Indices]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tapml.carve.chunks import ChunkWriter, content_key, digest_of, split
-from tapml.execute.arrays import Array, flat_bytes
+from tapml.execute.arrays import Array
 
 _KNOWN: Final[dict[str, dict[str, tuple[bytes, ...]]]] = {}
 # Models whose digests are remembered; a process rarely carves more than one.
@@ -14,7 +13,7 @@ _MODELS_KEPT: Final = 4
 
 
 class WeightDigests:
-    """Digests of the chunks of each weight.
+    """Weights, and the digests of their chunks where they are known.
 
     Parameters
     ----------
@@ -30,18 +29,14 @@ class WeightDigests:
         self._digests = _KNOWN.setdefault(weights_hash, {})
         self._weights = weights
 
-    def digests(self, name: str) -> tuple[bytes, ...]:
-        """The digest of each chunk of a weight."""
-        found = self._digests.get(name)
-        if found is None:
-            found = tuple(digest_of(part) for part in split(flat_bytes(self._weights[name])))
-            self._digests[name] = found
-        return found
+    def __getitem__(self, name: str) -> Array:
+        """A weight."""
+        return self._weights[name]
 
-    def digest(self, name: str) -> bytes:
-        """The content key of a weight."""
-        return content_key(self.digests(name))
+    def known(self, name: str) -> tuple[bytes, ...]:
+        """The digests of a weight's chunks; empty where nobody hashed it yet."""
+        return self._digests.get(name, ())
 
-    def store(self, name: str, chunks: ChunkWriter) -> tuple[list[int], bytes]:
-        """Store a weight; return its chunks' ids and its content key."""
-        return chunks.add_all(flat_bytes(self._weights[name]), self.digests(name))
+    def learn(self, digests: Mapping[str, Sequence[bytes]]) -> None:
+        """Remember digests of weights that were stored."""
+        self._digests.update({name: tuple(found) for name, found in digests.items()})

@@ -8,7 +8,7 @@ step costs page faults. So blocks are kept, and their reference counts tell whic
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +24,16 @@ class HostMemory:
 
     Blocks can be taken from strips: blocks of consecutive runs then lie one after the other, and
     whoever records runs can compare or hash many of them in one go.
+
+    Parameters
+    ----------
+    allocate
+        Makes zeroed memory of a number of bytes, for instance memory that another process sees;
+        None for memory of this process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Callable[[int], Bytes] | None = None) -> None:
+        self._allocate = allocate
         self._strips: dict[Hashable, _Strips] = {}
         self._kept = 0
 
@@ -66,7 +73,11 @@ class HostMemory:
             self._kept = 0
             strips = _Strips([])
         self._strips[key] = strips
-        strips.memories.append(np.empty(size, np.uint8) if dense else np.zeros(size, np.uint8))
+        if self._allocate is not None:
+            memory = self._allocate(size)
+        else:
+            memory = np.empty(size, np.uint8) if dense else np.zeros(size, np.uint8)
+        strips.memories.append(memory)
         strips.current = len(strips.memories) - 1
         self._kept += size
         return strips

@@ -1,0 +1,93 @@
+"""Memory that the run's process writes and the storing process reads, without a copy between.
+
+Each block is an unnamed file both have mapped; its descriptor travels over their socket. Nothing is
+left behind, however either of them ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tapml.execute.arrays import Bytes, address
+
+# Words of the block through which the storing process says how far it is.
+PROGRESS_WORDS: Final = 3
+DONE, STORED, FAILED = range(PROGRESS_WORDS)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A window on a block."""
+
+    block: int
+    offset: int
+
+
+class SharedBlocks:
+    """The writing side.
+
+    Parameters
+    ----------
+    announce
+        Tells the other side of a block: its id, its size, its descriptor, which is closed after.
+    forget
+        Tells the other side that a block is gone; called from wherever the last array dies.
+    """
+
+    def __init__(
+        self, announce: Callable[[int, int, int], None], forget: Callable[[int], None]
+    ) -> None:
+        self._announce = announce
+        self._forget = forget
+        self._ids: dict[int, int] = {}
+        self._next = 0
+
+    def allocate(self, nbytes: int) -> Bytes:
+        """A new zeroed block; it lives as long as an array inside it."""
+        descriptor = _unnamed_file()
+        try:
+            os.ftruncate(descriptor, max(1, nbytes))
+            memory: Bytes = np.frombuffer(mmap.mmap(descriptor, max(1, nbytes)), np.uint8)
+            self._next += 1
+            self._announce(self._next, max(1, nbytes), descriptor)
+        finally:
+            os.close(descriptor)
+        self._ids[id(memory)] = self._next
+        weakref.finalize(memory, self._dropped, id(memory)).atexit = False
+        return memory
+
+    def place(self, window: Bytes) -> Place | None:
+        """Where a window lies; None if it is not shared."""
+        block = window.base
+        if not isinstance(block, np.ndarray):
+            return None
+        identifier = self._ids.get(id(block))
+        if identifier is None:
+            return None
+        return Place(identifier, address(window) - address(block))
+
+    def _dropped(self, key: int) -> None:
+        self._forget(self._ids.pop(key))
+
+
+def map_block(descriptor: int, nbytes: int) -> Bytes:
+    """The reading side: map a block whose descriptor came; the descriptor is closed."""
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tapml-carve", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,171 @@
+"""The run's end of the storing process: starts it, sends it runs, keeps it for the next carve."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapml.carve.shared_memory import DONE, FAILED, PROGRESS_WORDS, STORED, SharedBlocks
+from tapml.carve.storing_process import receive_frame, send_frame
+from tapml.execute.arrays import Bytes
+from tapml.execute.memory import HostMemory
+from tapml_targets.errors import SetupError
+
+_spare: list[StoringProcess] = []
+
+
+@contextmanager
+def storing_process() -> Iterator[StoringProcess]:
+    """A storing process for one carve, a warm one where there is one."""
+    process = _spare.pop() if _spare else StoringProcess()
+    if not process.alive:
+        process.close()
+        process = StoringProcess()
+    try:
+        yield process
+    except BaseException:
+        process.close()
+        raise
+    _spare.append(process)
+
+
+class StoringProcess:
+    """A child process, and the memory shared with it.
+
+    Attributes
+    ----------
+    blocks
+        Memory both see.
+    memory
+        Host memory of runs, from these blocks.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "tapml.carve.storing_process",
+                    str(theirs.fileno()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C is for the run's process, which then closes the socket.
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        self._forgotten: deque[int] = deque()
+        self.blocks = SharedBlocks(self._send_block, self._forgotten.append)
+        self.memory = HostMemory(self.blocks.allocate)
+        progress = self.blocks.allocate(8 * PROGRESS_WORDS)
+        self._progress = progress.view(np.int64)
+        self.send("progress", self._place(progress[:])[0])
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def done(self) -> int:
+        """Batches and weights stored since the carve was opened."""
+        return int(self._progress[DONE])
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of tensors stored, weights apart."""
+        return int(self._progress[STORED])
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be stored; :meth:`finish` says what."""
+        return bool(self._progress[FAILED])
+
+    def open(self, folder: Path, packs: str) -> None:
+        """Begin a carve."""
+        self._progress[:] = 0
+        self.send("open", str(folder.absolute()), packs)
+
+    def send(self, kind: str, *content: Any) -> None:
+        """Send a message; nothing comes back."""
+        try:
+            while self._forgotten:
+                send_frame(self._socket, ("forget", self._forgotten.popleft()))
+            send_frame(self._socket, (kind, *content))
+        except OSError as error:
+            raise self._death(error) from error
+
+    def window(self, memory: Bytes) -> tuple[int, int, int]:
+        """(block, offset, bytes) of shared memory."""
+        block, offset = self._place(memory)
+        return block, offset, len(memory)
+
+    def is_shared(self, memory: Bytes) -> bool:
+        """Whether the process sees this memory."""
+        return self.blocks.place(memory) is not None
+
+    def share(self, memory: Bytes) -> Bytes:
+        """A copy of memory of this process in memory that both see."""
+        copy = self.blocks.allocate(len(memory))[: len(memory)]
+        np.copyto(copy, memory)
+        return copy
+
+    def finish(self) -> dict[str, list[bytes]]:
+        """Wait until everything is stored; return digests of the weights' chunks.
+
+        Raises
+        ------
+        SetupError
+            If something could not be stored.
+        """
+        error, digests = self._ask("finish")
+        if error is not None:
+            raise SetupError(
+                f"the suite cannot be written ({error}): "
+                "free some space, carve to another disk, or set a smaller --budget"
+            )
+        return {name: list(found) for name, found in digests.items()}
+
+    def close(self) -> None:
+        """End the process. Closing twice does nothing."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, kind: str) -> Any:
+        self.send(kind)
+        try:
+            reply = receive_frame(self._socket)
+        except OSError as error:
+            raise self._death(error) from error
+        if reply is None:
+            raise self._death(None)
+        return reply
+
+    def _death(self, error: OSError | None) -> SetupError:
+        self._process.kill()
+        code = self._process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return SetupError(f"the process that stores the suite ended ({how}; {error}): carve again")
+
+    def _place(self, memory: Bytes) -> tuple[int, int]:
+        place = self.blocks.place(memory)
+        if place is None:
+            raise ValueError("this memory is not shared")
+        return place.block, place.offset
+
+    def _send_block(self, identifier: int, nbytes: int, descriptor: int) -> None:
+        self.send("block", identifier, nbytes)
+        socket.send_fds(self._socket, [b"\0"], [descriptor])
