@@ -26,6 +26,8 @@ GUARD_BYTES: Final = 4096
 POISONS: Final = (0xFF, 0x5A)
 """Byte that fills what a run may write: NaN (or -1) in the first run, large numbers next."""
 _KEPT_WEIGHT_BYTES: Final = 1 << 30
+# Buffers up to here grow in powers of two, so that few tests need a new one.
+_LARGE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class ReplayMemory:
         if kept is not None:
             self.session.free(kept)
         size = max(1 << 16, 1 << (nbytes - 1).bit_length())
+        if size > _LARGE_BYTES:
+            size = nbytes
         self._arenas[purpose] = self.session.allocate(min(size, limit) if limit else size)
         return self._arenas[purpose]
 

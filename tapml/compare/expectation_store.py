@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgpack
 import numpy as np
@@ -46,6 +46,7 @@ class ExpectationStore:
 
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
+        self._path = path
         self._full = False
         # One transaction per test would cost more than the arithmetic of a small one.
         self._waiting: dict[str, bytes] = {}
@@ -79,22 +80,28 @@ class ExpectationStore:
     def has(self, key: str) -> bool:
         """Whether `key` is there."""
         with self._lock:
-            if key in self._waiting:
-                return True
-            found = self._database.execute(
-                "SELECT 1 FROM expectation WHERE key = ?", (key,)
-            ).fetchone()
-        return found is not None
+            return key in self._waiting or self._select("1", key) is not None
 
     def read(self, key: str) -> bytes | None:
         """What was written under `key`, None where nothing was."""
         with self._lock:
             if key in self._waiting:
                 return self._waiting[key]
-            row = self._database.execute(
-                "SELECT data FROM expectation WHERE key = ?", (key,)
-            ).fetchone()
+            row = self._select("data", key)
         return None if row is None else bytes(row[0])
+
+    def _select(self, column: Literal["1", "data"], key: str) -> tuple[Any, ...] | None:
+        query = {
+            "1": "SELECT 1 FROM expectation WHERE key = ?",
+            "data": "SELECT data FROM expectation WHERE key = ?",
+        }[column]
+        try:
+            row: tuple[Any, ...] | None = self._database.execute(query, (key,)).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise SetupError(
+                f"the oracle's cache {self._path} is damaged ({error}); delete it"
+            ) from error
+        return row
 
     def write(self, key: str, data: bytes) -> None:
         """Keep `data`. A disk that is full costs the cache, not the run; it is logged once."""
@@ -114,7 +121,7 @@ class ExpectationStore:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("INSERT OR REPLACE INTO expectation VALUES (?, ?)", rows)
             self._database.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             self._full = True
             with contextlib.suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,9 @@ from tapml_targets.errors import InputError
 
 ORACLE_VERSION: Final = 1
 """Part of every key: raise it when an expectation's meaning changes."""
+
+
+log = logging.getLogger(__name__)
 
 
 class CarvedTensor(Protocol):
@@ -169,7 +173,10 @@ class Oracle:
         stored = self._store.read(key)
         if stored is not None:
             operator = self._operator(test)
-            return decode(stored, operator, test.read_inputs, test.read_outputs())
+            try:
+                return decode(stored, operator, test.read_inputs, test.read_outputs())
+            except (ValueError, TypeError, IndexError) as error:
+                log.warning("test %s: its cached expectation is damaged (%s)", test.id, error)
         return self._compute(test, repeats, key)
 
     def _compute(self, test: CarvedCase, repeats: int, key: str) -> Expectation:

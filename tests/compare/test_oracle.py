@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,23 @@ def test_an_operator_the_plan_does_not_have_is_named(oracle: Oracle) -> None:
     case = MemoryCase("t", "unknown", (), (), ())
     with pytest.raises(InputError, match="'unknown', which the plan does not have"):
         oracle.expect(case)
+
+
+def test_a_damaged_entry_is_computed_again(
+    operators: dict[str, Operator],
+    reference: ReferenceModule,
+    twins: ReferenceModule,
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / "oracle.sqlite"
+    case = make_case(operators["matmul"], reference, draw(operators["matmul"]))
+    with Oracle(operators, lambda _: twins, Policy(), cache=cache) as oracle:
+        fresh = oracle.expect(case)
+    with sqlite3.connect(cache) as database:
+        database.execute("UPDATE expectation SET data = substr(data, 1, length(data) - 9)")
+    database.close()
+    with Oracle(operators, lambda _: twins, Policy(), cache=cache) as oracle:
+        assert equal(oracle.expect(case), fresh)
 
 
 def test_a_cache_that_is_no_database_is_one_clear_error(
