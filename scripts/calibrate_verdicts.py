@@ -26,8 +26,9 @@ from tvm import relax, tirx
 from tapml.compare.expectation import Expectation
 from tapml.compare.formats import as_float64
 from tapml.compare.judge import float_errors
+from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
-from tapml.compare.sensitivity import Case, Movements, expect
+from tapml.compare.sensitivity import Case, expect
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import ReferenceModule, compile_reference
 from tapml.compiler.twin import compile_twins

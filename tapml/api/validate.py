@@ -15,11 +15,12 @@ from tapml.api.observed import ObservedTest, observe
 from tapml.carve.replay import replay_operator
 from tapml.carve.replay_memory import ReplayMemory
 from tapml.compare.judge import judge
+from tapml.compare.movements import Movements
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
-from tapml.compare.sensitivity import Case, Movements, expect
+from tapml.compare.sensitivity import Case, expect
 from tapml.compare.verdict import Status, Verdict, not_run, worse
-from tapml.graph.plan import Entry, GraphPlan, Operator
+from tapml.graph.plan import Entry, GraphPlan, Operator, OutputKind
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Library, Parameter
@@ -138,7 +139,7 @@ def validate(
     from tapml.compiler.twin import compile_twins
     from tapml.execute.executor import Executor
 
-    arrays = [np.ascontiguousarray(each) for each in inputs]
+    arrays = [np.asarray(each, order="C") for each in inputs]
     module = mod if isinstance(mod, Module) else Module(mod, entry, inputs=arrays, weights=weights)
     module.bind(arrays)
     source, where = reference or device("cpu"), target or device("opencl")
@@ -257,8 +258,25 @@ def _as_operator(module: Module) -> Operator:
         symbols=graph.symbols,
         function="",
         script="",
-        output_kinds=("value",) * len(graph.outputs),
+        output_kinds=tuple(_kind(module, name) for name in graph.outputs),
     )
+
+
+def _kind(module: Module, output: str) -> OutputKind:
+    """What an output means: what the operator that writes its storage says of it."""
+    graph = module.graph
+    storage = graph.values[output].storage
+    for call in reversed(graph.calls):
+        operator = module.plan.operators[call.operator]
+        written = [
+            name
+            for parameter, name in zip(operator.parameters, call.arguments, strict=True)
+            if parameter.role != "input"
+        ]
+        for name, kind in zip(written, operator.output_kinds, strict=True):
+            if graph.values[name].storage == storage:
+                return kind
+    return "value"
 
 
 def _twin(module: Module) -> Any:

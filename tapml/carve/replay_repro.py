@@ -212,7 +212,7 @@ def _errors(failure: Failure) -> str:
             with np.errstate(all="ignore"):
                 pages.append(describe_errors(output, raw, passing))
     else:
-        pages.append("the device gave no outputs\n")
+        pages.append("the outputs themselves are right, or there are none\n")
     return "\n".join(pages)
 
 

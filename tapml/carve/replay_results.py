@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -145,9 +145,9 @@ def summarise(
         return OperatorVerdict(
             operator.name, "not run", 0.0, counts, None, "the suite has no test of it", ()
         )
-    status, reason = worst.verdict.status, f"test {worst.test}: {worst.verdict.reason}"
     if changed:
-        status = "fail"
-        reason = f"the kernel wrote to {len(changed)} weights, which it may only read; {reason}"
+        finding = f"the kernel wrote to {len(changed)} weights, which it may only read"
+        worst = replace(worst, verdict=worst.verdict.with_finding("fail", finding))
+    status, reason = worst.verdict.status, f"test {worst.test}: {worst.verdict.reason}"
     ratio = max(result.verdict.worst_ratio for result in results)
     return OperatorVerdict(operator.name, status, ratio, counts, worst, reason, tuple(results))

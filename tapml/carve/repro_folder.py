@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tapml.carve.replay import replay
 from tapml.carve.replay_repro import DESCRIPTION, FORMAT_VERSION, LIBRARY
 from tapml.carve.replay_results import ReplayResult
-from tapml.compare.expectation import Expectation, ExpectedOutput, locate_source
+from tapml.compare.expectation import Expectation, ExpectedOutput
+from tapml.compare.index_source import locate_source
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.expectation import ExpectedOutput, IndexSource
+from tapml.compare.expectation import ExpectedOutput
+from tapml.compare.index_source import IndexSource
 from tapml.compare.verdict import OutputNumbers
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError

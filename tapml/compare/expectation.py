@@ -6,7 +6,6 @@ nor torch, so that a repro folder carries it to a device's machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,56 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.formats import Float64s, as_float64, ulp
+from tapml.compare.formats import Float64s, ulp
+from tapml.compare.index_source import IndexSource
 from tapml.graph.plan import OutputKind
 from tapml_targets.dtype import dtype as lookup
-from tapml_targets.library import Parameter
-
-
-@dataclass(frozen=True)
-class IndexSource:
-    """The values that an index output points into, along `axis`.
-
-    `drops_axis` says that the output lacks the axis (argmax without keepdims).
-    """
-
-    values: Float64s
-    axis: int
-    drops_axis: bool
-
-    def gather(self, indices: NDArray[Any]) -> Float64s:
-        """Values at `indices`, one per element of the output."""
-        if self.drops_axis:
-            picked = np.take_along_axis(self.values, np.expand_dims(indices, self.axis), self.axis)
-            return picked.squeeze(self.axis)
-        return np.take_along_axis(self.values, indices, self.axis)
-
-
-def locate_source(
-    place: Sequence[Any] | None,
-    parameters: Sequence[Parameter],
-    inputs: Sequence[NDArray[Any]],
-    shape: tuple[int, ...],
-) -> IndexSource | None:
-    """The source that was at `place` (axis, drops_axis) when an expectation was stored.
-
-    Parameters
-    ----------
-    parameters, inputs
-        What the operator reads, and the raw inputs.
-    shape
-        Of the index output.
-    """
-    if place is None:
-        return None
-    axis, drops = int(place[0]), bool(place[1])
-    for parameter, raw in zip(parameters, inputs, strict=True):
-        if not lookup(parameter.dtype).is_float or raw.ndim <= axis:
-            continue
-        rest = raw.shape[:axis] + raw.shape[axis + 1 :]
-        if rest == (shape if drops else shape[:axis] + shape[axis + 1 :]):
-            return IndexSource(as_float64(raw, parameter.dtype), axis, drops)
-    return None
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.expectation import Expectation, ExpectedOutput, locate_source
+from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import as_float64
+from tapml.compare.index_source import locate_source
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import SetupError

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from tapml.compare.expectation import Expectation
 from tapml.compare.expectation_store import ExpectationStore, decode, encode
+from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
-from tapml.compare.sensitivity import Case, Movements, Twin, expect
+from tapml.compare.sensitivity import Case, Twin, expect
 from tapml.graph.plan import Operator
 from tapml_targets.errors import InputError
 

@@ -10,19 +10,19 @@ the reference rounds luckily, and forgives a target whatever the reference does 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tapml.compare.discrete import wrong_elements
-from tapml.compare.expectation import Expectation, ExpectedOutput, IndexSource
-from tapml.compare.formats import Float64s, as_float64, movable_ulp, ulp
+from tapml.compare.expectation import Expectation, ExpectedOutput
+from tapml.compare.formats import Float64s, as_float64, ulp
+from tapml.compare.index_source import find_source
 from tapml.compare.judge import worst_ratio
+from tapml.compare.movements import Movements
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError
@@ -33,83 +33,6 @@ Twin = Callable[..., None]
 
 _ROW_ELEMENTS: Final = 16
 _ROW_SHARE: Final = 0.5
-_MOVED_BYTES: Final = 512 << 20
-# A prime: no stride of a tensor meets the same numbers again.
-_NOISE_LENGTH: Final = 1_000_003
-
-
-class Movements:
-    """Seeded movements of inputs; those of weights are kept, for many tests read them.
-
-    Parameters
-    ----------
-    seed
-        Of the random numbers; a movement depends on it, on the parameter's position, on the repeat
-        and on nothing else.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._kept: OrderedDict[tuple[object, ...], Float64s] = OrderedDict()
-        self._seen: set[tuple[object, ...]] = set()
-        self._kept_bytes = 0
-
-    def values(self, raw: NDArray[Any], dtype: str, key: str | None) -> Float64s:
-        """`raw` as float64. `key` names a tensor that other tests share (its content hash)."""
-        return self._keep((key, dtype, raw.shape), key, lambda: as_float64(raw, dtype))
-
-    def units(self, values: Float64s, dtype: str, key: str | None) -> Float64s:
-        """How far each of `values` may move: its ulp, zero where it stays."""
-        return self._keep(
-            (key, dtype, values.shape, "units"), key, lambda: movable_ulp(values, dtype)
-        )
-
-    def moved(
-        self, values: Float64s, units: Float64s, position: int, repeat: int, key: str | None
-    ) -> Float64s:
-        """`values` moved by half to one of their `units`, up or down, in movement `repeat`."""
-        return self._keep(
-            (key, values.shape, position, repeat),
-            key,
-            lambda: self._move(values, units, position, repeat),
-        )
-
-    def _move(self, values: Float64s, units: Float64s, position: int, repeat: int) -> Float64s:
-        start = (position * 104_729 + repeat * 350_377 + 1) % _NOISE_LENGTH
-        noise = self._noise[start : start + values.size]
-        if noise.size < values.size:
-            noise = np.resize(np.roll(self._noise, -start), values.size)
-        moved: Float64s = noise.reshape(values.shape) * units
-        moved += values
-        return moved
-
-    @cached_property
-    def _noise(self) -> Float64s:
-        """Numbers of size 0.5 to 1 and random sign, taken from a random start by each movement.
-
-        Sizes differ so that two terms of one binade never cancel exactly.
-        """
-        noise = np.random.Generator(np.random.SFC64(self._seed)).random(_NOISE_LENGTH)
-        noise -= 0.5
-        noise += np.copysign(0.5, noise)
-        return noise
-
-    def _keep(
-        self, name: tuple[object, ...], key: str | None, make: Callable[[], Float64s]
-    ) -> Float64s:
-        if name in self._kept:
-            self._kept.move_to_end(name)
-            return self._kept[name]
-        made = make()
-        # An activation is met once and a weight again and again: keep from the second sight on.
-        if key is None or name not in self._seen:
-            self._seen.add(name)
-            return made
-        self._kept[name] = made
-        self._kept_bytes += made.nbytes
-        while self._kept_bytes > _MOVED_BYTES and self._kept:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
-        return made
 
 
 @dataclass(frozen=True)
@@ -337,43 +260,3 @@ def round_up(sensitivity: Float64s) -> NDArray[np.float32]:
         narrow = np.minimum(sensitivity, 1e38).astype(np.float32)
     bits = narrow.view(np.uint32)
     return ((bits + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def find_source(indices: NDArray[Any], inputs: Sequence[NDArray[Any]]) -> IndexSource | None:
-    """The float64 input that `indices` point into, or None where that cannot be told.
-
-    An input qualifies if it has the output's shape but for one axis, and the values at `indices`
-    are the axis's extremes in order: argmax, argmin, argsort and top-k.
-    """
-    for values in inputs:
-        if values.dtype != np.float64 or values.ndim == 0:
-            continue
-        for axis in range(values.ndim):
-            for drops in (True, False):
-                shape = values.shape[:axis] + values.shape[axis + 1 :]
-                if not drops:
-                    if indices.ndim != values.ndim:
-                        continue
-                    shape = (*values.shape[:axis], indices.shape[axis], *values.shape[axis + 1 :])
-                if indices.shape != shape or indices.shape[-1:] == (0,):
-                    continue
-                source = IndexSource(values, axis, drops)
-                if _points_at_extremes(indices, source):
-                    return source
-    return None
-
-
-def _points_at_extremes(indices: NDArray[Any], source: IndexSource) -> bool:
-    extent = source.values.shape[source.axis]
-    if indices.size == 0 or (indices < 0).any() or (indices >= extent).any():
-        return False
-    found = source.gather(indices.astype(np.int64))
-    if source.drops_axis:
-        found = np.expand_dims(found, source.axis)
-    if found.shape[source.axis] > extent:
-        return False
-    ordered = np.sort(source.values, axis=source.axis)
-    count = found.shape[source.axis]
-    lowest = np.take(ordered, range(count), source.axis)
-    highest = np.take(np.flip(ordered, source.axis), range(count), source.axis)
-    return bool(np.array_equal(found, lowest) or np.array_equal(found, highest))

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tapml.compare.expectation import Expectation, ExpectedOutput, IndexSource
+from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import ulp
+from tapml.compare.index_source import IndexSource
 from tapml.compare.judge import judge
 from tapml.compare.policy import DEFAULT_LIMITS, Policy
 from tapml.compare.sensitivity import with_reference_ratio
