@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.compare.policy import Policy
@@ -95,7 +95,9 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
     sites = plan.sites_of(operator.name)
     replay = record.replay
     worst = replay.get("worst", {}).get("outputs", [])
+    # Strict JSON has no number for a NaN or an Inf out of place; the verdict's reason names it.
     absolute = [abs(float(o["expected"]) - float(o["actual"])) for o in worst]
+    finite = all(map(isfinite, absolute))
     return {
         "name": operator.name,
         "hash": operator.hash,
@@ -105,7 +107,7 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
         "origins": [asdict(each) for each in plan.origins_of(operator.name)[:_ORIGINS_SHOWN]],
         "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
         "worst_ratio": replay.get("worst_ratio"),
-        "max_abs_error": max(absolute, default=None),
+        "max_abs_error": max(absolute, default=None) if finite else None,
         "target_ms": replay.get("kernel_ms"),
         "replay": replay,
         "model_check": record.model_check,
