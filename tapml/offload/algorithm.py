@@ -20,7 +20,7 @@ from tapml.offload.model_check import check_model
 from tapml.offload.repro import write_other_failure, write_test_failure
 from tapml.offload.settings import RunOptions
 from tapml.offload.workbench import Workbench
-from tapml_targets.errors import CompileError
+from tapml_targets.errors import CompileError, DeviceLostError, RemoteError
 from tapml_targets.library import Library
 
 PASSING: Final = "pass"
@@ -91,14 +91,21 @@ class Mover:
 
     def _move(self, record: OperatorRecord) -> None:
         """Lines 6 to 13 of Algorithm 1 for one operator."""
-        self._tell(record, state="compiling")
         try:
-            library = self.bench.compiled.library(record.operator.name)
-            require(library, self.bench.target.limits)
-        except CompileError as error:
+            self._try(record)
+        except DeviceLostError as error:
+            # Most often this kernel took the driver down with it; nothing can go on without one.
+            self._fail(record, f"the device was lost: {error}")
+            raise
+        except (CompileError, RemoteError) as error:
             self._fail(record, str(error))
-            return
+            self.bench.executor.unplace(record.operator.name)
+
+    def _try(self, record: OperatorRecord) -> None:
+        self._tell(record, state="compiling")
+        library = self.bench.compiled.library(record.operator.name)
         record.library, record.kernel = library, kernel_key(library)
+        require(library, self.bench.target.limits)
         if not self._replay(record, library):
             return
         with _timed(record, MODEL_VALIDATION):

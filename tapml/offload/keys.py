@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from tapml.compare.policy import Policy
+from tapml.compiler.cache import compiler_versions
 from tapml.graph.plan import Operator
 from tapml.offload.journal import verdict_key
 from tapml_targets.library import Library
@@ -32,6 +33,8 @@ def operator_key(
         body=operator.hash,
         tests=tests,
         policy=policy.hash,
+        # Reference and float64 twins are compiled, too.
+        compiler=compiler_versions(),
         device=fingerprint,
     )
 
@@ -42,5 +45,10 @@ def model_key(
     """Key of a model-wise verdict over the operators placed on the target, by their kernels."""
     placed = "\n".join(f"{name} {kernel}" for name, kernel in sorted(kernels.items()))
     return verdict_key(
-        stage=stage, placed=placed, trace=trace, policy=policy.hash, device=fingerprint
+        stage=stage,
+        placed=placed,
+        trace=trace,
+        policy=policy.hash,
+        compiler=compiler_versions(),
+        device=fingerprint,
     )
