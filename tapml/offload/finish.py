@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -115,7 +116,8 @@ def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> F
             )
         final = FinalRun(verdict, tuple(results))
         phase.detail = final.text
-    save_finished(bench, library)
+    if final.status == "pass":
+        save_finished(bench, library)
     return final
 
 
@@ -124,6 +126,7 @@ def save_finished(bench: Workbench, library: Library) -> None:
     plan, weights = bench.imported.plan, bench.imported.weights
     folder = bench.folder / FINISHED
     folder.mkdir(exist_ok=True)
+    discard_finished(bench.folder)
     parameters = dict(bench.model.module.named_parameters())
     constants = {name: weights[name] for name in plan.weights if name not in parameters}
     write_bytes(folder / PLAN, pack_plan(plan))
@@ -141,6 +144,11 @@ def save_finished(bench: Workbench, library: Library) -> None:
     )
     # Last: a folder with a Library is whole.
     write_bytes(folder / LIBRARY, pack_library(library))
+
+
+def discard_finished(folder: Path) -> None:
+    """Take back what an earlier run of the session saved: it no longer stands for the session."""
+    (folder / FINISHED / LIBRARY).unlink(missing_ok=True)
 
 
 def _text(bench: Workbench, tokens: tuple[int, ...]) -> str:

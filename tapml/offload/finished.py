@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from tapml.offload.session import OffloadSession
 from tapml_rpc.local import open_local
 from tapml_targets import library_format
 from tapml_targets.errors import InputError, ProtocolError
+from tapml_targets.library import Library
 
 
 @contextmanager
@@ -47,17 +48,13 @@ def open_finished(
     finished = folder / FINISHED
     if not (finished / LIBRARY).is_file():
         raise InputError(
-            f"the session in {folder} has not finished: not every operator is on the target; "
-            f"go on with `tapml offload --session {folder}`"
+            f"the session in {folder} has not finished: not every operator is on the target, or "
+            f"the whole model did not pass there; go on with `tapml offload --session {folder}`"
         )
     settings = session.settings
-    plan, constants, library = _read(finished)
-    moved = json.loads((finished / MODEL).read_text(encoding="utf-8"))
-    model = load_model(
-        settings.model,
-        dtype="float16" if moved["dtype"] == "float16" else "float32",
-        context_length=int(moved["context_length"]),
-    )
+    plan, constants, library, moved = _read(finished)
+    dtype: Literal["float16", "float32"] = "float16" if moved["dtype"] == "float16" else "float32"
+    model = load_model(settings.model, dtype=dtype, context_length=moved["context_length"])
     if model.weights_hash != moved["weights_hash"]:
         raise InputError(
             f"the weights in {model.source} are not those that were moved; begin anew with "
@@ -65,20 +62,26 @@ def open_finished(
         )
     weights = weights_of(model, plan, constants)
     with (
-        open_local(device or settings.device or settings.target) as remote,
+        open_local(device or settings.device or settings.target, dtype=dtype) as remote,
         PlanRunner(plan, weights, library, remote) as runner,
     ):
         yield model, runner
 
 
-def _read(folder: Path) -> tuple[GraphPlan, dict[str, npt.NDArray[Any]], Any]:
+def _read(folder: Path) -> tuple[GraphPlan, dict[str, npt.NDArray[Any]], Library, dict[str, Any]]:
     try:
         plan = plan_format.unpack((folder / PLAN).read_bytes())
         library = library_format.unpack((folder / LIBRARY).read_bytes())
         with np.load(folder / CONSTANTS, allow_pickle=False) as archive:
             constants = {name: archive[name] for name in archive.files}
-    except (ProtocolError, OSError, ValueError, zipfile.BadZipFile) as error:
+        data = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        moved = {
+            "dtype": str(data["dtype"]),
+            "context_length": int(data["context_length"]),
+            "weights_hash": str(data["weights_hash"]),
+        }
+    except (ProtocolError, OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{folder} is damaged ({error}); run `tapml offload` on the session again"
         ) from error
-    return plan, constants, library
+    return plan, constants, library, moved

@@ -15,7 +15,7 @@ from tapml.offload.algorithm import (
 )
 from tapml.offload.events import PhaseEnded, PhaseStarted
 from tapml.offload.files import write_json, write_text
-from tapml.offload.finish import FinalRun, run_on_target_alone
+from tapml.offload.finish import FinalRun, discard_finished, run_on_target_alone
 from tapml.offload.rooted_reference import HOST, REFERENCE
 from tapml.offload.settings import RunOptions
 from tapml.offload.workbench import Workbench
@@ -44,6 +44,8 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
         _move(bench, options, records)
         if all(record.state == "moved" for record in records.values()):
             final = _finish(bench, records)
+        if final is None or final.status != "pass":
+            discard_finished(bench.folder)
     finally:
         report, page = write_report(bench, records, final)
     return report, page
