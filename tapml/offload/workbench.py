@@ -22,7 +22,9 @@ from tapml.execute.executor import Executor
 from tapml.graph.importer import ImportedModel
 from tapml.graph.plan_format import plan_hash
 from tapml.models import Prompt
+from tapml.models.checkpoint import inspect_checkpoint
 from tapml.models.loaded import LoadedModel
+from tapml.models.resolve import resolve_model
 from tapml.offload.compile_ahead import CompileAhead
 from tapml.offload.events import Watcher
 from tapml.offload.journal import Journal
@@ -32,6 +34,7 @@ from tapml.offload.rooted_reference import open_rooted_reference
 from tapml.offload.settings import RunOptions, Settings
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
+from tapml_targets.errors import NoSuchDeviceError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.target import Target
 
@@ -89,7 +92,7 @@ def open_workbench(
         with phases.phase(
             "open device", group="rooting", platform=settings.target, once=True
         ) as phase:
-            session = stack.enter_context(open_local(settings.device or settings.target))
+            session = stack.enter_context(_open_device(settings))
             device = session.device
             phase.detail = f"{device.name} ({device.vendor_platform})"
         target = Target(settings.target, limits=device.limits)
@@ -138,6 +141,21 @@ def open_workbench(
             policy=policy,
             compiled=ahead[0],
         )
+
+
+def _open_device(settings: Settings) -> Session:
+    """The device that was named, or the one that ranks best in what the model computes in."""
+    device = settings.device or settings.target
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = inspect_checkpoint(resolve_model(settings.model)).natural_dtype
+    try:
+        return open_local(device, dtype=dtype)
+    except NoSuchDeviceError:
+        if dtype == "float32":
+            raise
+        # No device has it: the model runs as float32, or says that it was told not to.
+        return open_local(device)
 
 
 def _suite(
