@@ -75,6 +75,7 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
     from tapml.compare.oracle import Oracle
     from tapml.compare.policy import Policy
     from tapml.compiler.compiler import Compiler
+    from tapml.compiler.preflight import check
     from tapml.compiler.twin import compile_twins
     from tapml_rpc.local import open_local
     from tapml_targets.target import Target
@@ -95,9 +96,11 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
         with Oracle(operators, compile_twins, policy) as oracle, ReplayMemory(session) as memory:
             for operator, library in compiler.compile_all(wanted, target):
                 if isinstance(library, CompileError):
-                    verdicts.append(
-                        {"operator": operator.name, "status": "fail", "reason": str(library)}
-                    )
+                    reason = str(library)
+                else:
+                    reason = "; ".join(map(str, check(library, target.limits)))
+                if isinstance(library, CompileError) or reason:
+                    verdicts.append({"operator": operator.name, "status": "fail", "reason": reason})
                 else:
                     verdict = replay_operator(
                         operator, tests[operator.name], library, session, oracle, policy,

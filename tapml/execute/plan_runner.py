@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from tapml.compiler.preflight import require
 from tapml.execute.arrays import Array, flat_bytes
 from tapml.execute.binding import bind_symbols, entry_of
 from tapml.execute.device import DeviceBuffer, DeviceMemory
@@ -46,6 +47,8 @@ class PlanRunner:
     ------
     InputError
         If the Library lacks an entry of the plan, or a weight is missing.
+    LimitExceededError
+        If the device cannot run the Library.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class PlanRunner:
         missing += [name for name in plan.weights if name not in weights]
         if missing:
             raise InputError(f"{plan.name} cannot run: nothing was given for {', '.join(missing)}")
+        require(library, session.device.limits)
         self.plan = plan
         self._entries: dict[str, EntryProgram] = library.entries
         self._session = session
