@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import DeviceLostError, TapmlError
 from tapml_targets.platforms import check_platform
 
 
@@ -49,6 +52,23 @@ class Device:
                 self._session = open_local(self.name)
                 atexit.register(self.close)
             return self._session
+
+    @contextmanager
+    def commands(self) -> Iterator[Session]:
+        """The connection, for a block of commands.
+
+        Where one fails, the error leaves the block and the stream is cleared, so that the next
+        block's commands run.
+        """
+        session = self.session
+        try:
+            yield session
+        except DeviceLostError:
+            raise
+        except TapmlError:
+            with suppress(TapmlError):
+                session.reset()
+            raise
 
     @property
     def description(self) -> DeviceDescription:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from tapml.api.device import Device
 from tapml.api.tensor import Tensor, tensor
+from tapml_targets.call_plan import TensorShape, bind_parameters
 from tapml_targets.errors import CompileError, InputError
-from tapml_targets.library import Library
+from tapml_targets.library import Library, Parameter
 from tapml_targets.target import Target
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class RemoteFunction:
     name: str
     library: RemoteLibrary
     device: Device
+    parameters: tuple[Parameter, ...]
+    symbols: tuple[str, ...] = ()
     weights: tuple[Tensor, ...] = ()
 
     def __call__(self, *tensors: Tensor, **symbols: int) -> None:
@@ -53,16 +56,28 @@ class RemoteFunction:
             If a tensor lives on another device, or count, shape or dtype do not fit; the message
             names the parameter.
         """
-        for position, each in enumerate(tensors):
+        self._check(tensors, symbols)
+        arguments = [each.remote for each in (*tensors, *self.weights)]
+        with self.device.commands() as session:
+            session.call(self.library, self.name, arguments, symbols)
+            session.fence()
+
+    def _check(self, tensors: Sequence[Tensor], symbols: Mapping[str, int]) -> None:
+        """Refuse here what the device would refuse later, in the words of this side."""
+        if len(tensors) != len(self.parameters):
+            names = ", ".join(f"{each.name} ({each.role})" for each in self.parameters)
+            raise InputError(
+                f"{self.name}: expected {len(self.parameters)} tensors, got {len(tensors)}; "
+                f"in order they are {names}"
+            )
+        for parameter, each in zip(self.parameters, tensors, strict=True):
             if each.device is not self.device:
                 raise InputError(
-                    f"{self.name}: argument {position} is on {each.device.name}, "
+                    f"{self.name}: parameter {parameter.name!r} is on {each.device.name}, "
                     f"expected {self.device.name}; copy it with tapml.tensor(array, device)"
                 )
-        session = self.device.session
-        arguments = [each.remote for each in (*tensors, *self.weights)]
-        session.call(self.library, self.name, arguments, symbols)
-        session.fence()
+        shapes = [TensorShape(each.shape, each.dtype) for each in tensors]
+        bind_parameters(self.name, self.parameters, shapes, dict(symbols), self.symbols)
 
 
 @dataclass(frozen=True)
@@ -86,9 +101,22 @@ class UploadedLibrary:
         if name not in known:
             raise InputError(f"the Library has no function {name!r}; it has: {', '.join(known)}")
         entry = self.library.entries.get(name)
-        taken = () if entry is None else (p.name.partition(":") for p in entry.parameters)
-        weights = tuple(self.weights[name] for kind, _, name in taken if kind == "weight")
-        return RemoteFunction(name, self.remote, self.device, weights)
+        if entry is None:
+            operator = self.library.operators[name]
+            return RemoteFunction(
+                name, self.remote, self.device, operator.parameters, operator.symbols
+            )
+        # An entry's parameters are called after what they are: input:x, weight:x, output:x.
+        given, weights = [], []
+        for parameter in entry.parameters:
+            kind, _, plain = parameter.name.partition(":")
+            if kind == "weight":
+                weights.append(self.weights[plain])
+            else:
+                given.append(replace(parameter, name=plain))
+        return RemoteFunction(
+            name, self.remote, self.device, tuple(given), entry.symbols, tuple(weights)
+        )
 
 
 def compile(module: Module, device: Device) -> CompiledLibrary:

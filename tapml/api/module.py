@@ -173,8 +173,12 @@ def _import_torch(
     from tapml.graph.importer import import_module
 
     examples = tuple(
-        each if isinstance(each, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(each))
+        each if isinstance(each, torch.Tensor) else torch.from_numpy(np.array(each))
         for each in inputs
     )
-    imported = import_module(module.eval(), examples, name=entry)
+    training = module.training
+    try:
+        imported = import_module(module.eval(), examples, name=entry)
+    finally:
+        module.train(training)
     return imported.plan, imported.weights

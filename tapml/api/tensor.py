@@ -14,6 +14,7 @@ from tapml.api.device import Device
 from tapml_rpc.client import RemoteTensor
 from tapml_targets.dtype import dtype as dtype_of
 from tapml_targets.errors import InputError
+from tapml_targets.expression import Expression, render
 
 
 class Tensor:
@@ -29,10 +30,8 @@ class Tensor:
         Where it is.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: str, device: Device) -> None:
-        if any(extent < 0 for extent in shape):
-            raise InputError(f"expected extents of at least 0, got {tuple(shape)}")
-        self.shape = tuple(int(extent) for extent in shape)
+    def __init__(self, shape: Sequence[Expression], dtype: str, device: Device) -> None:
+        self.shape = _concrete(shape)
         self.dtype = dtype
         self.device = device
         self.nbytes = dtype_of(dtype).nbytes(prod(self.shape))
@@ -43,26 +42,46 @@ class Tensor:
 
     def numpy(self) -> npt.NDArray[Any]:
         """A copy on the host; waits for the work that writes it, and raises its error."""
-        data = self.device.session.read(self.remote.buffer, self.nbytes)
+        with self.device.commands() as session:
+            data = session.read(self.remote.buffer, self.nbytes)
         return np.frombuffer(data, dtype_of(self.dtype).numpy_name).reshape(self.shape).copy()
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype!r}, device={self.device.name!r})"
 
 
-def allocate(shape: Sequence[int], dtype: str, device: Device) -> Tensor:
+def allocate(shape: Sequence[Expression], dtype: str, device: Device) -> Tensor:
     """Reserve a tensor whose contents are not set.
 
     Parameters
     ----------
     shape
-        Extents.
+        Extents; those of a module's output where they hold no symbols.
     dtype
         Name of the element type.
     device
         Where.
+
+    Raises
+    ------
+    InputError
+        If an extent is negative or a symbol, or the dtype is unknown.
     """
     return Tensor(shape, dtype, device)
+
+
+def _concrete(shape: Sequence[Expression]) -> tuple[int, ...]:
+    extents: list[int] = []
+    for extent in shape:
+        if isinstance(extent, str | tuple):
+            raise InputError(
+                f"the extent {render(extent)} depends on the inputs; "
+                "Module.output_shapes(inputs) gives the shapes for certain ones"
+            )
+        if extent < 0:
+            raise InputError(f"expected extents of at least 0, got {tuple(shape)}")
+        extents.append(int(extent))
+    return tuple(extents)
 
 
 def tensor(array: npt.ArrayLike, device: Device) -> Tensor:
@@ -75,7 +94,7 @@ def tensor(array: npt.ArrayLike, device: Device) -> Tensor:
     device
         Where.
     """
-    host = np.ascontiguousarray(array)
+    host = np.asarray(array, order="C")
     result = Tensor(host.shape, str(host.dtype), device)
     if host.nbytes:
         device.session.write(result.remote.buffer, host.reshape(-1).view(np.uint8).data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,15 @@ import numpy.typing as npt
 from tapml.api.device import Device, device
 from tapml.api.module import Module
 from tapml.api.observed import ObservedTest, observe
+from tapml.api.whole import run_whole
 from tapml.carve.replay import replay_operator
 from tapml.carve.replay_memory import ReplayMemory
-from tapml.compare.judge import judge
-from tapml.compare.movements import Movements
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
-from tapml.compare.sensitivity import Case, expect
-from tapml.compare.verdict import Status, Verdict, not_run, worse
-from tapml.graph.plan import Entry, GraphPlan, Operator, OutputKind
-from tapml_targets.dtype import dtype
-from tapml_targets.errors import CompileError, InputError
-from tapml_targets.library import Library, Parameter
+from tapml.compare.verdict import Status, Verdict, worse
+from tapml.graph.plan import GraphPlan
+from tapml_targets.errors import CompileError
+from tapml_targets.library import Library
 from tapml_targets.target import Target
 
 Array = npt.NDArray[Any]
@@ -158,7 +155,7 @@ def validate(
         tests, outputs = observe(executor, module.entry, named)
     with Oracle(plan.operators, compile_twins, policy) as oracle:
         reports = _replay(plan, tests, compiled, where, oracle, policy)
-        whole, actual = _run_whole(module, arrays, outputs, compiled, where, policy)
+        whole, actual = run_whole(module, arrays, outputs, compiled, where, policy)
     status = whole.status
     for each in reports:
         status = worse(status, each.status)
@@ -211,105 +208,3 @@ def _replay(
                 )
             )
     return tuple(reports)
-
-
-def _run_whole(
-    module: Module,
-    arrays: Sequence[Array],
-    outputs: Mapping[str, Array],
-    compiled: Mapping[str, Library | CompileError],
-    where: Device,
-    policy: Policy,
-) -> tuple[Verdict, tuple[Array, ...]]:
-    """The module as one call on the target, judged against its float64 twin."""
-    from tapml.compiler.link import link_entries
-    from tapml.execute.plan_runner import PlanRunner
-
-    libraries = {n: each for n, each in compiled.items() if isinstance(each, Library)}
-    if len(libraries) < len(compiled):
-        missing = ", ".join(sorted(compiled.keys() - libraries.keys()))
-        return not_run(f"these operators have no kernel: {missing}"), ()
-    names = module.graph.outputs
-    reference = [outputs[name] for name in names]
-    with PlanRunner(
-        module.plan, module.weights, link_entries(module.plan, libraries), where.session
-    ) as runner:
-        result = runner.run(module.entry, dict(zip(module.graph.inputs, arrays, strict=True)))
-    actual = [np.array(result[name]) for name in names]
-    case = Case(_as_operator(module), arrays, reference, {}, [None] * len(arrays))
-    expectation = expect(case, _twin(module), Movements(policy.seed), policy.repeats)
-    verdict = judge(case.operator, expectation, reference, actual, policy)
-    return verdict, tuple(actual)
-
-
-def _as_operator(module: Module) -> Operator:
-    """The module seen as one operator: what it reads, what it writes."""
-    graph = module.graph
-    ports = [(name, "input") for name in graph.inputs] + [
-        (name, "output") for name in graph.outputs
-    ]
-    return Operator(
-        name=module.entry,
-        hash="",
-        parameters=tuple(
-            Parameter(name, graph.values[name].shape, graph.values[name].dtype, role)  # type: ignore[arg-type]
-            for name, role in ports
-        ),
-        symbols=graph.symbols,
-        function="",
-        script="",
-        output_kinds=tuple(_kind(module, name) for name in graph.outputs),
-    )
-
-
-def _kind(module: Module, output: str) -> OutputKind:
-    """What an output means: what the operator that writes its storage says of it."""
-    graph = module.graph
-    storage = graph.values[output].storage
-    for call in reversed(graph.calls):
-        operator = module.plan.operators[call.operator]
-        written = [
-            name
-            for parameter, name in zip(operator.parameters, call.arguments, strict=True)
-            if parameter.role != "input"
-        ]
-        for name, kind in zip(written, operator.output_kinds, strict=True):
-            if graph.values[name].storage == storage:
-                return kind
-    return "value"
-
-
-def _twin(module: Module) -> Any:
-    """The module in float64: every operator's twin, step by step."""
-    from tapml.compare.formats import as_float64
-    from tapml.compiler.twin import compile_twins
-    from tapml.graph.interpreter import run_entry
-
-    twins = compile_twins(module.plan.operators.values())
-    graph = _widened(module.graph)
-    weights = {
-        name: as_float64(array, module.plan.weights[name].dtype)
-        if dtype(module.plan.weights[name].dtype).is_float
-        else array
-        for name, array in module.weights.items()
-    }
-
-    def run(*arrays: Array, symbols: Mapping[str, int] | None = None) -> None:
-        if symbols:
-            raise InputError("a module takes no symbols beside its tensors")
-        count = len(graph.inputs)
-        given = dict(zip(graph.inputs, arrays[:count], strict=True))
-        by_storage = {graph.values[name].storage: array for name, array in given.items()}
-        values = run_entry(graph, twins, {**weights, **by_storage})
-        for name, destination in zip(graph.outputs, arrays[count:], strict=True):
-            destination[...] = values[name]
-
-    return run
-
-
-def _widened(entry: Entry) -> Entry:
-    values = {
-        name: replace(value, dtype="float64") if dtype(value.dtype).is_float else value
-        for name, value in entry.values.items()
-    }
-    return replace(entry, values=values)
