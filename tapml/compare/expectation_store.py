@@ -83,6 +83,12 @@ class ExpectationStore:
         with self._lock:
             return key in self._waiting or self._select("1", key) is not None
 
+    def empty(self) -> bool:
+        """Whether there is nothing at all."""
+        with self._lock:
+            row = self._database.execute("SELECT 1 FROM expectation LIMIT 1").fetchone()
+        return row is None and not self._waiting
+
     def read(self, key: str) -> bytes | None:
         """What was written under `key`, None where nothing was."""
         with self._lock:

@@ -114,7 +114,7 @@ class Oracle:
         self._twins: Mapping[str, Twin] | None = None
         self._computing = threading.Lock()
         self._background: ThreadPoolExecutor | None = None
-        self._pending: dict[str, Future[None]] = {}
+        self._pending: dict[str, Future[object]] = {}
 
     def __enter__(self) -> Oracle:
         return self
@@ -133,17 +133,21 @@ class Oracle:
             self._background.shutdown(wait=True, cancel_futures=True)
         self._store.close()
 
+    def warm_up(self) -> None:
+        """Compile the twins in the background unless the cache already holds expectations."""
+        if not self._store.empty():
+            return
+        self._submit(self._load_twins)
+
     def prefetch(self, tests: Iterable[CarvedCase]) -> None:
         """Compute the expectations of `tests` in the background, in this order.
 
         `tests` are read in another thread: take them from a Suite opened for this alone. An error
         does not surface here but when the test's expectation is asked for.
         """
-        if self._background is None:
-            self._background = ThreadPoolExecutor(1, thread_name_prefix="tapml-oracle")
         for test in tests:
             if test.id not in self._pending:
-                self._pending[test.id] = self._background.submit(self._prepare, test)
+                self._pending[test.id] = self._submit(self._prepare, test)
 
     def expect(self, test: CarvedCase) -> Expectation:
         """Float64 outputs and sensitivities of `test`, from the cache where they are there.
@@ -164,6 +168,17 @@ class Oracle:
         """The same with many more movements: asked for before a target is accused."""
         return self._expect(test, self._policy.appeal_repeats)
 
+    def _submit(self, work: Callable[..., object], *arguments: object) -> Future[object]:
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="tapml-oracle")
+        return self._background.submit(work, *arguments)
+
+    def _load_twins(self) -> Mapping[str, Twin]:
+        with self._computing:
+            if self._twins is None:
+                self._twins = self._compile_twins(self._operators.values())
+            return self._twins
+
     def _prepare(self, test: CarvedCase) -> None:
         key = self._key(test, self._policy.repeats)
         if not self._store.has(key):
@@ -182,10 +197,8 @@ class Oracle:
 
     def _compute(self, test: CarvedCase, repeats: int, key: str) -> Expectation:
         operator = self._operator(test)
+        twin = self._load_twins()[operator.name]
         with self._computing:
-            if self._twins is None:
-                self._twins = self._compile_twins(self._operators.values())
-            twin = self._twins[operator.name]
             outputs = test.read_outputs()
             case = Case(operator, test.read_inputs(), outputs, test.symbols, weight_keys(test))
             expectation = expect(case, twin, self._movements, repeats)

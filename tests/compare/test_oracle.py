@@ -258,6 +258,7 @@ def test_prefetching_gives_the_same_and_twins_are_compiled_once(
         Oracle(operators, compile_once, Policy()) as ahead,
         Oracle(operators, lambda _: twins, Policy()) as plain,
     ):
+        ahead.warm_up()
         ahead.prefetch(cases)
         assert all(equal(ahead.expect(case), plain.expect(case)) for case in cases)
     assert compiled == [1]
