@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tapml.carve.index import pack, unpack
+from tapml.carve.movement import Movement, Order
 from tapml.carve.storing import StoredSegment
+from tapml.execute.binding import BoundEntry, BoundValue
 from tapml.execute.program import Program
 from tapml.execute.segments import Segment
 from tapml_targets.errors import InputError
 
-Source: TypeAlias = Literal["segment", "weight", "before", "after"]
+Source: TypeAlias = Literal["segment", "weight", "before", "after", "moved"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,13 @@ class LaidValue:
     shape, dtype
         Concrete.
     source
-        ``segment`` of the run's memory, ``weight``, state ``before`` or ``after`` the run.
+        ``segment`` of the run's memory, ``weight``, state ``before`` or ``after`` the run, or
+        ``moved``: the elements of another value in another order.
     key
-        Index of the segment among those kept, or the name of weight or state.
+        Index of the segment among those kept, the name of weight or state, or the index of the
+        other value in the layout.
     byte_offset
-        First byte there.
+        First byte there; for ``moved``, the number of the order.
     lifetime
         The storage's lifetime in the plan.
     """
@@ -108,6 +112,8 @@ class KeptRun:
         Names of the states that are kept as they were before and after the run.
     weights
         Names of the weights that the call sites read.
+    orders
+        The orders of values that are ``moved``, by number.
     nbytes
         Bytes a run stores at most.
     """
@@ -117,15 +123,21 @@ class KeptRun:
     before: tuple[str, ...]
     after: tuple[str, ...]
     weights: tuple[str, ...]
+    orders: tuple[Order, ...]
     nbytes: int
 
 
-def keep_run(program: Program, positions: Iterable[int]) -> KeptRun:
-    """Lay out the call sites at `positions` of a program, and nothing else."""
+def keep_run(
+    program: Program, positions: Iterable[int], movements: Mapping[str, Movement]
+) -> KeptRun:
+    """Lay out the call sites at `positions` of a program, and nothing else.
+
+    `movements` are the storages that hold another value's elements, by name.
+    """
     bound = program.bound
     calls = [bound.calls[position] for position in sorted(positions)]
-    wanted = dict.fromkeys(index for call in calls for index in call.arguments)
-    storages = {bound.storage_of(index) for index in wanted}
+    wanted = _with_sources(bound, (i for call in calls for i in call.arguments), movements)
+    storages = {bound.storage_of(index) for index in wanted} - movements.keys()
     segments: dict[int, StoredSegment] = {}
     places: dict[str, tuple[int, int]] = {}
     for segment in program.segments:
@@ -135,17 +147,22 @@ def keep_run(program: Program, positions: Iterable[int]) -> KeptRun:
         record, offsets = _keep_segment(segment, kept, len(segments))
         segments[segment.index] = record
         places.update({storage: (record.index, offset) for storage, offset in offsets.items()})
+    order_of = {index: position for position, index in enumerate(wanted)}
+    orders = list(dict.fromkeys(movement.order for movement in movements.values()))
     before = {bound.values[value].storage: name for name, value in bound.before.items()}
     after = {bound.values[value].storage: name for name, value in bound.after.items()}
-    values: list[LaidValue] = []
-    for index in wanted:
-        value = bound.by_index[index]
+
+    def lay(value: BoundValue) -> LaidValue:
+        lifetime = bound.storages[value.storage].lifetime
+        offset = value.byte_offset
         source: Source
         key: int | str
-        offset = value.byte_offset
-        lifetime = bound.storages[value.storage].lifetime
         if lifetime == "weight":
             source, key = "weight", value.storage
+        elif value.storage in movements:
+            movement = movements[value.storage]
+            source, key = "moved", order_of[movement.source]
+            offset = orders.index(movement.order)
         elif value.storage in before:
             source, key = "before", before[value.storage]
         elif value.storage in after:
@@ -153,20 +170,19 @@ def keep_run(program: Program, positions: Iterable[int]) -> KeptRun:
         else:
             source, (key, first) = "segment", places[value.storage]
             offset += first
-        values.append(
-            LaidValue(value.name, value.shape, value.dtype, source, key, offset, lifetime)
-        )
-    order = {index: position for position, index in enumerate(wanted)}
+        return LaidValue(value.name, value.shape, value.dtype, source, key, offset, lifetime)
+
+    values = tuple(lay(bound.by_index[index]) for index in wanted)
     layout = Layout(
         bound.entry.name,
         bound.symbols,
-        tuple(values),
+        values,
         tuple(
             LaidCall(
                 call.step.site,
                 call.step.operator,
                 call.step.layer,
-                tuple(order[index] for index in call.arguments),
+                tuple(order_of[index] for index in call.arguments),
                 call.symbols,
             )
             for call in calls
@@ -185,8 +201,23 @@ def keep_run(program: Program, positions: Iterable[int]) -> KeptRun:
         before=used_before,
         after=used_after,
         weights=_keys(values, "weight"),
+        orders=tuple(orders),
         nbytes=sum(segment.nbytes for segment in segments.values()) + state_bytes,
     )
+
+
+def _with_sources(
+    bound: BoundEntry, indices: Iterable[int], movements: Mapping[str, Movement]
+) -> tuple[int, ...]:
+    """Values and, behind them, those whose elements they hold."""
+    wanted = dict.fromkeys(indices)
+    waiting = list(wanted)
+    while waiting:
+        movement = movements.get(bound.storage_of(waiting.pop()))
+        if movement is not None and movement.source not in wanted:
+            wanted[movement.source] = None
+            waiting.append(movement.source)
+    return tuple(wanted)
 
 
 def _keys(values: Iterable[LaidValue], source: Source) -> tuple[str, ...]:

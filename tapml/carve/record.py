@@ -21,6 +21,7 @@ from tapml.carve.index import (
     insert_definitions,
     open_index,
 )
+from tapml.carve.movement import Movements
 from tapml.carve.recorder import Recorder
 from tapml.carve.selection import Filters, Selector
 from tapml.carve.storing_client import storing_process
@@ -139,7 +140,7 @@ def carve(
     for token_ids, _ in pairs:
         check_lengths(model, len(token_ids), max_new_tokens)
     _check_target(target, overwrite=overwrite)
-    selector = Selector(filters, budget_bytes)
+    selector = Selector(filters, budget_bytes, Movements(executor.reference))
     if budget_bytes is not None:
         selector.expected = _expected(model, executor, pairs[0][0], max_new_tokens, filters)
     facts = {

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from tapml.carve.layout import KeptRun
 from tapml.carve.selection import Selector
 from tapml.carve.storing_client import StoringProcess
@@ -24,9 +26,9 @@ from tapml.execute.segments import Segment, padded
 from tapml.execute.state import StateCell
 from tapml_targets.errors import TapmlError
 
-WAITING_BYTES: Final = 32 << 20
+WAITING_BYTES: Final = 12 << 20
 # Runs of a prompt are handed over together once they hold this much.
-BATCH_BYTES: Final = 8 << 20
+BATCH_BYTES: Final = 4 << 20
 _POLL_SECONDS: Final = 0.0005
 # States whose memory is remembered: what a run leaves is what the next one finds.
 _STATES_KNOWN: Final = 4
@@ -47,6 +49,7 @@ class _KnownState:
 
     memory: Bytes
     shared: Bytes
+    place: tuple[int, int, int]
     token: int
 
 
@@ -78,6 +81,8 @@ class Recorder:
         self._stored_weights: set[str] = set()
         self._states: deque[_KnownState] = deque(maxlen=_STATES_KNOWN)
         self._tokens = 0
+        self._parts: dict[tuple[object, ...], list[tuple[int, int, int]]] = {}
+        self._names: dict[tuple[tuple[str, int], ...], int] = {}
         self._sent = 0
         self._handed: deque[_Handed] = deque()
         self._waiting_bytes = 0
@@ -89,9 +94,13 @@ class Recorder:
         self._batch_memories: list[Bytes] = []
         self._batch_bytes = 0
 
-    @property
-    def memory(self) -> HostMemory:
-        """Where recorded runs take their memory."""
+    def memory(self, segment: Segment) -> HostMemory | None:
+        """Where a segment of the run in hand lies: in shared memory where it is stored."""
+        kept = self._kept
+        if kept is None or not (
+            segment.index in kept.segments or (segment.kind == "state" and kept.after)
+        ):
+            return None
         return self._process.memory
 
     @property
@@ -136,8 +145,8 @@ class Recorder:
                 step,
                 layout,
                 [window(memory) for _, memory in self._segments],
-                [self._piece(*piece) for piece in _pieces(before, kept.before)],
-                [self._piece(*piece) for piece in _pieces(after, kept.after)],
+                self._state(before, kept.before),
+                self._state(after, kept.after),
             )
         )
         self._batch_memories += [memory for _, memory in self._segments]
@@ -159,19 +168,57 @@ class Recorder:
         self._hand_over()
         self._weights.learn(self._process.finish())
 
-    def _piece(
-        self, memory: Bytes, first: int, end: int, names: dict[str, int]
-    ) -> tuple[int, int, int, int, dict[str, int]]:
+    def _state(
+        self, cells: Mapping[str, StateCell], names: tuple[str, ...]
+    ) -> list[tuple[int, ...]]:
+        """State as a message: a window, a token of its content, and who lies in it, per piece."""
+        if not names:
+            return []
+        # The usual case, every time the same: all state lies together in one memory.
+        memory = cells[names[0]].memory
+        offsets = tuple(
+            [
+                cell.byte_offset if cell.memory is memory else -1
+                for cell in map(cells.__getitem__, names)
+            ]
+        )
+        key = (names, offsets)
+        parts = self._parts.get(key)
+        if parts is None:
+            pieces = list(_pieces(cells, names))
+            parts = [(first, end, self._names_number(inside)) for _, first, end, inside in pieces]
+            if -1 in offsets:
+                return [
+                    (*self._window(owner, first, end), number)
+                    for (owner, *_), (first, end, number) in zip(pieces, parts, strict=True)
+                ]
+            self._parts[key] = parts
+        if memory is None:
+            raise TapmlError(f"state {names[0]} is not on the host, so it cannot be carved")
+        return [(*self._window(memory, first, end), number) for first, end, number in parts]
+
+    def _window(self, memory: Bytes, first: int, end: int) -> tuple[int, int, int, int]:
         for known in self._states:
             if known.memory is memory:
                 break
         else:
             self._tokens += 1
             shared = memory if self._process.is_shared(memory) else self._process.share(memory)
-            known = _KnownState(memory, shared, self._tokens)
+            known = _KnownState(memory, shared, self._process.window(shared), self._tokens)
             self._states.append(known)
         self._batch_memories.append(known.shared)
-        return (*self._process.window(known.shared[first:end]), known.token, names)
+        block, offset, _ = known.place
+        return block, offset + first, end - first, known.token
+
+    def _names_number(self, names: dict[str, int]) -> int:
+        """The number under which the storing process knows these names and offsets."""
+        key = tuple(names.items())
+        number = self._names.get(key)
+        if number is None:
+            number = len(self._names)
+            self._names[key] = number
+            self._process.send("names", names)
+        return number
 
     def _hand_over(self) -> None:
         if self._batch:
@@ -203,11 +250,8 @@ class Recorder:
         for name in kept.weights:
             if name not in self._stored_weights:
                 self._stored_weights.add(name)
-                memory = self._process.share(flat_bytes(self._weights[name]))
-                window = self._process.window(memory)
-                self._process.send("weight", name, *window, self._weights.known(name))
-                self._hold([memory], len(memory))
-                self._wait(WAITING_BYTES)
+                known = self._weights.known(name)
+                self._send_bytes("weight", name, flat_bytes(self._weights[name]), known)
         number = len(self._layouts)
         self._layouts[kept] = number
         layout = kept.layout
@@ -219,7 +263,23 @@ class Recorder:
             layout.pack(),
             [(s.index, s.pieces, s.nbytes, s.tracked) for s in kept.segments.values()],
         )
+        for index, order in enumerate(kept.orders):
+            self._send_bytes("order", number, index, order.itemsize, flat_bytes(order.indices))
         return number
+
+    def _send_bytes(self, kind: str, *content: Any) -> None:
+        """Send a message in which arrays of bytes travel through shared memory."""
+        copies = [self._process.share(part) for part in content if isinstance(part, np.ndarray)]
+        shared = iter(copies)
+        self._process.send(
+            kind,
+            *(
+                self._process.window(next(shared)) if isinstance(part, np.ndarray) else part
+                for part in content
+            ),
+        )
+        self._hold(copies, sum(len(copy) for copy in copies))
+        self._wait(WAITING_BYTES)
 
 
 def _pieces(

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from weakref import WeakKeyDictionary
 
 from tapml.carve.layout import KeptRun, keep_run
+from tapml.carve.movement import Movements
 from tapml.execute.program import Program
 from tapml.graph.plan import CallStep, GraphPlan
 from tapml_targets.errors import InputError
@@ -100,6 +101,8 @@ class Selector:
         What the user wants.
     budget_bytes
         Bytes of tensors the suite may hold, weights apart; None for no bound.
+    movements
+        Finds tensors that hold nothing new.
     expected
         A program of each entry that will run, by entry.
     covered
@@ -110,6 +113,7 @@ class Selector:
 
     filters: Filters
     budget_bytes: int | None
+    movements: Movements
     expected: Mapping[str, Program] = field(default_factory=dict)
     covered: set[tuple[str, str]] = field(default_factory=set)
     exhausted: bool = False
@@ -202,12 +206,11 @@ class Selector:
                 first.setdefault(operator, position)
         return tuple(first.values())
 
-    @staticmethod
-    def _keep(program: Program, positions: Iterable[int]) -> KeptRun | None:
+    def _keep(self, program: Program, positions: Iterable[int]) -> KeptRun | None:
         chosen = tuple(sorted(positions))
         if not chosen:
             return None
         known = _KEPT.setdefault(program, {})
         if chosen not in known:
-            known[chosen] = keep_run(program, chosen)
+            known[chosen] = keep_run(program, chosen, self.movements.find(program))
         return known[chosen]

@@ -47,7 +47,7 @@ class SharedBlocks:
     ) -> None:
         self._announce = announce
         self._forget = forget
-        self._ids: dict[int, int] = {}
+        self._blocks: dict[int, Place] = {}
         self._next = 0
 
     def allocate(self, nbytes: int) -> Bytes:
@@ -60,22 +60,18 @@ class SharedBlocks:
             self._announce(self._next, max(1, nbytes), descriptor)
         finally:
             os.close(descriptor)
-        self._ids[id(memory)] = self._next
+        # The offset that a window's own address is added to.
+        self._blocks[id(memory)] = Place(self._next, -address(memory))
         weakref.finalize(memory, self._dropped, id(memory)).atexit = False
         return memory
 
     def place(self, window: Bytes) -> Place | None:
         """Where a window lies; None if it is not shared."""
-        block = window.base
-        if not isinstance(block, np.ndarray):
-            return None
-        identifier = self._ids.get(id(block))
-        if identifier is None:
-            return None
-        return Place(identifier, address(window) - address(block))
+        block = self._blocks.get(id(window.base))
+        return None if block is None else Place(block.block, block.offset + address(window))
 
     def _dropped(self, key: int) -> None:
-        self._forget(self._ids.pop(key))
+        self._forget(self._blocks.pop(key).block)
 
 
 def map_block(descriptor: int, nbytes: int) -> Bytes:

@@ -117,6 +117,11 @@ class RunStore:
         """Store a layout, before the first run that has it."""
         self.rows.layouts.append((layout.id, layout.entry, layout.symbols, layout.data))
 
+    def order(self, layout: int, number: int, itemsize: int, indices: Bytes) -> None:
+        """Store the order of values of a layout that hold another value's elements."""
+        ids, digest = self.chunks.add_all(indices)
+        self.rows.orders.append((layout, number, itemsize, digest, pack(ids)))
+
     def weight(self, name: str, memory: Bytes, digests: Sequence[bytes]) -> None:
         """Store a weight; `digests` are those of its chunks where they are known."""
         before = self.chunks.stored_bytes

@@ -63,6 +63,7 @@ class Storing:
         self.connection = connect_index(folder)
         self.store = RunStore(self.connection, ChunkWriter(folder / packs))
         self.layouts: dict[int, StoredLayout] = {}
+        self.names: list[dict[str, int]] = []
         self.committed = time.monotonic()
 
     def commit(self) -> None:
@@ -91,8 +92,10 @@ class Server:
             "progress": self._take_progress,
             "open": self._open,
             "prompt": self._prompt,
+            "names": self._names,
             "layout": self._layout,
             "weight": self._weight,
+            "order": self._order,
             "runs": self._runs,
             "finish": self._finish,
             "abandon": self._abandon,
@@ -128,6 +131,10 @@ class Server:
         if self._storing is not None:
             self._storing.store.prompt(number, tokens, text)
 
+    def _names(self, names: dict[str, int]) -> None:
+        if self._storing is not None:
+            self._storing.names.append(names)
+
     def _layout(
         self, identifier: int, entry: str, symbols: str, data: bytes, segments: tuple[Any, ...]
     ) -> None:
@@ -140,13 +147,18 @@ class Server:
         storing.layouts[identifier] = layout
         storing.store.layout(layout)
 
-    def _weight(
-        self, name: str, block: int, offset: int, nbytes: int, digests: tuple[bytes, ...]
-    ) -> None:
+    def _weight(self, name: str, window: tuple[int, int, int], digests: tuple[bytes, ...]) -> None:
         storing = self._storing
         if storing is not None:
-            memory = self._blocks[block][offset : offset + nbytes]
+            memory = self._window(*window)
             self._guarded(lambda: storing.store.weight(name, memory, digests))
+        self._progress[DONE] += 1
+
+    def _order(self, layout: int, number: int, itemsize: int, window: tuple[int, int, int]) -> None:
+        storing = self._storing
+        if storing is not None:
+            memory = self._window(*window)
+            self._guarded(lambda: storing.store.order(layout, number, itemsize, memory))
         self._progress[DONE] += 1
 
     def _runs(self, runs: tuple[Any, ...]) -> None:
@@ -156,36 +168,27 @@ class Server:
         self._progress[DONE] += 1
 
     def _store(self, storing: Storing, runs: tuple[Any, ...]) -> None:
-        storing.store.store([self._run(storing, *run) for run in runs])
+        storing.store.store([self._run(storing, run) for run in runs])
         self._progress[STORED] = storing.store.stored_bytes
         if time.monotonic() - storing.committed > COMMIT_SECONDS:
             storing.commit()
 
-    def _run(
-        self,
-        storing: Storing,
-        number: int,
-        prompt: int,
-        step: int,
-        layout: int,
-        segments: tuple[Any, ...],
-        before: tuple[Any, ...],
-        after: tuple[Any, ...],
-    ) -> StoredRun:
+    def _run(self, storing: Storing, run: tuple[Any, ...]) -> StoredRun:
+        number, prompt, step, layout, segments, before, after = run
         return StoredRun(
             number,
             prompt,
             step,
             storing.layouts[layout],
             tuple(self._window(*segment) for segment in segments),
-            tuple(self._piece(*piece) for piece in before),
-            tuple(self._piece(*piece) for piece in after),
+            tuple(self._piece(storing, *piece) for piece in before),
+            tuple(self._piece(storing, *piece) for piece in after),
         )
 
     def _piece(
-        self, block: int, offset: int, nbytes: int, token: int, names: dict[str, int]
+        self, storing: Storing, block: int, offset: int, nbytes: int, token: int, names: int
     ) -> StatePiece:
-        return StatePiece(self._window(block, offset, nbytes), token, names)
+        return StatePiece(self._window(block, offset, nbytes), token, storing.names[names])
 
     def _window(self, block: int, offset: int, nbytes: int) -> Bytes:
         return self._blocks[block][offset : offset + nbytes]

@@ -13,11 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+import numpy as np
+
 from tapml.carve.carved_test import CarvedTest, TensorRecord
 from tapml.carve.chunks import Chunk, ChunkReader, content_key
 from tapml.carve.definitions import unpack_operators, unpack_parameters
 from tapml.carve.index import open_index, read_facts, unpack
 from tapml.carve.layout import LaidCall, LaidValue, Layout
+from tapml.carve.movement import Order
 from tapml.carve.selection import Filters
 from tapml.carve.summary import SuiteSummary, summarize
 from tapml.carve.versions import read_version
@@ -76,6 +79,7 @@ class Suite:
         self._reader = ChunkReader(path / PACKS_NAME)
         self._layouts: dict[int, Layout] = {}
         self._versions: OrderedDict[int, Bytes] = OrderedDict()
+        self._orders: dict[tuple[int, int], Order] = {}
         self.facts: dict[str, Any] = read_facts(connection)
         self._reader.check_sizes(
             dict(connection.execute("SELECT pack, MAX(offset + length) FROM chunk GROUP BY pack"))
@@ -213,12 +217,17 @@ class Suite:
     def read_tensor(self, run: RunRecord, index: int, *, verify: bool = False) -> Array:
         """A tensor of a run, by its index in the run's layout."""
         value = run.layout.values[index]
-        place, first = self._place(run, value)
-        memory = (
-            self._version(place, verify=verify)
-            if isinstance(place, int)
-            else self._reader.read(self._places(place), verify=verify)
-        )
+        if value.source == "moved":
+            source = self.read_tensor(run, int(value.key), verify=verify)
+            order = self._order(run.layout, value.byte_offset)
+            memory, first = order.apply(source), 0
+        else:
+            place, first = self._place(run, value)
+            memory = (
+                self._version(place, verify=verify)
+                if isinstance(place, int)
+                else self._reader.read(self._places(place), verify=verify)
+            )
         if first + _nbytes(value) > len(memory):
             raise InputError(f"{self.path} is damaged ({value.name}); carve again")
         array = window(memory, first, value.shape, value.dtype)
@@ -228,6 +237,10 @@ class Suite:
     def tensor_key(self, run: RunRecord, index: int) -> str:
         """Identifies the content of a tensor of a run."""
         value = run.layout.values[index]
+        if value.source == "moved":
+            source = self.tensor_key(run, int(value.key))
+            digest, *_ = self._order_row(run.layout, value.byte_offset)
+            return hashlib.sha256(source.encode() + digest).hexdigest()
         place, first = self._place(run, value)
         digest = (
             self._version_digest(place)
@@ -316,6 +329,27 @@ class Suite:
                 states = run.before if value.source == "before" else run.after
                 version, first = states[str(value.key)]
                 return version, first + value.byte_offset
+            case "moved":
+                raise ValueError("a moved value has no place of its own")
+
+    def _order(self, layout: Layout, number: int) -> Order:
+        key = (id(layout), number)
+        if key not in self._orders:
+            _, itemsize, chunks = self._order_row(layout, number)
+            indices = self._reader.read(self._places(unpack(chunks)))
+            self._orders[key] = Order(indices.view(np.uint32), itemsize)
+        return self._orders[key]
+
+    def _order_row(self, layout: Layout, number: int) -> tuple[bytes, int, bytes]:
+        (identifier,) = (i for i, known in self._layouts.items() if known is layout)
+        row = self._connection.execute(
+            "SELECT digest, itemsize, chunks FROM ordering WHERE layout = ? AND number = ?",
+            (identifier, number),
+        ).fetchone()
+        if row is None:
+            raise InputError(f"{self.path} is damaged (order {number}); carve again")
+        digest, itemsize, chunks = row
+        return digest, itemsize, chunks
 
     def _version(self, version: int, *, verify: bool) -> Bytes:
         kept = self._versions.get(version)

@@ -47,9 +47,8 @@ class Reference(Protocol):
 class RunSink(Protocol):
     """Records runs. Memory handed over is not written again while the sink holds it."""
 
-    @property
-    def memory(self) -> HostMemory:
-        """Where the recorded runs' host memory comes from."""
+    def memory(self, segment: Segment) -> HostMemory | None:
+        """Where a segment of the run in hand lies; None where the sink does not care."""
 
     def begin(self, program: Program) -> None:
         """A run starts."""
@@ -264,8 +263,7 @@ class Executor:
         prepared = self._prepare(
             bound, observed=observer is not None or (sink is not None and on_device)
         )
-        memory = self._memory if sink is None else sink.memory
-        frame = Frame(prepared, self._state, memory, self._device)
+        frame = Frame(prepared, self._state, self._memory, self._device)
         try:
             outputs, state = frame.run(inputs, observer, sink)
         except RemoteError as error:

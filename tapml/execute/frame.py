@@ -70,7 +70,8 @@ class Frame:
                 case HostCalls():
                     self._call_host(prepared.host_calls[id(action)])
                 case Allocate(segment):
-                    self._allocate(segment, inputs, 1 if sink is None else prepared.strip)
+                    recorded = None if sink is None else sink.memory(segment)
+                    self._allocate(segment, inputs, recorded)
                 case Ready(segment):
                     if sink is not None and segment.kind != "state":
                         sink.segment(segment, self.memory[segment.index])
@@ -110,8 +111,15 @@ class Frame:
             for storage in self.prepared.program.device_weights:
                 self.buffers[storage] = self.device.weight(storage, self.prepared.weights[storage])
 
-    def _allocate(self, segment: Segment, inputs: Mapping[str, Array], strip: int) -> None:
-        memory = self.host.acquire(segment, segment.nbytes, dense=segment.dense, strip=strip)
+    def _allocate(
+        self, segment: Segment, inputs: Mapping[str, Array], recorded: HostMemory | None
+    ) -> None:
+        if recorded is None:
+            memory = self.host.acquire(segment, segment.nbytes, dense=segment.dense)
+        else:
+            memory = recorded.acquire(
+                segment, segment.nbytes, dense=segment.dense, strip=self.prepared.strip
+            )
         self.memory[segment.index] = memory
         arrays = self.arrays
         for index, offset, shape, numpy_dtype in self.prepared.windows[segment.index]:
