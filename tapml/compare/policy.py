@@ -80,8 +80,8 @@ class Policy:
     appeal_repeats
         How often before anything but a pass is pronounced.
     flushes_subnormals
-        Dtypes whose subnormal results may come out as zero. float16's subnormals reach 6e-5,
-        which models use, so it is not among them.
+        Dtypes whose subnormals may be lost: an error below the smallest normal number passes and is
+        counted. float16's subnormals reach 6e-5, which models use, so it is not among them.
     seed
         Of the movements.
     version

@@ -48,7 +48,7 @@ class OutputNumbers:
     nan_mismatches, infinity_mismatches
         Elements that are NaN (Inf) on one side only.
     flushed
-        Elements accepted as zero where a subnormal was expected.
+        Elements accepted because they are off by a subnormal number only.
     reason
         Why, in numbers.
     metrics

@@ -141,6 +141,8 @@ def test_a_flushed_subnormal_is_shown_and_allowed_for_float32_only() -> None:
     assert verdict.status == "pass"
     assert verdict.outputs[0].flushed == 1
     assert "subnormal" in verdict.reason
+    assert decide(expect([1.5e-38]), float32([1.2e-38])).status == "pass"
+    assert decide(expect([1e-30]), float32([0.0])).status == "fail"
     assert decide(expect([3e-5], dtype="float16"), float16([0.0])).status == "fail"
 
 
