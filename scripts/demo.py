@@ -21,6 +21,7 @@ from scripts import environment  # noqa: E402
 from scripts.environment import location  # noqa: E402
 
 EXTRAS = ("host", "opencl")
+SHIPPED_MODEL = "pydoc-llama"
 # -P: nothing in the current folder stands in for a module.
 TAPML = (sys.executable, "-P", "-m", "tapml.cli.main")
 EXAMPLES = """\
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--model", default="pydoc-llama", help="shipped model or local folder")
+    parser.add_argument("--model", default=SHIPPED_MODEL, help="shipped model or local folder")
     parser.add_argument("--target", default="opencl", help="where to (default: opencl)")
     parser.add_argument("--session", type=Path, help="folder of the session")
     options, others = parser.parse_known_args(arguments)
@@ -61,6 +62,9 @@ def main(arguments: list[str]) -> int:
         setup.downloading += added.downloading
         setup.unpacking += added.unpacking
 
+    if options.model == SHIPPED_MODEL:
+        # It is tiny: on a busy machine two threads that wait for each other take twice as long.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     session = options.session or default_session()
     again = [] if options.session else ["--restart"]
     started = time.monotonic()
