@@ -96,6 +96,7 @@ class Mover:
         except DeviceLostError as error:
             # Most often this kernel took the driver down with it; nothing can go on without one.
             self._fail(record, f"the device was lost: {error}")
+            self._tell(record, self._numbers(record))
             raise
         except (CompileError, RemoteError) as error:
             self._fail(record, str(error))

@@ -112,6 +112,8 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
         "replay": replay,
         "model_check": record.model_check,
         "repro": None if record.repro is None else str(record.repro),
+        # Only a carved test that did not pass can be run again from its folder.
+        "replayable": bool(worst) and replay["status"] != "pass",
         "source": _source(record),
         "seconds": record.seconds,
     }

@@ -130,18 +130,13 @@ def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str
         if operator.get("source")
         else ""
     )
-    repro = (
-        f"<p>What failed lies in <code>{html.escape(operator['repro'])}</code>; replay it with "
-        f"<code>tapml replay {html.escape(operator['repro'])}</code></p>"
-        if operator.get("repro")
-        else ""
-    )
+    repro = _repro(operator)
     return (
         f'<tr class="operator {state.replace(" ", "-")}" id="operator-{name}" tabindex="0">'
         f'<td><span class="chip">{state}</span></td><td class="name">{name}</td>'
         f"<td class=number>{operator['sites']}</td>"
         f"<td class=number>{tests['passed']}/{tests['total']}</td>"
-        f"<td>{_bar(operator.get('worst_ratio'), report['policy'])}</td>"
+        f"<td>{_bar(operator, report['policy'])}</td>"
         f"<td class=number>{_number(operator.get('max_abs_error'))}</td>"
         f"<td class=number>{_milliseconds(operator.get('target_ms'))}</td></tr>"
         f'<tr class="detail" hidden><td colspan="7">{reason}{repro}'
@@ -150,10 +145,22 @@ def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str
     )
 
 
-def _bar(ratio: float | None, policy: Mapping[str, Any]) -> str:
+def _repro(operator: Mapping[str, Any]) -> str:
+    """Where an operator's failure lies, and the command that shows it again where there is one."""
+    if not operator.get("repro"):
+        return ""
+    folder = html.escape(operator["repro"])
+    again = f"; replay it with <code>tapml replay {folder}</code>" if operator["replayable"] else ""
+    return f"<p>What failed lies in <code>{folder}</code>{again}</p>"
+
+
+def _bar(operator: Mapping[str, Any], policy: Mapping[str, Any]) -> str:
     """The ratio on a logarithmic scale from 0.1 to 1e6, with the policy's limits marked."""
+    ratio = operator["worst_ratio"]
     if ratio is None:
-        return '<span class="none">not run</span>'
+        # A NaN or an Inf out of place has no ratio that JSON could hold.
+        text = "not finite" if operator["tests"]["total"] else "not run"
+        return f'<span class="none">{text}</span>'
     text = _ratio(ratio)
 
     def place(value: float) -> float:
