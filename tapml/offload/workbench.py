@@ -96,17 +96,24 @@ def open_workbench(
             device = session.device
             phase.detail = f"{device.name} ({device.vendor_platform})"
         target = Target(settings.target, limits=device.limits)
-        ahead: list[CompileAhead] = []
+        policy = Policy()
+        begun: list[tuple[CompileAhead, Oracle]] = []
 
-        def compile_ahead(imported: ImportedModel) -> None:
-            ahead.append(CompileAhead(compiler, tuple(imported.plan.operators.values()), target))
-            stack.callback(ahead[0].close)
+        def begin(imported: ImportedModel) -> None:
+            """What the plan alone is needed for goes on while the reference is rooted."""
+            operators = imported.plan.operators
+            compiled = CompileAhead(compiler, tuple(operators.values()), target)
+            stack.callback(compiled.close)
             # Closed first, so that the thread that waits for it ends.
             stack.callback(compiler.close)
+            oracle = stack.enter_context(
+                Oracle(operators, compile_twins, policy, cache=folder / ORACLE)
+            )
+            oracle.warm_up()
+            begun.append((compiled, oracle))
 
-        rooted = open_rooted_reference(
-            settings, phases, limits=device.limits, imported=compile_ahead
-        )
+        rooted = open_rooted_reference(settings, phases, limits=device.limits, imported=begin)
+        compiled, oracle = begun[0]
         model, imported = rooted.model, rooted.imported
         journal.append("rooted", **rooted.rooting.as_json())
         executor = Executor(imported.plan, imported.weights, rooted.reference, session)
@@ -116,12 +123,10 @@ def open_workbench(
         trace = trace_reference(
             model, executor, rooted.prompts, settings.new_tokens, rooted.logit_deviation
         )
-        policy = Policy()
-        # The oracle reads in a thread of its own, so it gets a suite of its own.
+        # The oracle reads in a thread of its own, so it gets a suite of its own, which must outlive
+        # that thread.
         own_suite = stack.enter_context(Suite.open(suite.path))
-        oracle = stack.enter_context(
-            Oracle(imported.plan.operators, compile_twins, policy, cache=folder / ORACLE)
-        )
+        stack.callback(oracle.close)
         oracle.prefetch(own_suite.tests())
         yield Workbench(
             folder=folder,
@@ -139,7 +144,7 @@ def open_workbench(
             suite=suite,
             oracle=oracle,
             policy=policy,
-            compiled=ahead[0],
+            compiled=compiled,
         )
 
 
