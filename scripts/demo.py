@@ -72,14 +72,13 @@ def main(arguments: list[str]) -> int:
         *TAPML, "offload", "--model", options.model, "--target", options.target,
         "--session", str(session), *again, *others,
     )  # fmt: skip
-    print(
-        f"\nmigration: {time.monotonic() - started:.0f} s;  set-up before it: downloading "
-        f"{setup.downloading:.0f} s, unpacking {setup.unpacking:.0f} s",
-        file=sys.stderr,
-    )
-    report = session / "report.html"
-    if report.exists():
-        print(f"report: {report.resolve().as_uri()}", file=sys.stderr)
+    if status in (0, 1):
+        print(
+            f"\nmigration: {time.monotonic() - started:.0f} s;  set-up before it: downloading "
+            f"{setup.downloading:.0f} s, unpacking {setup.unpacking:.0f} s",
+            file=sys.stderr,
+        )
+        print(f"report: {(session / 'report.html').resolve().as_uri()}", file=sys.stderr)
     return status
 
 
