@@ -44,11 +44,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         word = message.partition("invalid choice: ")[2].partition("'")[2].partition("'")[0]
-        choices = [
-            str(choice)
-            for action in self._actions
-            for choice in (action.choices or ())
-        ]
+        choices = [str(choice) for action in self._actions for choice in (action.choices or ())]
         near = difflib.get_close_matches(word, choices, n=1) if word else []
         hint = f" Did you mean {near[0]!r}?" if near else ""
         self.exit(EXIT_USAGE, f"{self.prog}: {message}.{hint} See `{self.prog} --help`.\n")
