@@ -153,12 +153,17 @@ def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedL
     ------
     InputError
         If the other device is of another platform.
+    LimitExceededError
+        If a kernel needs more than the other device has.
     """
+    from tapml.compiler.preflight import require
+
     where = device or compiled.device
     if where.platform != compiled.library.target:
         raise InputError(
             f"this Library is for {compiled.library.target}, not for {where.platform}; "
             f"compile it with tapml.compile(module, tapml.{where.platform}())"
         )
+    require(compiled.library, where.description.limits)
     weights = {name: tensor(array, where) for name, array in compiled.weights.items()}
     return UploadedLibrary(compiled.library, where.session.upload(compiled.library), where, weights)
