@@ -79,6 +79,8 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         print(f"report: {(session / 'report.html').resolve().as_uri()}", file=sys.stderr)
+    elif status == 130:
+        print(f"go on with: python3 {sys.argv[0]} --session {session}", file=sys.stderr)
     return status
 
 
