@@ -34,7 +34,8 @@ examples:
   tapml devices                                         what can be reached from here
 
 exit codes:
-  0 pass   1 mismatch, or operators left on the source   2 usage, input or environment
+  0 pass   1 mismatch, or operators on the source that should have moved
+  2 usage, input or environment
   3 no such device   4 device lost   130 interrupted
 """
 
@@ -72,8 +73,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = make_parser().parse_args(argv)
+    arguments = argparse.Namespace(debug=False)
     try:
+        arguments = make_parser().parse_args(argv)
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         print("tapml: interrupted; nothing half-written was left behind", file=sys.stderr)
