@@ -1,0 +1,13 @@
+"""The model that the executor's tests run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.execute.small_llama import SmallLlama, small_llama
+
+
+@pytest.fixture(scope="session")
+def llama() -> SmallLlama:
+    """A small Llama."""
+    return small_llama()
