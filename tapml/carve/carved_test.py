@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,9 @@ class TensorRecord:
     shape: tuple[int, ...]
     dtype: str
     lifetime: str
-    _suite: Suite
-    _run: RunRecord
-    _index: int
+    _suite: Suite = field(repr=False, compare=False)
+    _run: RunRecord = field(repr=False, compare=False)
+    _index: int = field(repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -107,11 +107,7 @@ class CarvedTest:
 
     @property
     def key(self) -> str:
-        """Identifies operator, inputs and outputs by content, hexadecimal.
-
-        Equal keys mean equal tests, in whatever suite; the same tensors carved with other filters
-        may have another key.
-        """
+        """Identifies operator, inputs and outputs by content, hexadecimal, in whatever suite."""
         digest = hashlib.sha256(self.operator_hash.encode())
         digest.update(repr(sorted(self.symbols.items())).encode())
         for tensor in (*self.inputs, *self.outputs):

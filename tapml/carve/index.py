@@ -39,8 +39,7 @@ CREATE TABLE ordering (layout INTEGER NOT NULL, number INTEGER NOT NULL, itemsiz
     digest BLOB NOT NULL, chunks BLOB NOT NULL, PRIMARY KEY (layout, number)) WITHOUT ROWID;
 CREATE TABLE run (id INTEGER PRIMARY KEY, prompt INTEGER NOT NULL, step INTEGER NOT NULL,
     entry TEXT NOT NULL, layout INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE TABLE version (id INTEGER PRIMARY KEY, base INTEGER NOT NULL, digest BLOB NOT NULL,
-    data BLOB NOT NULL);
+CREATE TABLE version (id INTEGER PRIMARY KEY, base INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX version_of_base ON version (base, id);
 CREATE TABLE chunk (id INTEGER PRIMARY KEY, digest BLOB NOT NULL, pack INTEGER NOT NULL,
     offset INTEGER NOT NULL, length INTEGER NOT NULL);
@@ -52,7 +51,7 @@ class Rows:
     """Rows that wait to be inserted together."""
 
     chunks: list[Chunk] = field(default_factory=list)
-    versions: list[tuple[int, int, bytes, bytes]] = field(default_factory=list)
+    versions: list[tuple[int, int, bytes]] = field(default_factory=list)
     layouts: list[tuple[int, str, str, bytes]] = field(default_factory=list)
     weights: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     orders: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
@@ -113,7 +112,7 @@ def insert(connection: sqlite3.Connection, rows: Rows) -> None:
         "INSERT INTO chunk VALUES (?, ?, ?, ?, ?)",
         [(c.id, c.digest, c.pack, c.offset, c.length) for c in rows.chunks],
     )
-    connection.executemany("INSERT INTO version VALUES (?, ?, ?, ?)", rows.versions)
+    connection.executemany("INSERT INTO version VALUES (?, ?, ?)", rows.versions)
     connection.executemany("INSERT INTO weight VALUES (?, ?, ?)", rows.weights)
     connection.executemany("INSERT INTO layout VALUES (?, ?, ?, ?)", rows.layouts)
     connection.executemany("INSERT INTO ordering VALUES (?, ?, ?, ?, ?)", rows.orders)

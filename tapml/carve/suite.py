@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 
 from tapml.carve.carved_test import CarvedTest, TensorRecord
-from tapml.carve.chunks import Chunk, ChunkReader, content_key
+from tapml.carve.chunks import Chunk, ChunkReader, digest_of
 from tapml.carve.definitions import unpack_operators, unpack_parameters
 from tapml.carve.index import open_index, read_facts, unpack
 from tapml.carve.layout import LaidCall, LaidValue, Layout
@@ -24,7 +24,7 @@ from tapml.carve.movement import Order
 from tapml.carve.selection import Filters
 from tapml.carve.summary import SuiteSummary, summarize
 from tapml.carve.versions import read_version
-from tapml.execute.arrays import Array, Bytes, window
+from tapml.execute.arrays import Array, Bytes, flat_bytes, window
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
@@ -33,6 +33,7 @@ from tapml_targets.library import Role
 PACKS_NAME: Final = "packs"
 # Versions of a state are put together from a base and rows; the last ones are kept.
 VERSIONS_KEPT_BYTES: Final = 64 << 20
+KEYS_KEPT: Final = 1 << 18
 
 _Parameters: TypeAlias = tuple[tuple[str, Role], ...]
 
@@ -79,6 +80,7 @@ class Suite:
         self._reader = ChunkReader(path / PACKS_NAME)
         self._layouts: dict[int, Layout] = {}
         self._versions: OrderedDict[int, Bytes] = OrderedDict()
+        self._keys: dict[tuple[int, int], str] = {}
         self._orders: dict[tuple[int, int], Order] = {}
         self.facts: dict[str, Any] = read_facts(connection)
         self._reader.check_sizes(
@@ -235,19 +237,30 @@ class Suite:
         return array
 
     def tensor_key(self, run: RunRecord, index: int) -> str:
-        """Identifies the content of a tensor of a run."""
+        """Identifies the content of a tensor of a run; the same in every suite."""
+        place = (run.id, index)
+        key = self._keys.get(place)
+        if key is None:
+            if len(self._keys) >= KEYS_KEPT:
+                self._keys.clear()
+            key = self._find_key(run, index)
+            self._keys[place] = key
+        return key
+
+    def _find_key(self, run: RunRecord, index: int) -> str:
         value = run.layout.values[index]
-        if value.source == "moved":
-            source = self.tensor_key(run, int(value.key))
-            digest, *_ = self._order_row(run.layout, value.byte_offset)
-            return hashlib.sha256(source.encode() + digest).hexdigest()
-        place, first = self._place(run, value)
-        digest = (
-            self._version_digest(place)
-            if isinstance(place, int)
-            else content_key([chunk.digest for chunk in self._places(place)])
-        )
-        return hashlib.sha256(digest + f"{first}+{_nbytes(value)}".encode()).hexdigest()
+        match value.source:
+            case "weight":
+                # Hashed when it was stored; the whole weight for nearly every tensor.
+                content = self._weight(str(value.key))[0]
+                window_of = f"{value.byte_offset}+{_nbytes(value)}"
+            case "moved":
+                content = self._order_row(run.layout, value.byte_offset)[0]
+                window_of = self.tensor_key(run, int(value.key))
+            case _:
+                content = digest_of(flat_bytes(self.read_tensor(run, index)))
+                window_of = ""
+        return hashlib.sha256(content + window_of.encode()).hexdigest()
 
     def weight_digest(self, name: str) -> str:
         """Content hash of a weight, hexadecimal."""
@@ -372,10 +385,6 @@ class Suite:
         ):
             self._versions.popitem(last=False)
         return memory
-
-    def _version_digest(self, version: int) -> bytes:
-        digest: bytes = self._row("SELECT digest FROM version WHERE id = ?", version)[0]
-        return digest
 
     def _weight(self, name: str) -> tuple[bytes, tuple[int, ...]]:
         digest, chunks = self._row("SELECT digest, chunks FROM weight WHERE name = ?", name)

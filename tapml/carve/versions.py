@@ -7,7 +7,6 @@ or transposed heads) gain as well. The first base is zeros: a short prompt fills
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -42,7 +41,6 @@ class _Series:
     memory: Bytes
     token: int
     version: int
-    key: bytes
     base: int
     since_base: int = 0
     bases_in_a_row: int = 0
@@ -65,7 +63,6 @@ class _Changed:
 class _Waiting:
     """A version whose rows are not in a chunk yet: where they begin among the waiting bytes."""
 
-    series: _Series
     version: int
     base: int
     count: int
@@ -135,14 +132,10 @@ class VersionWriter:
         """Store the rows of all versions since the last call."""
         if not self._waiting:
             return
-        together = np.concatenate(self._parts)
-        ids, digest = self.chunks.add_all(together)
+        ids, _ = self.chunks.add_all(np.concatenate(self._parts))
         for waiting in self._waiting:
-            series = waiting.series
             place = (waiting.count, waiting.row_bytes, waiting.rows, waiting.data, ids)
-            mark = b"%d %d" % (waiting.rows, waiting.data)
-            series.key = hashlib.sha256(series.key + digest + mark).digest()
-            self.rows.versions.append((waiting.version, waiting.base, series.key, pack(place)))
+            self.rows.versions.append((waiting.version, waiting.base, pack(place)))
         self._waiting.clear()
         self._parts.clear()
         self._parts_bytes = 0
@@ -194,7 +187,6 @@ class VersionWriter:
                 last.version = self._take_id()
                 self._waiting.append(
                     _Waiting(
-                        last,
                         last.version,
                         last.base,
                         end - start,
@@ -228,7 +220,6 @@ class VersionWriter:
             rows, data = self._wait(changed.rows, changed.data)
             self._waiting.append(
                 _Waiting(
-                    last,
                     last.version,
                     last.base,
                     len(changed.rows),
@@ -250,15 +241,14 @@ class VersionWriter:
     def _zeros(self, memory: Bytes) -> _Series:
         """A base that takes no chunk."""
         version = self._take_id()
-        key = hashlib.sha256(f"{memory.nbytes} zeros".encode()).digest()
-        self.rows.versions.append((version, version, key, pack(memory.nbytes)))
-        return _Series(memory, -1, version, key, version)
+        self.rows.versions.append((version, version, pack(memory.nbytes)))
+        return _Series(memory, -1, version, version)
 
     def _base(self, memory: Bytes, bases_in_a_row: int) -> _Series:
-        ids, key = self.chunks.add_all(memory)
+        ids, _ = self.chunks.add_all(memory)
         version = self._take_id()
-        self.rows.versions.append((version, version, key, pack(ids)))
-        return _Series(memory, -1, version, key, version, 0, bases_in_a_row)
+        self.rows.versions.append((version, version, pack(ids)))
+        return _Series(memory, -1, version, version, 0, bases_in_a_row)
 
     def _take_id(self) -> int:
         self._next += 1
