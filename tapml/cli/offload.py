@@ -132,6 +132,9 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
         json.dump(result.report, sys.stdout, indent=1)
         print()
         return result.exit_code
+    if not report:
+        for operator in result.report["operators"]:
+            print(f"{operator['state']:<8} {operator['name']}  {operator['reason']}".rstrip())
     print(f"{result.status}: {result.text}")
     for operator in result.report["operators"]:
         if operator["repro"] and report:

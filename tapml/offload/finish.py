@@ -140,6 +140,7 @@ def save_finished(bench: Workbench, library: Library) -> None:
             "dtype": model.dtype,
             "context_length": model.context_length,
             "weights_hash": model.weights_hash,
+            "device": f"{bench.session.device.platform}:{bench.session.device.index}",
         },
     )
     # Last: a folder with a Library is whole.

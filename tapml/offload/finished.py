@@ -37,7 +37,7 @@ def open_finished(
     folder
         The session's.
     device
-        Another device of the same platform; the session's if None.
+        Another device of the same platform; the one it was checked on if None.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def open_finished(
         )
     weights = weights_of(model, plan, constants)
     with (
-        open_local(device or settings.device or settings.target, dtype=dtype) as remote,
+        open_local(device or moved["device"], dtype=dtype) as remote,
         PlanRunner(plan, weights, library, remote) as runner,
     ):
         yield model, runner
@@ -79,6 +79,7 @@ def _read(folder: Path) -> tuple[GraphPlan, dict[str, npt.NDArray[Any]], Library
             "dtype": str(data["dtype"]),
             "context_length": int(data["context_length"]),
             "weights_hash": str(data["weights_hash"]),
+            "device": str(data["device"]),
         }
     except (ProtocolError, OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,6 +14,7 @@ from tapml.graph.rooting import root
 from tapml.graph.rooting_report import RootingReport
 from tapml.models import Prompt, calibration_prompts, prompt_from_text, prompt_from_tokens
 from tapml.models.huggingface import load_model
+from tapml.models.inputs import DECODE, PREFILL, entry_for
 from tapml.models.loaded import LoadedModel
 from tapml.offload.events import Note, Watcher
 from tapml.offload.phases import Phases
@@ -53,6 +54,7 @@ def open_rooted_reference(
     phases: Phases,
     *,
     limits: Limits | None = None,
+    every_entry: bool = False,
     imported: Callable[[ImportedModel], None] | None = None,
 ) -> RootedReference:
     """Load, import, compile and root a model.
@@ -65,6 +67,8 @@ def open_rooted_reference(
         Announces and times the steps.
     limits
         The target device's; a float16 checkpoint becomes float32 where it has no float16.
+    every_entry
+        Whether the prompts must run every entry, so that no operator is left without a test.
     imported
         Called as soon as the plan is there, so that other work on it can begin.
 
@@ -81,6 +85,8 @@ def open_rooted_reference(
     with phases.phase("load model", group="overhead", platform=HOST, once=True) as phase:
         model = _load(settings, limits, phases.watcher)
         prompts = _prompts(settings, model)
+        if every_entry:
+            _check_coverage(prompts, settings.new_tokens)
         phase.detail = f"{model.name}, {model.dtype}, context {model.context_length}"
     with phases.phase("import model", group="overhead", platform=HOST, once=True) as phase:
         result = import_model(model, cache=cache)
@@ -96,8 +102,11 @@ def open_rooted_reference(
         prompt = next((p.token_ids for p in prompts if len(p.token_ids) >= _ROOTING_TOKENS), None)
         rooting = root(model, result, reference=reference, prompt=prompt, cache=cache)
         worst = rooting.worst
-        phase.detail = f"{rooting.sites} call sites and all outputs equal PyTorch's" + (
-            f", worst at {worst.ratio:.2g} of its bound" if worst else ""
+        skipped = len(rooting.not_comparable)
+        phase.detail = (
+            f"{rooting.sites} call sites and all outputs equal PyTorch's"
+            + (f", worst at {worst.ratio:.2g} of its bound" if worst else "")
+            + (f"; {skipped} call sites have no counterpart there" if skipped else "")
         )
     return RootedReference(model, prompts, result, reference, rooting)
 
@@ -134,3 +143,23 @@ def _prompts(settings: Settings, model: LoadedModel) -> tuple[Prompt, ...]:
     for prompt in prompts:
         check_lengths(model, len(prompt.token_ids), settings.new_tokens)
     return prompts
+
+
+def _check_coverage(prompts: Sequence[Prompt], new_tokens: int) -> None:
+    """Refuse prompts that leave an entry without a run, and so its operators without a test.
+
+    Raises
+    ------
+    InputError
+        Saying what to give instead.
+    """
+    if all(entry_for(len(prompt.token_ids)) == DECODE for prompt in prompts):
+        raise InputError(
+            "every prompt has a single token, so prefill would never run and its operators would "
+            "have no test: give at least one prompt of two tokens or more"
+        )
+    if new_tokens == 1 and all(entry_for(len(p.token_ids)) == PREFILL for p in prompts):
+        raise InputError(
+            "--new-tokens 1: decode would never run and its operators would have no test; ask for "
+            "two or more"
+        )

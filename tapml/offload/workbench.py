@@ -6,6 +6,7 @@ each other overlaps: kernels compile in child processes while the reference is r
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tapml.models.checkpoint import inspect_checkpoint
 from tapml.models.loaded import LoadedModel
 from tapml.models.resolve import resolve_model
 from tapml.offload.compile_ahead import CompileAhead
-from tapml.offload.events import Watcher
+from tapml.offload.events import Note, Watcher
 from tapml.offload.journal import Journal
 from tapml.offload.model_check import ReferenceTrace, trace_reference
 from tapml.offload.phases import Phase, Phases
@@ -34,12 +35,13 @@ from tapml.offload.rooted_reference import open_rooted_reference
 from tapml.offload.settings import RunOptions, Settings
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_targets.errors import NoSuchDeviceError
+from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.target import Target
 
 SUITE: Final = "suite"
 ORACLE: Final = "oracle.sqlite"
+DEVICE: Final = "device"
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ def open_workbench(
         with phases.phase(
             "open device", group="rooting", platform=settings.target, once=True
         ) as phase:
-            session = stack.enter_context(_open_device(settings))
+            session = stack.enter_context(_open_device(settings, journal, watcher))
             device = session.device
+            journal.write_setting(DEVICE, f"{device.platform}:{device.index}")
             phase.detail = f"{device.name} ({device.vendor_platform})"
         target = Target(settings.target, limits=device.limits)
         policy = Policy()
@@ -112,7 +115,9 @@ def open_workbench(
             oracle.warm_up()
             begun.append((compiled, oracle))
 
-        rooted = open_rooted_reference(settings, phases, limits=device.limits, imported=begin)
+        rooted = open_rooted_reference(
+            settings, phases, limits=device.limits, every_entry=True, imported=begin
+        )
         compiled, oracle = begun[0]
         model, imported = rooted.model, rooted.imported
         journal.append("rooted", **rooted.rooting.as_json())
@@ -148,8 +153,18 @@ def open_workbench(
         )
 
 
-def _open_device(settings: Settings) -> Session:
-    """The device that was named, or the one that ranks best in what the model computes in."""
+def _open_device(settings: Settings, journal: Journal, watcher: Watcher) -> Session:
+    """The device that was named, else the session's own, else the best in the model's dtype.
+
+    Two devices that rank alike may change places from run to run: a resumed session stays where it
+    was, as long as there is such a device.
+    """
+    used = journal.read_setting(DEVICE)
+    if used is not None and not settings.device:
+        try:
+            return open_local(used)
+        except NoSuchDeviceError:
+            watcher(Note(f"the session's device {used} is gone: the best of the others is used"))
     device = settings.device or settings.target
     dtype = settings.dtype
     if dtype == "auto":
@@ -172,13 +187,11 @@ def _suite(
     phases: Phases,
 ) -> Suite:
     path = folder / SUITE
-    if path.exists():
-        suite = Suite.open(path)
-        if suite.facts["plan_hash"] == plan_hash(executor.plan) and (
-            suite.facts["weights_hash"] == model.weights_hash
-        ):
-            return suite
-        suite.close()
+    known = _known_suite(path, model, executor)
+    if known is not None:
+        return known
+    # Of another model, or damaged: the session made it and makes it again.
+    shutil.rmtree(path, ignore_errors=True)
     with phases.phase("carve tests", group="overhead", platform="llvm", once=True) as phase:
         suite = carve(
             model,
@@ -188,10 +201,27 @@ def _suite(
             max_new_tokens=settings.new_tokens,
             budget_bytes=settings.budget_bytes,
             progress=carving_progress(phase, len(prompts), settings.new_tokens),
-            overwrite=path.exists(),
         )
         phase.detail = f"{suite.facts['tests']} tests from {len(prompts)} prompts"
     return suite
+
+
+def _known_suite(path: Path, model: LoadedModel, executor: Executor) -> Suite | None:
+    """The session's suite, where it is whole and of this model."""
+    if not path.exists():
+        return None
+    try:
+        suite = Suite.open(path)
+    except InputError:
+        return None
+    facts = suite.facts
+    if suite.complete and (facts["plan_hash"], facts["weights_hash"]) == (
+        plan_hash(executor.plan),
+        model.weights_hash,
+    ):
+        return suite
+    suite.close()
+    return None
 
 
 def carving_progress(phase: Phase, prompts: int, steps: int) -> Callable[[CarveProgress], None]:
