@@ -11,7 +11,14 @@ import sys
 import traceback
 from typing import Final, NoReturn
 
-from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_USAGE, RemoteError, TapmlError
+from tapml_targets.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    DeviceLostError,
+    RemoteError,
+    TapmlError,
+)
+from tapml_targets.installed import install_hint, package_version
 
 # Each module has add_parser(subparsers); it sets `run`, a function from the arguments to exit code.
 COMMANDS: Final = (
@@ -59,7 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"tapml {_version()}")
+    number = package_version("tapml") or "(not installed)"
+    parser.add_argument("--version", action="version", version=f"tapml {number}")
     parser.add_argument(
         "--debug", action="store_true", help="show the traceback of an error as well"
     )
@@ -87,11 +95,14 @@ def main(argv: list[str] | None = None) -> int:
     except (TapmlError, OSError, ModuleNotFoundError) as error:
         if arguments.debug:
             traceback.print_exc()
-        print(f"tapml: {_explain(error)}", file=sys.stderr)
+        print(f"tapml: {_explain(error, arguments.debug)}", file=sys.stderr)
         return error.exit_code if isinstance(error, TapmlError) else EXIT_USAGE
 
 
-def _explain(error: TapmlError | OSError | ModuleNotFoundError) -> str:
+def _explain(error: TapmlError | OSError | ModuleNotFoundError, debug: bool) -> str:
+    if isinstance(error, DeviceLostError) and not debug:
+        first, _, rest = str(error).partition("\n")
+        return first + (" (tapml --debug shows what it printed and was sent last)" if rest else "")
     if isinstance(error, RemoteError):
         parts = [str(error)]
         for title, text in (
@@ -107,20 +118,11 @@ def _explain(error: TapmlError | OSError | ModuleNotFoundError) -> str:
     if isinstance(error, ModuleNotFoundError):
         return (
             f"this command needs the Python package {error.name!r}, which is not installed; "
-            'install the toolkit with: pip install "tapml[host,opencl]"'
+            f"install the toolkit: {install_hint('host', 'opencl')}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({error.filename or error}); free some space and run it again"
     return str(error)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("tapml")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from tapml.offload.workbench import Workbench
 from tapml.report.data import build_report
 from tapml.report.html import render
 from tapml.report.layout import lay_out
+from tapml_targets.errors import TapmlError
 
 PAGE: Final = "report.html"
 DATA: Final = "report.json"
@@ -46,9 +48,12 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
             final = _finish(bench, records)
         if final is None or final.status != "pass":
             discard_finished(bench.folder)
-    finally:
-        report, page = write_report(bench, records, final)
-    return report, page
+    except BaseException:
+        # What ended the run is what is told, not that its report could not be written either.
+        with contextlib.suppress(TapmlError):
+            write_report(bench, records, final)
+        raise
+    return write_report(bench, records, final)
 
 
 def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]) -> None:

@@ -13,7 +13,7 @@ from tapml.offload import events
 from tapml.offload.journal import Journal
 from tapml.offload.lock import hold
 from tapml.offload.settings import RunOptions, Settings
-from tapml_targets.errors import EXIT_MISMATCH, InputError
+from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 
 JOURNAL: Final = "journal.sqlite"
 LOCK: Final = "lock"
@@ -73,11 +73,16 @@ class OffloadSession:
             If it cannot be written.
         """
         path = Path(folder)
-        if path.exists() and any(path.iterdir()):
+        # A process killed on its way here may have left its lock.
+        if path.exists() and any(each.name != LOCK for each in path.iterdir()):
             what = "a session" if is_session(path) else "other files"
             raise InputError(f"{path} holds {what}; choose an empty folder, or open the session")
+        return cls._begin(path, settings)
+
+    @classmethod
+    def _begin(cls, path: Path, settings: Settings) -> OffloadSession:
         path.mkdir(parents=True, exist_ok=True)
-        with Journal(path / JOURNAL) as journal:
+        with hold(path / LOCK), Journal(path / JOURNAL) as journal:
             journal.write_setting("format", _FORMAT)
             journal.write_setting(_SETTINGS, settings.to_json())
         return cls(path, settings)
@@ -99,7 +104,10 @@ class OffloadSession:
         with Journal(path / JOURNAL) as journal:
             text = journal.read_setting(_SETTINGS)
         if text is None:
-            raise InputError(f"{path} holds a session that was never begun; delete it")
+            raise InputError(
+                f"{path} holds a session that was never begun; begin it with "
+                f"`tapml offload --session {path}`"
+            )
         return cls(path, Settings.from_json(text))
 
     @classmethod
@@ -112,6 +120,9 @@ class OffloadSession:
         restart: bool = False,
     ) -> OffloadSession:
         """Open the session in a folder, or begin one.
+
+        A session that never came as far as a rooted reference is begun again where its settings
+        are not the ones wanted now: a mistake on the command line is corrected by a second try.
 
         Parameters
         ----------
@@ -135,9 +146,16 @@ class OffloadSession:
                 shutil.rmtree(path)
         if not is_session(path):
             return cls.create(path, settings)
+        with Journal(path / JOURNAL) as journal:
+            begun = journal.read_setting(_SETTINGS) is not None
+            rooted = any(journal.events("rooted"))
+        if not begun:
+            return cls._begin(path, settings)
         session = cls.open(path)
         for name, value in given.items():
             have = getattr(session.settings, name)
+            if have != value and not rooted:
+                return cls._begin(path, settings)
             if have != value:
                 raise InputError(
                     f"the session in {path} was begun with {name} = {have!r}, not {value!r}; "
@@ -175,8 +193,12 @@ class OffloadSession:
 
         with hold(self.folder / LOCK), Journal(self.folder / JOURNAL) as journal:
             journal.append("run", options=asdict(options), process=os.getpid())
-            with open_workbench(self.folder, self.settings, journal, watcher, options) as bench:
-                report, page = migrate(bench, options)
+            try:
+                with open_workbench(self.folder, self.settings, journal, watcher, options) as bench:
+                    report, page = migrate(bench, options)
+            except DeviceLostError as error:
+                journal.append("lost", error=type(error).__name__, message=str(error))
+                raise _resumable(error, self.folder) from error
             journal.append("ended", status=report["outcome"]["status"])
         status = str(report["outcome"]["status"])
         return SessionResult(
@@ -186,6 +208,18 @@ class OffloadSession:
             report,
             page,
         )
+
+
+def _resumable(error: DeviceLostError, folder: Path) -> DeviceLostError:
+    """The same error, its first line saying how to go on."""
+    first, _, rest = str(error).partition("\n")
+    return type(error)(
+        f"{first}; what was journaled is kept: go on with `tapml offload --session {folder}`"
+        + (f"\n{rest}" if rest else ""),
+        remote_traceback=error.remote_traceback,
+        command=error.command,
+        driver_log=error.driver_log,
+    )
 
 
 def is_session(folder: Path) -> bool:
