@@ -34,9 +34,9 @@ CREATE TABLE prompt (id INTEGER PRIMARY KEY, tokens TEXT NOT NULL, text TEXT);
 CREATE TABLE weight (name TEXT PRIMARY KEY, digest BLOB NOT NULL, chunks BLOB NOT NULL)
     WITHOUT ROWID;
 CREATE TABLE layout (id INTEGER PRIMARY KEY, entry TEXT NOT NULL, symbols TEXT NOT NULL,
-    data BLOB NOT NULL);
-CREATE TABLE ordering (layout INTEGER NOT NULL, number INTEGER NOT NULL, itemsize INTEGER NOT NULL,
-    digest BLOB NOT NULL, chunks BLOB NOT NULL, PRIMARY KEY (layout, number)) WITHOUT ROWID;
+    orders BLOB NOT NULL, data BLOB NOT NULL);
+CREATE TABLE ordering (id INTEGER PRIMARY KEY, itemsize INTEGER NOT NULL, digest BLOB NOT NULL,
+    chunks BLOB NOT NULL);
 CREATE TABLE run (id INTEGER PRIMARY KEY, prompt INTEGER NOT NULL, step INTEGER NOT NULL,
     entry TEXT NOT NULL, layout INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE TABLE version (id INTEGER PRIMARY KEY, base INTEGER NOT NULL, data BLOB NOT NULL);
@@ -52,9 +52,9 @@ class Rows:
 
     chunks: list[Chunk] = field(default_factory=list)
     versions: list[tuple[int, int, bytes]] = field(default_factory=list)
-    layouts: list[tuple[int, str, str, bytes]] = field(default_factory=list)
+    layouts: list[tuple[int, str, str, bytes, bytes]] = field(default_factory=list)
     weights: list[tuple[str, bytes, bytes]] = field(default_factory=list)
-    orders: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
+    orders: list[tuple[int, int, bytes, bytes]] = field(default_factory=list)
     runs: list[tuple[int, int, int, str, int, bytes]] = field(default_factory=list)
     prompts: list[tuple[int, str, str | None]] = field(default_factory=list)
 
@@ -114,8 +114,8 @@ def insert(connection: sqlite3.Connection, rows: Rows) -> None:
     )
     connection.executemany("INSERT INTO version VALUES (?, ?, ?)", rows.versions)
     connection.executemany("INSERT INTO weight VALUES (?, ?, ?)", rows.weights)
-    connection.executemany("INSERT INTO layout VALUES (?, ?, ?, ?)", rows.layouts)
-    connection.executemany("INSERT INTO ordering VALUES (?, ?, ?, ?, ?)", rows.orders)
+    connection.executemany("INSERT INTO layout VALUES (?, ?, ?, ?, ?)", rows.layouts)
+    connection.executemany("INSERT INTO ordering VALUES (?, ?, ?, ?)", rows.orders)
     connection.executemany("INSERT INTO prompt VALUES (?, ?, ?)", rows.prompts)
     connection.executemany("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?)", rows.runs)
     connection.execute("COMMIT")

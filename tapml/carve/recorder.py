@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from tapml.carve.layout import KeptRun
+from tapml.carve.movement import Order
 from tapml.carve.selection import Selector
 from tapml.carve.storing_client import StoringProcess
 from tapml.carve.weights import WeightDigests
@@ -78,6 +79,7 @@ class Recorder:
         self._selector = selector
         self._weights = weights
         self._layouts: dict[KeptRun, int] = {}
+        self._orders: dict[Order, int] = {}
         self._stored_weights: set[str] = set()
         self._states: deque[_KnownState] = deque(maxlen=_STATES_KNOWN)
         self._tokens = 0
@@ -114,7 +116,7 @@ class Recorder:
         self._hand_over()
         self._prompt += 1
         self._step = 0
-        self._process.send("prompt", self._prompt, tokens, text)
+        self._process.post("prompt", self._prompt, tokens, text)
 
     def begin(self, program: Program) -> None:
         """Decide what to keep of a run."""
@@ -217,7 +219,7 @@ class Recorder:
         if number is None:
             number = len(self._names)
             self._names[key] = number
-            self._process.send("names", names)
+            self._process.post("names", names)
         return number
 
     def _hand_over(self) -> None:
@@ -252,19 +254,25 @@ class Recorder:
                 self._stored_weights.add(name)
                 known = self._weights.known(name)
                 self._send_bytes("weight", name, flat_bytes(self._weights[name]), known)
+        for order in kept.orders:
+            if order not in self._orders:
+                self._orders[order] = len(self._orders)
+                indices = flat_bytes(order.indices)
+                self._send_bytes("order", self._orders[order], order.itemsize, indices)
         number = len(self._layouts)
         self._layouts[kept] = number
         layout = kept.layout
-        self._process.send(
+        self._process.post(
             "layout",
-            number,
-            layout.entry,
-            json.dumps(dict(layout.symbols)),
-            layout.pack(),
+            (
+                number,
+                layout.entry,
+                json.dumps(dict(layout.symbols)),
+                [self._orders[order] for order in kept.orders],
+                layout.pack(),
+            ),
             [(s.index, s.pieces, s.nbytes, s.tracked) for s in kept.segments.values()],
         )
-        for index, order in enumerate(kept.orders):
-            self._send_bytes("order", number, index, order.itemsize, flat_bytes(order.indices))
         return number
 
     def _send_bytes(self, kind: str, *content: Any) -> None:

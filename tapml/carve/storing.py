@@ -38,11 +38,12 @@ class StoredSegment:
 
 @dataclass(frozen=True, eq=False)
 class StoredLayout:
-    """A layout as its row holds it, and its segments by index."""
+    """A layout as its row holds it, the orders of its moved values, its segments by index."""
 
     id: int
     entry: str
     symbols: str
+    orders: tuple[int, ...]
     data: bytes
     segments: tuple[StoredSegment, ...]
 
@@ -115,12 +116,14 @@ class RunStore:
 
     def layout(self, layout: StoredLayout) -> None:
         """Store a layout, before the first run that has it."""
-        self.rows.layouts.append((layout.id, layout.entry, layout.symbols, layout.data))
+        self.rows.layouts.append(
+            (layout.id, layout.entry, layout.symbols, pack(layout.orders), layout.data)
+        )
 
-    def order(self, layout: int, number: int, itemsize: int, indices: Bytes) -> None:
-        """Store the order of values of a layout that hold another value's elements."""
+    def order(self, number: int, itemsize: int, indices: Bytes) -> None:
+        """Store the order of values that hold another value's elements."""
         ids, digest = self.chunks.add_all(indices)
-        self.rows.orders.append((layout, number, itemsize, digest, pack(ids)))
+        self.rows.orders.append((number, itemsize, digest, pack(ids)))
 
     def weight(self, name: str, memory: Bytes, digests: Sequence[bytes]) -> None:
         """Store a weight; `digests` are those of its chunks where they are known."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tapml.carve.shared_memory import DONE, FAILED, PROGRESS_WORDS, STORED, SharedBlocks
-from tapml.carve.storing_process import receive_frame, send_frame
+from tapml.carve.storing_process import frame, receive_frame
 from tapml.execute.arrays import Bytes
 from tapml.execute.memory import HostMemory
 from tapml_targets.errors import SetupError
@@ -66,6 +66,7 @@ class StoringProcess:
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
+        self._posted: list[bytes] = []
         self._forgotten: deque[int] = deque()
         self.blocks = SharedBlocks(self._send_block, self._forgotten.append)
         self.memory = HostMemory(self.blocks.allocate)
@@ -98,12 +99,19 @@ class StoringProcess:
         self._progress[:] = 0
         self.send("open", str(folder.absolute()), packs)
 
+    def post(self, kind: str, *content: Any) -> None:
+        """Have a message sent with the next one."""
+        self._posted.append(frame((kind, *content)))
+
     def send(self, kind: str, *content: Any) -> None:
-        """Send a message; nothing comes back."""
+        """Send a message and those posted before; nothing comes back."""
+        while self._forgotten:
+            self.post("forget", self._forgotten.popleft())
+        self.post(kind, *content)
+        data = b"".join(self._posted)
+        self._posted.clear()
         try:
-            while self._forgotten:
-                send_frame(self._socket, ("forget", self._forgotten.popleft()))
-            send_frame(self._socket, (kind, *content))
+            self._socket.sendall(data)
         except OSError as error:
             raise self._death(error) from error
 

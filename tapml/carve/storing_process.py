@@ -30,10 +30,10 @@ COMMIT_SECONDS: Final = 1.0
 _LENGTH: Final = struct.Struct("<I")
 
 
-def send_frame(connection: socket.socket, message: Any) -> None:
-    """Send one message."""
+def frame(message: Any) -> bytes:
+    """One message as it is sent."""
     data = msgpack.packb(message)
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+    return _LENGTH.pack(len(data)) + bytes(data)
 
 
 def receive_frame(connection: socket.socket) -> Any:
@@ -98,7 +98,6 @@ class Server:
             "order": self._order,
             "runs": self._runs,
             "finish": self._finish,
-            "abandon": self._abandon,
         }
 
     def serve(self) -> None:
@@ -136,15 +135,13 @@ class Server:
             self._storing.names.append(names)
 
     def _layout(
-        self, identifier: int, entry: str, symbols: str, data: bytes, segments: tuple[Any, ...]
+        self, row: tuple[int, str, str, tuple[int, ...], bytes], segments: tuple[Any, ...]
     ) -> None:
         storing = self._storing
         if storing is None:
             return
-        layout = StoredLayout(
-            identifier, entry, symbols, data, tuple(StoredSegment(*s) for s in segments)
-        )
-        storing.layouts[identifier] = layout
+        layout = StoredLayout(*row, tuple(StoredSegment(*segment) for segment in segments))
+        storing.layouts[layout.id] = layout
         storing.store.layout(layout)
 
     def _weight(self, name: str, window: tuple[int, int, int], digests: tuple[bytes, ...]) -> None:
@@ -154,11 +151,11 @@ class Server:
             self._guarded(lambda: storing.store.weight(name, memory, digests))
         self._progress[DONE] += 1
 
-    def _order(self, layout: int, number: int, itemsize: int, window: tuple[int, int, int]) -> None:
+    def _order(self, number: int, itemsize: int, window: tuple[int, int, int]) -> None:
         storing = self._storing
         if storing is not None:
             memory = self._window(*window)
-            self._guarded(lambda: storing.store.order(layout, number, itemsize, memory))
+            self._guarded(lambda: storing.store.order(number, itemsize, memory))
         self._progress[DONE] += 1
 
     def _runs(self, runs: tuple[Any, ...]) -> None:
@@ -202,13 +199,7 @@ class Server:
             digests = storing.store.weight_digests
             self._guarded(storing.close)
         self._storing = None
-        send_frame(self._connection, (self._error, digests))
-
-    def _abandon(self) -> None:
-        if self._storing is not None:
-            self._storing.close()
-        self._storing = None
-        send_frame(self._connection, (self._error, {}))
+        self._connection.sendall(frame((self._error, digests)))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Do it unless something failed before; remember what fails."""

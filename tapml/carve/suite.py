@@ -81,7 +81,8 @@ class Suite:
         self._layouts: dict[int, Layout] = {}
         self._versions: OrderedDict[int, Bytes] = OrderedDict()
         self._keys: dict[tuple[int, int], str] = {}
-        self._orders: dict[tuple[int, int], Order] = {}
+        self._orders: dict[int, Order] = {}
+        self._orders_of: dict[int, tuple[int, ...]] = {}
         self.facts: dict[str, Any] = read_facts(connection)
         self._reader.check_sizes(
             dict(connection.execute("SELECT pack, MAX(offset + length) FROM chunk GROUP BY pack"))
@@ -295,10 +296,11 @@ class Suite:
     def _layout(self, identifier: int) -> Layout:
         layout = self._layouts.get(identifier)
         if layout is None:
-            entry, symbols, data = self._row(
-                "SELECT entry, symbols, data FROM layout WHERE id = ?", identifier
+            entry, symbols, orders, data = self._row(
+                "SELECT entry, symbols, orders, data FROM layout WHERE id = ?", identifier
             )
             layout = Layout.unpack(entry, json.loads(symbols), data)
+            self._orders_of[id(layout)] = unpack(orders)
             self._layouts[identifier] = layout
         return layout
 
@@ -346,22 +348,18 @@ class Suite:
                 raise ValueError("a moved value has no place of its own")
 
     def _order(self, layout: Layout, number: int) -> Order:
-        key = (id(layout), number)
-        if key not in self._orders:
+        identifier = self._orders_of[id(layout)][number]
+        if identifier not in self._orders:
             _, itemsize, chunks = self._order_row(layout, number)
             indices = self._reader.read(self._places(unpack(chunks)))
-            self._orders[key] = Order(indices.view(np.uint32), itemsize)
-        return self._orders[key]
+            self._orders[identifier] = Order(indices.view(np.uint32), itemsize)
+        return self._orders[identifier]
 
     def _order_row(self, layout: Layout, number: int) -> tuple[bytes, int, bytes]:
-        (identifier,) = (i for i, known in self._layouts.items() if known is layout)
-        row = self._connection.execute(
-            "SELECT digest, itemsize, chunks FROM ordering WHERE layout = ? AND number = ?",
-            (identifier, number),
-        ).fetchone()
-        if row is None:
-            raise InputError(f"{self.path} is damaged (order {number}); carve again")
-        digest, itemsize, chunks = row
+        digest, itemsize, chunks = self._row(
+            "SELECT digest, itemsize, chunks FROM ordering WHERE id = ?",
+            self._orders_of[id(layout)][number],
+        )
         return digest, itemsize, chunks
 
     def _version(self, version: int, *, verify: bool) -> Bytes:
