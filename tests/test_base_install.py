@@ -133,4 +133,4 @@ def test_the_doctor_serves_a_device_without_the_toolkit(
 def test_a_command_of_the_toolkit_names_what_to_install(base_install: BaseInstall) -> None:
     result = base_install.run("tapml", "offload", "--target", "opencl")
     assert result.returncode == 2
-    assert 'pip install "tapml[host' in result.stderr
+    assert 'pip install -e ".[host' in result.stderr

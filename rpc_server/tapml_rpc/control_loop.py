@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import zmq
@@ -27,6 +26,7 @@ from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
+from tapml_targets.installed import package_version
 
 FEATURES: Final = ("batch", "credit", "library-hash", "entries", "timing", "workspace-poison")
 EXIT_KERNEL_DEADLINE: Final = 70
@@ -159,7 +159,7 @@ class ControlLoop:
                 "type": "welcome",
                 "version": wire.VERSION,
                 "features": list(FEATURES),
-                "server": f"tapml {package_version()}",
+                "server": f"tapml {package_version('tapml') or 'from source'}",
                 "device": self._device,
                 "bounds": self._bounds.to_wire(),
                 "epoch": self._epoch,
@@ -256,14 +256,6 @@ class ControlLoop:
     def _refuse(self, identity: bytes, error: Exception) -> None:
         with suppress(ProtocolError):
             self._send(identity, {"type": "refused", "error": failure_to_wire(error)})
-
-
-def package_version() -> str:
-    """Version of the installed distribution; a bare source tree has none."""
-    try:
-        return version("tapml")
-    except PackageNotFoundError:
-        return "from source"
 
 
 def _device_stack() -> str:

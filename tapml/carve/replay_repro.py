@@ -17,7 +17,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator, Origin
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import SetupError
+from tapml_targets.installed import package_version
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack
 
@@ -190,13 +190,8 @@ def _device(device: DeviceDescription) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of what had a part in the result, of those installed here."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {package: package_version(package) for package in _PACKAGES}
+    return {package: number for package, number in found.items() if number is not None}
 
 
 def _errors(failure: Failure) -> str:

@@ -10,12 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE, TapmlError
+from tapml_targets.installed import install_hint, package_version
 
 BASE_PACKAGES: Final = ("numpy", "msgpack", "pyzmq", "websockets", "rich")
 HOST_PACKAGES: Final = (
@@ -112,18 +112,18 @@ def check_base() -> Iterator[Check]:
     remedy = "" if sound else "use Python 3.11 or newer"
     yield Check("base", "python", "ok" if sound else "problem", f"{found} {sys.executable}", remedy)
     for package in BASE_PACKAGES:
-        yield _package("base", package, "pip install tapml", needed=True)
+        yield _package("base", package, install_hint(), needed=True)
     yield _loopback()
     yield from _disk()
 
 
 def check_host() -> Iterator[Check]:
     """What importing, compiling and carving take."""
-    remedy = 'pip install "tapml[host]"'
-    needed = any(_version(package) for package in ("apache-tvm", "torch"))
+    remedy = install_hint("host")
+    needed = any(package_version(package) for package in ("apache-tvm", "torch"))
     for package in HOST_PACKAGES:
         yield _package("host", package, remedy, needed=needed)
-    tvm, ffi = _version("apache-tvm"), _version("apache-tvm-ffi")
+    tvm, ffi = package_version("apache-tvm"), package_version("apache-tvm-ffi")
     if tvm and ffi:
         sound = tvm == TVM_VERSION and ffi in TVM_FFI_VERSIONS
         yield Check(
@@ -192,15 +192,8 @@ def _device_remedy(platform: str) -> str:
     return str(remedy) or f"install a driver for {platform}"
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
 def _package(group: str, package: str, remedy: str, *, needed: bool) -> Check:
-    found = _version(package)
+    found = package_version(package)
     if found:
         return Check(group, package, "ok", found)
     return Check(group, package, "problem" if needed else "absent", "not installed", remedy)

@@ -25,6 +25,7 @@ from tapml.compare.policy import Policy
 from tapml.compare.sensitivity import Case, Twin, expect
 from tapml.graph.plan import Operator
 from tapml_targets.errors import InputError
+from tapml_targets.installed import compiler_versions
 
 ORACLE_VERSION: Final = 1
 """Part of every key: raise it when an expectation's meaning changes."""
@@ -218,6 +219,8 @@ class Oracle:
         """Everything an expectation depends on."""
         content = [
             ORACLE_VERSION,
+            # The twins are compiled, too.
+            compiler_versions(),
             test.key,
             self._operator(test).hash,
             repeats,

@@ -12,7 +12,6 @@ import os
 import warnings
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +20,7 @@ from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import ProtocolError
 from tapml_targets.expression import render
+from tapml_targets.installed import compiler_versions
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
 from tapml_targets.target import Target
@@ -195,18 +195,6 @@ def joint_hash(parts: Iterable[str]) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
-
-
-@cache
-def compiler_versions() -> str:
-    """TVM's and tvm-ffi's versions."""
-    found = []
-    for distribution in ("apache-tvm", "apache-tvm-ffi"):
-        try:
-            found.append(f"{distribution} {version(distribution)}")
-        except PackageNotFoundError:
-            found.append(f"{distribution} built here")
-    return ", ".join(found)
 
 
 @cache

@@ -16,6 +16,7 @@ from tapml.isolate.death import ChildDiedError
 from tapml.isolate.pool import Pool
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError, SetupError, TapmlError
+from tapml_targets.installed import install_hint
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
 from tapml_targets.platforms import check_platform
@@ -55,7 +56,7 @@ class Compiler:
     ) -> None:
         if find_spec("tvm") is None:
             raise SetupError(
-                "compiling needs Apache TVM, which is not installed: pip install 'tapml[host]'"
+                f"compiling needs Apache TVM, which is not installed: {install_hint('host')}"
             )
         self._cache = LibraryCache(None if cache_dir is None else Path(cache_dir))
         self._pool = Pool(

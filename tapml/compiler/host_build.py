@@ -15,12 +15,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tapml.compiler.cache import DiskCache, compiler_versions, generator_hash, joint_hash
+from tapml.compiler.cache import DiskCache, generator_hash, joint_hash
 from tapml_targets.codegen.host_schedule import host_target, schedule_for_host
 from tapml_targets.codegen.lowering import load_function, refusal
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.cpu.codegen import link_shared_object
 from tapml_targets.errors import CompileError
+from tapml_targets.installed import compiler_versions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from tapml.graph.plan import GraphPlan
 from tapml.graph.rooting_report import RootingReport
 from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import ProtocolError
+from tapml_targets.installed import COMPILER_DISTRIBUTIONS, versions_text
 
 if TYPE_CHECKING:
     from tapml.models.loaded import LoadedModel
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 _DIGEST_BYTES: Final = 32
 _KEPT: Final = 64
 _MAX_BYTES: Final = plan_format.MAX_PLAN_BYTES
-_DISTRIBUTIONS: Final = ("apache-tvm", "apache-tvm-ffi", "torch", "transformers")
+_DISTRIBUTIONS: Final = (*COMPILER_DISTRIBUTIONS, "torch", "transformers")
 
 
 class PlanCache:
@@ -120,7 +120,7 @@ def import_key(model: LoadedModel) -> str:
         str(model.context_length),
         model.weights_hash,
         model.config.to_json_string(use_diff=False),
-        _versions(),
+        versions_text(*_DISTRIBUTIONS),
         _importer_hash(),
     )
 
@@ -131,7 +131,7 @@ def rooting_key(plan: GraphPlan, weights_hash: str, tokens: Sequence[int]) -> st
         plan_format.plan_hash(plan),
         weights_hash,
         ",".join(str(token) for token in tokens),
-        _versions(),
+        versions_text(*_DISTRIBUTIONS),
         _importer_hash(),
     )
 
@@ -143,17 +143,6 @@ def _hash(*parts: str) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
-
-
-@cache
-def _versions() -> str:
-    found = []
-    for distribution in _DISTRIBUTIONS:
-        try:
-            found.append(f"{distribution} {version(distribution)}")
-        except PackageNotFoundError:
-            found.append(f"{distribution} built here")
-    return ", ".join(found)
 
 
 @cache

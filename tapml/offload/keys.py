@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from tapml.compare.policy import Policy
-from tapml.compiler.cache import compiler_versions
 from tapml.graph.plan import Operator
 from tapml.offload.journal import verdict_key
+from tapml_targets.installed import compiler_versions
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash, pack
 

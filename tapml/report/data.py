@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.compare.policy import Policy
 from tapml.graph.plan import GraphPlan
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.installed import package_version
 
 if TYPE_CHECKING:
     from tapml.offload.algorithm import OperatorRecord
@@ -38,7 +38,7 @@ def build_report(
     summary = _summary(operators)
     return {
         "format": FORMAT,
-        "tapml": _tapml_version(),
+        "tapml": package_version("tapml") or "source",
         "model": dict(model) | {"parameters": _parameters(plan)},
         "reference": reference,
         "target": _device(device, fingerprint),
@@ -178,10 +178,3 @@ def _policy(policy: Policy, dtype: str) -> dict[str, Any]:
 
 def _parameters(plan: GraphPlan) -> int:
     return sum(prod(weight.shape) for weight in plan.weights.values())
-
-
-def _tapml_version() -> str:
-    try:
-        return version("tapml")
-    except PackageNotFoundError:
-        return "source"

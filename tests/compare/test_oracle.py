@@ -313,3 +313,25 @@ def test_a_cache_that_is_no_database_is_one_clear_error(
     path.write_bytes(b"this is not a database" * 100)
     with pytest.raises(SetupError, match=r"cache .*oracle\.sqlite cannot be used"):
         Oracle(operators, compile_twins, Policy(), cache=path)
+
+
+def test_another_compiler_version_is_another_expectation(
+    operators: dict[str, Operator],
+    reference: ReferenceModule,
+    twins: ReferenceModule,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = make_case(operators["matmul"], reference, draw(operators["matmul"]))
+    cache = tmp_path / "oracle.sqlite"
+    compiled = []
+
+    def compile_here(_: Iterable[Operator]) -> Mapping[str, Any]:
+        compiled.append(1)
+        return twins
+
+    for version in ("apache-tvm 1", "apache-tvm 1", "apache-tvm 2"):
+        monkeypatch.setattr("tapml.compare.oracle.compiler_versions", lambda v=version: v)
+        with Oracle(operators, compile_here, Policy(), cache=cache) as oracle:
+            oracle.expect(case)
+    assert len(compiled) == 2

@@ -106,7 +106,7 @@ def test_an_unknown_platform_is_refused_with_the_known_ones(compiler: Compiler) 
 
 def test_a_machine_without_tvm_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_module, "find_spec", lambda _: None)
-    with pytest.raises(SetupError, match=r"pip install 'tapml\[host\]'"):
+    with pytest.raises(SetupError, match=r'pip install -e "\.\[host\]"'):
         Compiler()
 
 

@@ -53,7 +53,7 @@ def test_a_damaged_file_is_not_there(
 
 def test_another_version_is_another_plan(llama: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     before = import_key(llama.model)
-    monkeypatch.setattr(cache_module, "_versions", lambda: "torch 99")
+    monkeypatch.setattr(cache_module, "versions_text", lambda *_: "torch 99")
     assert import_key(llama.model) != before
 
 

@@ -24,6 +24,7 @@ from tapml_targets.codegen.host_program import bind_signature
 from tapml_targets.codegen.host_schedule import schedule_for_host
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
+from tapml_targets.installed import compiler_versions
 from tapml_targets.library import (
     Argument,
     CodeModule,
@@ -96,7 +97,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
                 symbols=source.symbols,
             )
         },
-        metadata={"compiler": f"tvm {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}"},
+        metadata={"compiler": compiler_versions()},
     )
 
 

@@ -6,7 +6,6 @@ nothing to wait for.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import time
@@ -29,6 +28,7 @@ from tapml_targets.driver import (
     TensorUse,
 )
 from tapml_targets.errors import InputError, NoSuchDeviceError, RemoteError, SetupError
+from tapml_targets.installed import install_hint, package_version
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
 
@@ -41,12 +41,9 @@ def list_devices() -> list[DeviceDescription]:
     SetupError
         If apache-tvm-ffi is not installed.
     """
-    try:
-        version = importlib.metadata.version("apache-tvm-ffi")
-    except importlib.metadata.PackageNotFoundError:
-        raise SetupError(
-            'the cpu platform needs apache-tvm-ffi; install it with: pip install "tapml[cpu]"'
-        ) from None
+    version = package_version("apache-tvm-ffi")
+    if version is None:
+        raise SetupError(f"the cpu platform needs apache-tvm-ffi: {install_hint('cpu')}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return [
         DeviceDescription(

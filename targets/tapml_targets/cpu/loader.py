@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.installed import install_hint
 from tapml_targets.library import CodeModule, Kernel
 
 DIALECT: Final = "elf-shared-object"
@@ -40,8 +41,7 @@ def import_tvm_ffi() -> Any:
         return importlib.import_module("tvm_ffi")
     except ImportError as error:
         raise SetupError(
-            f"the cpu platform needs apache-tvm-ffi ({error}); "
-            'install it with: pip install "tapml[cpu]"'
+            f"the cpu platform needs apache-tvm-ffi ({error}): {install_hint('cpu')}"
         ) from None
     finally:
         if hide:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import tvm
-import tvm_ffi
 from tvm.s_tir import dlight
 
 from tapml_targets.codegen import lowering
@@ -16,6 +15,7 @@ from tapml_targets.codegen.host_program import read_host_function
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import Expression, product
+from tapml_targets.installed import compiler_versions
 from tapml_targets.library import CodeModule, Kernel, Library, launches
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target
@@ -29,11 +29,6 @@ _FEATURES: Final = (
     ("float16", re.compile(r"\bhalf\d*\b")),
     ("float64", re.compile(r"\bdouble\d*\b")),
 )
-
-
-def code_version() -> str:
-    """Versions that the generated code depends on, for cache keys."""
-    return f"tvm {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}"
 
 
 def generate(source: OperatorSource, target: Target) -> Library:
@@ -118,7 +113,7 @@ def _build(
         modules=(CodeModule(DIALECT, text.encode()),),
         kernels=kernels,
         operators={source.name: program},
-        metadata={"compiler": code_version()},
+        metadata={"compiler": compiler_versions()},
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets.errors import SetupError
+from tapml_targets.installed import install_hint, package_version
 from tapml_targets.opencl import quarantine
 from tapml_targets.opencl.vendors import (
     SYSTEM_VENDORS,
@@ -49,8 +49,8 @@ def import_pyopencl() -> Any:
         return importlib.import_module("pyopencl")
     except ModuleNotFoundError as error:
         raise SetupError(
-            f"the opencl platform needs pyopencl ({error}); install it with: "
-            'pip install "tapml[opencl]", or "tapml[opencl-cpu]" where there is no OpenCL driver'
+            f"the opencl platform needs pyopencl ({error}): {install_hint('opencl')}, "
+            "or with opencl-cpu where there is no OpenCL driver"
         ) from None
     except ImportError as error:
         raise SetupError(
@@ -113,10 +113,7 @@ def drivers_state() -> str:
     for name in sorted(environ):
         if name.startswith(_DRIVER_VARIABLES):
             digest.update(f"{name}={environ[name]}\0".encode())
-    try:
-        digest.update(importlib.metadata.version("pyopencl").encode())
-    except importlib.metadata.PackageNotFoundError:
-        digest.update(b"no pyopencl")
+    digest.update((package_version("pyopencl") or "no pyopencl").encode())
     chosen = environ.get(VENDORS_VARIABLE)
     places = [Path(chosen)] if chosen else [SYSTEM_VENDORS]
     places += bundled_vendors()

@@ -20,6 +20,7 @@ from tapml_targets.errors import (
     RemoteError,
     SetupError,
 )
+from tapml_targets.installed import install_hint
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.opencl.discovery import import_pyopencl
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 DIALECT: Final = "opencl-c"
 REMEDY: Final = (
     "install a driver, e.g. Debian's pocl-opencl-icd, or the processor runtime from PyPI: "
-    'pip install "tapml[opencl-cpu]"'
+    f"{install_hint('opencl-cpu')}"
 )
 # Longest pattern every OpenCL driver fills with by itself.
 _MAX_FILL: Final = 128

@@ -127,7 +127,7 @@ def test_a_missing_pyopencl_is_named_with_its_extra(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
     )
-    assert 'pip install "tapml[opencl]"' in done.stderr
+    assert 'pip install -e ".[opencl]"' in done.stderr
 
 
 def test_without_any_driver_there_is_no_device_and_a_remedy(
@@ -139,5 +139,5 @@ def test_without_any_driver_there_is_no_device_and_a_remedy(
         pytest.skip("pyopencl's own loader has drivers of its own here")
     monkeypatch.setenv(discovery.VENDORS_VARIABLE, str(empty))
     assert ranking.list_devices("opencl") == []
-    with pytest.raises(NoSuchDeviceError, match=r"tapml\[opencl-cpu\]"):
+    with pytest.raises(NoSuchDeviceError, match=r"\.\[opencl-cpu\]"):
         ranking.default_device("opencl")
