@@ -7,17 +7,12 @@ import difflib
 import errno
 import importlib
 import os
+import re
 import sys
 import traceback
 from typing import Final, NoReturn
 
-from tapml_targets.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    DeviceLostError,
-    RemoteError,
-    TapmlError,
-)
+from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_USAGE, RemoteError, TapmlError
 from tapml_targets.installed import install_hint, package_version
 
 # Each module has add_parser(subparsers); it sets `run`, a function from the arguments to exit code.
@@ -32,6 +27,10 @@ COMMANDS: Final = (
     "doctor",
     "rpc",
 )
+
+_LINES_SHOWN: Final = 20
+# What a driver or a compiler says is wrong; faulthandler's headline repeats the signal's name.
+_ERROR_LINE: Final = re.compile(r"^(?!Fatal Python error).*\berror\b", re.IGNORECASE)
 
 _EPILOG: Final = """\
 examples:
@@ -100,21 +99,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _explain(error: TapmlError | OSError | ModuleNotFoundError, debug: bool) -> str:
-    if isinstance(error, DeviceLostError) and not debug:
-        first, _, rest = str(error).partition("\n")
-        return first + (" (tapml --debug shows what it printed and was sent last)" if rest else "")
     if isinstance(error, RemoteError):
-        parts = [str(error)]
-        for title, text in (
-            ("command", error.command),
-            ("on the device", error.remote_traceback),
-            ("driver log", error.driver_log),
-        ):
-            if text:
-                parts.append(f"{title}:\n{text.rstrip()}")
-        return "\n".join(parts)
+        return _explain_remote(error, debug)
     if isinstance(error, TapmlError):
-        return str(error)
+        return str(error) if debug else _shorten(str(error))
     if isinstance(error, ModuleNotFoundError):
         return (
             f"this command needs the Python package {error.name!r}, which is not installed; "
@@ -123,6 +111,38 @@ def _explain(error: TapmlError | OSError | ModuleNotFoundError, debug: bool) -> 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({error.filename or error}); free some space and run it again"
     return str(error)
+
+
+def _explain_remote(error: RemoteError, debug: bool) -> str:
+    """What happened on the device in a line or two; with `debug`, everything that is known."""
+    details = {
+        "command": error.command,
+        "on the device": error.remote_traceback,
+        "driver log": error.driver_log,
+    }
+    if debug:
+        parts = [f"{title}:\n{text.rstrip()}" for title, text in details.items() if text]
+        return "\n".join([str(error), *parts])
+    first, _, rest = str(error).partition("\n")
+    said = next(filter(_ERROR_LINE.search, f"{rest}\n{error.driver_log}".splitlines()), "").strip()
+    if said and said not in first:
+        first += f"\n  {said}"
+    if rest or any(details.values()):
+        first += "\n(tapml --debug shows the remote traceback and what was printed last)"
+    return first
+
+
+def _shorten(text: str) -> str:
+    """A message whose long log is cut down to where it speaks of an error."""
+    lines = text.rstrip().splitlines()
+    if len(lines) <= _LINES_SHOWN:
+        return text
+    errors = (i for i, line in enumerate(lines[1:], 1) if _ERROR_LINE.search(line))
+    last = len(lines) - _LINES_SHOWN + 1
+    start = min(next(errors, 1), last)
+    shown = [lines[0], *lines[start : start + _LINES_SHOWN - 1]]
+    hidden = len(lines) - len(shown)
+    return "\n".join([*shown, f"({hidden} more lines: tapml --debug)"])
 
 
 if __name__ == "__main__":
