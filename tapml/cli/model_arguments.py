@@ -89,9 +89,12 @@ def byte_size(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in units else (text, "")
     try:
-        return int(float(number) * units.get(unit, 1))
-    except ValueError:
+        size = int(float(number) * units.get(unit, 1))
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"expected a size like 512M or 4G, got {text!r}") from None
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"expected a size of at least 1 byte, got {text!r}")
+    return size
 
 
 def model_reference(text: str) -> str:

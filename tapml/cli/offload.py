@@ -18,6 +18,7 @@ from tapml.cli.model_arguments import (
 )
 from tapml.cli.progress import watch
 from tapml.offload.settings import RunOptions, Settings
+from tapml_targets.errors import InputError
 from tapml_targets.platforms import check_platform
 
 if TYPE_CHECKING:
@@ -94,16 +95,23 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
     Raises
     ------
     InputError
-        If the model or the target is unknown.
+        If the model or the target is unknown, or the device is not one of the target's.
     """
     given = given_settings(arguments)
     for name in ("target", "device"):
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
+    if arguments.device is not None:
+        given.setdefault("target", arguments.device.partition(":")[0])
     if arguments.budget is not None:
         given["budget_bytes"] = arguments.budget
     settings = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
     check_platform(settings.target)
+    if settings.device and settings.device.partition(":")[0] != settings.target:
+        raise InputError(
+            f"--device {settings.device} is no {settings.target} device; leave out --target, or "
+            f"name a device of it, {settings.target}:0 (see tapml devices)"
+        )
     return given, settings
 
 

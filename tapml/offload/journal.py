@@ -90,7 +90,10 @@ class Journal:
                 self.write_setting("schema", str(SCHEMA_VERSION))
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise SetupError(f"cannot write the journal {path}: {error}") from error
+                raise SetupError(
+                    f"cannot write the journal {path}: {error}; free some space or fix the "
+                    "permissions, then run it again"
+                ) from error
             raise InputError(f"{path} is not a journal: {error}") from error
         if found not in (None, str(SCHEMA_VERSION)):
             raise InputError(
@@ -115,10 +118,8 @@ class Journal:
 
     def read_setting(self, name: str) -> str | None:
         """A fact of the session that does not change: model, target, device."""
-        row = self._connection.execute(
-            "SELECT value FROM session WHERE name = ?", (name,)
-        ).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._rows("SELECT value FROM session WHERE name = ?", (name,))
+        return next((str(value) for (value,) in rows), None)
 
     def write_setting(self, name: str, value: str) -> None:
         """Store a fact of the session."""
@@ -138,7 +139,7 @@ class Journal:
         if kind is not None:
             query += " WHERE kind = ?"
             parameters = (kind,)
-        for moment, name, data in self._connection.execute(query + " ORDER BY id", parameters):
+        for moment, name, data in self._rows(query + " ORDER BY id", parameters):
             yield float(moment), str(name), json.loads(data)
 
     def record(
@@ -152,10 +153,8 @@ class Journal:
 
     def verdict(self, key: str) -> JournaledVerdict | None:
         """The verdict stored under `key`, if there is one."""
-        row = self._connection.execute(
-            "SELECT key, stage, subject, status, data, time FROM verdict WHERE key = ?", (key,)
-        ).fetchone()
-        return None if row is None else _verdict(row)
+        query = "SELECT key, stage, subject, status, data, time FROM verdict WHERE key = ?"
+        return next((_verdict(row) for row in self._rows(query, (key,))), None)
 
     def verdicts(self, stage: str | None = None) -> list[JournaledVerdict]:
         """All verdicts, oldest first; the last one of a subject is the one that counts."""
@@ -164,9 +163,17 @@ class Journal:
         if stage is not None:
             query += " WHERE stage = ?"
             parameters = (stage,)
-        return [
-            _verdict(row) for row in self._connection.execute(query + " ORDER BY time", parameters)
-        ]
+        return [_verdict(row) for row in self._rows(query + " ORDER BY time, rowid", parameters)]
+
+    def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(query, parameters)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            raise InputError(
+                f"the journal {self._path} is damaged ({error}); start a new session"
+            ) from error
 
     def _execute(self, statement: str, parameters: tuple[object, ...]) -> None:
         try:

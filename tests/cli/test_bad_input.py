@@ -1,0 +1,275 @@
+"""What cannot work is said in one clear line, with the right exit code, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tapml.offload.journal import Journal
+from tapml.offload.lock import hold
+from tapml.offload.session import JOURNAL, LOCK
+from tests.offload.commands import Ended, run_here
+from tests.offload.processes import half_written
+from tests.offload.sessions import FinishedSession, offload_arguments
+
+
+def said_in_one_line(ended: Ended, exit_code: int = 2) -> str:
+    """The one line of a command that failed."""
+    assert ended.exit_code == exit_code, ended
+    assert "Traceback" not in ended.errors
+    (line,) = ended.error_lines
+    assert ended.errors.splitlines()[-1] == line
+    assert ended.output == ""
+    return line
+
+
+@pytest.mark.parametrize("command", ["offload", "validate", "carve"])
+def test_a_folder_that_is_no_model(tmp_path: Path, command: str) -> None:
+    folder, session = tmp_path / "photos", tmp_path / "made"
+    folder.mkdir()
+    (folder / "cat.jpg").write_bytes(b"\xff\xd8")
+    option = {"offload": "--session", "carve": "--out"}.get(command)
+    where = (option, session) if option else ()
+    ended = run_here(command, "--model", folder, *where, cache=tmp_path / "cache")
+    line = said_in_one_line(ended)
+    assert str(folder) in line
+    assert "config.json" in line
+    assert "is no model" in line
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    ended = run_here("offload", "--model", "pydoc-lama", cache=tmp_path)
+    line = said_in_one_line(ended)
+    assert "no model 'pydoc-lama'" in line
+    assert "pydoc-llama" in line
+
+
+def test_an_unknown_target_lists_the_known_ones(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    ended = run_here("offload", "--target", "opencll", "--session", session, cache=tmp_path)
+    line = said_in_one_line(ended)
+    assert "opencll" in line
+    assert "cpu" in line
+    assert "opencl" in line.replace("opencll", "")
+    assert not session.exists()
+
+
+def test_a_device_of_another_platform_than_the_target(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    ended = run_here(
+        "offload", "--target", "opencl", "--device", "cpu:0", "--session", session, cache=tmp_path
+    )
+    line = said_in_one_line(ended)
+    assert "--device cpu:0 is no opencl device" in line
+    assert not session.exists()
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_there(finished: FinishedSession, tmp_path: Path) -> None:
+    ended = run_here(
+        *offload_arguments(finished.model, tmp_path / "session"), "--device", "opencl:77",
+        cache=finished.cache,
+    )  # fmt: skip
+    assert "opencl:77" in said_in_one_line(ended, exit_code=3)
+
+
+@pytest.mark.slow
+def test_a_prompt_longer_than_the_context(finished: FinishedSession, tmp_path: Path) -> None:
+    """And the second try, with a prompt that fits, may use the same folder."""
+    session = tmp_path / "session"
+    arguments = ("offload", "--model", finished.model, "--session", session, "--new-tokens", "2")
+    long = " ".join(["5"] * 70)
+    ended = run_here(*arguments, "--tokens", long, "--quiet", cache=finished.cache)
+    line = said_in_one_line(ended)
+    assert "70" in line
+    assert "64" in line
+    assert half_written(session) == []
+    ended = run_here(*arguments, "--tokens", "1 2 3 4", "--quiet", cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [("1 2 three", "three"), ("1 2 500", "500"), ("-1", "-1"), ("", "token")],
+    ids=["a word", "outside the vocabulary", "negative", "none"],
+)
+def test_tokens_that_are_none(
+    finished: FinishedSession, tmp_path: Path, tokens: str, words: str
+) -> None:
+    ended = run_here(
+        "offload", "--model", finished.model, "--session", tmp_path / "session",
+        f"--tokens={tokens}", "--quiet", cache=finished.cache,
+    )  # fmt: skip
+    assert words in said_in_one_line(ended)
+
+
+@pytest.mark.slow
+def test_text_for_a_model_without_a_tokenizer(finished: FinishedSession, tmp_path: Path) -> None:
+    ended = run_here(
+        "offload", "--model", finished.model, "--session", tmp_path / "session",
+        "--prompt", "hello", "--quiet", cache=finished.cache,
+    )  # fmt: skip
+    assert "--tokens" in said_in_one_line(ended)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ofload"], "Did you mean 'offload'?"),
+        (["offload", "--modle", "x"], "--modle"),
+        (["offload", "--prompts", "0"], "expected at least 1, got 0"),
+        (["offload", "--new-tokens", "few"], "expected a whole number, got 'few'"),
+        (["offload", "--budget", "much"], "expected a size like 512M or 4G, got 'much'"),
+        (["offload", "--budget=-1K"], "at least 1 byte, got '-1K'"),
+        (["offload", "--dtype", "flaot16"], "Did you mean 'float16'?"),
+        (["run"], "session"),
+        ([], "COMMAND"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistyped_command_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+    line = said_in_one_line(run_here(*arguments, cache=tmp_path))
+    assert words in line
+    assert "--help" in line
+
+
+@pytest.mark.parametrize("command", ["run", "report", "replay"])
+def test_a_folder_that_is_no_session(tmp_path: Path, command: str) -> None:
+    extra = ["--tokens", "1"] if command == "run" else []
+    ended = run_here(command, tmp_path, *extra, cache=tmp_path)
+    assert str(tmp_path) in said_in_one_line(ended)
+
+
+def test_a_folder_with_other_files_is_not_taken_for_a_session(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("...")
+    ended = run_here("offload", "--session", tmp_path, cache=tmp_path / "cache")
+    assert "other files" in said_in_one_line(ended)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.slow
+def test_a_session_of_another_model_is_not_continued(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    ended = run_here(
+        "offload", "--model", "pydoc-llama", "--session", session, cache=finished.cache
+    )
+    line = said_in_one_line(ended)
+    assert f"model = '{finished.model}'" in line
+    assert "'pydoc-llama'" in line
+    assert "--restart" in line
+
+
+@pytest.mark.slow
+def test_a_session_that_another_process_holds_is_left_alone(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    with hold(session / LOCK):
+        ended = run_here("offload", "--session", session, cache=finished.cache)
+        restarted = run_here("offload", "--session", session, "--restart", cache=finished.cache)
+    for each in (ended, restarted):
+        assert f"is held by process {os.getpid()}" in said_in_one_line(each)
+    assert (session / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_session_whose_weights_changed_is_not_run(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    from tests.models.folders import make_folder
+
+    session = finished.copy(tmp_path / "session")
+    other = make_folder(tmp_path / "model", "one_layer", seed=9)
+    with Journal(session / JOURNAL) as journal:
+        text = journal.read_setting("settings")
+        assert text is not None
+        journal.write_setting("settings", text.replace(str(finished.model), str(other)))
+    ended = run_here("run", session, "--tokens", "1 2", cache=finished.cache)
+    line = said_in_one_line(ended)
+    assert "are not those that were moved" in line
+    assert "--restart" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plan.msgpack", "library.msgpack", "constants.npz"])
+def test_a_damaged_finished_plan_is_not_run(
+    finished: FinishedSession, tmp_path: Path, name: str
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    file = session / "finished" / name
+    file.write_bytes(file.read_bytes()[:-20])
+    ended = run_here("run", session, "--tokens", "1 2", cache=finished.cache)
+    assert "is damaged" in said_in_one_line(ended)
+
+
+def test_a_folder_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = run_here("offload", "--session", tmp_path / "file" / "session", cache=tmp_path)
+    line = said_in_one_line(ended)
+    assert str(tmp_path / "file" / "session") in line
+    assert "choose another folder" in line
+
+
+def in_own_mounts(script: str, cache: Path, *, options: str, folder: Path) -> Ended:
+    """Run a script where `folder` is a small file system of its own."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here: a small file system needs a mount of its own")
+    mount = f"mount -t tmpfs -o {options} tmpfs {shlex.quote(str(folder))}"
+    probe = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", mount], capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        pytest.skip(f"this user may not mount a small file system: {probe.stderr.strip()}")
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", f"{mount} && {script}"],
+        env={**os.environ, "TAPML_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def command_line(*arguments: str | Path) -> str:
+    return shlex.join([sys.executable, "-m", "tapml.cli.main", *map(str, arguments)])
+
+
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    command = command_line("offload", "--session", folder / "session")
+    ended = in_own_mounts(command, tmp_path, options="ro", folder=folder)
+    line = said_in_one_line(ended)
+    assert "Read-only file system" in line
+    assert "choose another folder" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["4k", "400k", "3m"])
+def test_a_full_disk(finished: FinishedSession, tmp_path: Path, size: str) -> None:
+    """Full at the first write, while carving, and while operators move; then there is room."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    session = folder / "session"
+    command = command_line(*offload_arguments(finished.model, session), "--quiet")
+    hidden = f"find {shlex.quote(str(session))} -name '.*' -o -name '*.partial' >&2"
+    more = f"mount -o remount,size=64m {shlex.quote(str(folder))}"
+    script = f"{command}; code=$?; {hidden}; {more} && {command} >&2 || exit 9; exit $code"
+    ended = in_own_mounts(script, finished.cache, options=f"size={size}", folder=folder)
+    assert ended.exit_code == 2, ended
+    assert "Traceback" not in ended.errors
+    (line,) = ended.error_lines
+    assert "disk" in line or "No space left" in line
+    assert "free some space" in line
+    assert "\npass: all" in ended.errors, "with room, the same session finishes"
+    assert "/.report" not in ended.errors
