@@ -79,6 +79,8 @@ def test_a_stopped_server_is_noticed_without_its_help(doomed: Session) -> None:
     doomed.fence()
     process = server_of(doomed).process
     os.kill(process.pid, signal.SIGSTOP)
+    # A busy machine delivers the signal late: until then the server answers.
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     started = time.monotonic()
     try:
         with pytest.raises(DeviceLostError, match="has not answered for 4 s"):
@@ -307,12 +309,14 @@ def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
     with open_local("opencl") as session:
         session.fence()
     before = open_descriptors()
+    # Sessions of other tests may be open in this process.
+    threads = set(threading.enumerate())
     with open_local("opencl") as session:
         session.fence()
         process = server_of(session).process
     assert process.poll() == 0
     assert open_descriptors() == before
-    assert not [t for t in threading.enumerate() if t.name.startswith("tapml")]
+    assert {t for t in threading.enumerate() if t.name.startswith("tapml")} <= threads
 
 
 def test_memory_is_back_where_it_was_after_many_operator_tests(server: ServerProcess) -> None:
