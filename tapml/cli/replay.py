@@ -72,6 +72,7 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
     from tapml.carve.replay import replay_operator
     from tapml.carve.replay_memory import ReplayMemory
     from tapml.carve.suite import Suite
+    from tapml.compare.expectation_store import store_of
     from tapml.compare.oracle import Oracle
     from tapml.compare.policy import Policy
     from tapml.compiler.compiler import Compiler
@@ -93,7 +94,10 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
         operators = suite.operators
         target = Target(session.device.platform, limits=session.device.limits)
         wanted = [operators[name] for name in tests]
-        with Oracle(operators, compile_twins, policy) as oracle, ReplayMemory(session) as memory:
+        with (
+            Oracle(operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
+            ReplayMemory(session) as memory,
+        ):
             for operator, library in compiler.compile_all(wanted, target):
                 if isinstance(library, CompileError):
                     reason = str(library)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -25,10 +26,28 @@ from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import SetupError
 
+STORE_NAME: Final = "oracle.sqlite"
+"""What the file is called, in a session's folder or in that of a suite outside any."""
+
 log = logging.getLogger(__name__)
 _BUSY_SECONDS: Final = 30.0
 _WAITING_BYTES: Final = 8 << 20
 _WAITING_ENTRIES: Final = 256
+
+
+def store_of(suite: Path) -> Path | None:
+    """Where the expectations of the suite in this folder are kept.
+
+    Beside the suite where a session keeps them there, inside it otherwise; None where the folder
+    cannot be written.
+    """
+    suite = suite.resolve()
+    in_session = suite.parent / STORE_NAME
+    path = in_session if in_session.is_file() else suite / STORE_NAME
+    writable = os.access(path.parent, os.W_OK) and (
+        not path.exists() or os.access(path, os.R_OK | os.W_OK)
+    )
+    return path if writable else None
 
 
 class ExpectationStore:

@@ -15,6 +15,7 @@ from typing import Final
 
 from tapml.carve.record import CarveProgress, carve
 from tapml.carve.suite import Suite
+from tapml.compare.expectation_store import STORE_NAME
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
@@ -40,7 +41,6 @@ from tapml_targets.fingerprint import fingerprint
 from tapml_targets.target import Target
 
 SUITE: Final = "suite"
-ORACLE: Final = "oracle.sqlite"
 DEVICE: Final = "device"
 
 
@@ -110,7 +110,7 @@ def open_workbench(
             # Closed first, so that the thread that waits for it ends.
             stack.callback(compiler.close)
             oracle = stack.enter_context(
-                Oracle(operators, compile_twins, policy, cache=folder / ORACLE)
+                Oracle(operators, compile_twins, policy, cache=folder / STORE_NAME)
             )
             oracle.warm_up()
             begun.append((compiled, oracle))
