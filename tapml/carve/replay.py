@@ -15,7 +15,14 @@ from typing import Protocol
 import numpy as np
 
 from tapml.carve.replay_memory import ReplayMemory
-from tapml.carve.replay_results import OperatorVerdict, ReplayResult, Timing, graver, summarise
+from tapml.carve.replay_results import (
+    OperatorVerdict,
+    ReplayResult,
+    Timing,
+    graver,
+    summarise,
+    unbuilt,
+)
 from tapml.carve.replay_run import DeviceRun
 from tapml.compare.expectation import Expectation
 from tapml.compare.judge import judge
@@ -25,7 +32,13 @@ from tapml.compare.verdict import Verdict, not_run, worse
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary
-from tapml_targets.errors import DeviceLostError, InputError, LimitExceededError, TapmlError
+from tapml_targets.errors import (
+    CompileError,
+    DeviceLostError,
+    InputError,
+    LimitExceededError,
+    TapmlError,
+)
 from tapml_targets.library import Library
 
 __all__ = ["OperatorVerdict", "ReplayResult", "Timing", "replay", "replay_operator"]
@@ -71,7 +84,9 @@ def replay(
     Raises
     ------
     DeviceLostError
-        If the device is lost; any other failure of the command is a verdict.
+        If the device is lost; any other failure of the command is a verdict: ``fail``, limits that
+        the kernel breaks at its launch included. A test whose guarded tensors do not fit the device
+        and one without a float64 twin are ``not run``.
     CompileError
         If the Library does not build on the device.
     InputError
@@ -95,26 +110,32 @@ def replay(
     read = time.perf_counter()
     try:
         run = DeviceRun(operator, test, inputs, reference, memory)
-        run.execute(remote)
-    except DeviceLostError:
-        raise
     except LimitExceededError as error:
+        # The operator's own tensors were held against the limits before; guards ask for more.
         return ReplayResult(
             test.id, operator.name, not_run(str(error)), Timing(read - started, 0, None, 0, 0), test
         )
+    try:
+        run.execute(remote)
+    except DeviceLostError:
+        raise
     except TapmlError as error:
-        session.reset()
+        memory.forget()
         verdict = Verdict("fail", 0.0, (), f"the device refused the call: {error}", "target")
         now = time.perf_counter()
         return ReplayResult(
             test.id, operator.name, verdict, Timing(read - started, now - read, None, 0.0, 0), test
         )
     ran = time.perf_counter()
-    expectation = oracle.expect(test)
-    verdict = _decide(run, expectation, policy)
-    if verdict.status != "pass" and not run.findings():
-        # Nobody is accused on three movements of the inputs.
-        verdict = _decide(run, oracle.appeal(test), policy)
+    try:
+        expectation = oracle.expect(test)
+    except CompileError as error:
+        verdict = _add_findings(not_run(f"there is no float64 twin to judge by: {error}"), run)
+    else:
+        verdict = _decide(run, expectation, policy)
+        if verdict.status != "pass" and not run.findings():
+            # Nobody is accused on three movements of the inputs.
+            verdict = _decide(run, oracle.appeal(test), policy)
     timing = Timing(
         read - started, ran - read, run.kernel_seconds(), time.perf_counter() - ran, run.nbytes
     )
@@ -134,7 +155,7 @@ def replay_operator(
     on_result: Callable[[ReplayResult], None] | None = None,
     stop_after: int | None = None,
 ) -> OperatorVerdict:
-    """Replay the carved tests of one operator.
+    """Replay the carved tests of one operator; it fails where its Library does not build.
 
     Parameters
     ----------
@@ -155,7 +176,10 @@ def replay_operator(
                 operator, tests, library, session, oracle, policy,
                 memory=own, on_result=on_result, stop_after=stop_after,
             )  # fmt: skip
-    remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
+    try:
+        remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
+    except CompileError as error:
+        return unbuilt(operator, f"the device does not build its kernels: {error}")
     results: list[ReplayResult] = []
     worst: ReplayResult | None = None
     troubled = 0
@@ -186,6 +210,10 @@ def _decide(run: DeviceRun, expectation: Expectation, policy: Policy) -> Verdict
                 f"{sum(differing)} elements differ between two runs on the same inputs: the kernel "
                 "races, or reads memory it has not written",
             )
-    for finding in findings:
+    return _add_findings(verdict, run)
+
+
+def _add_findings(verdict: Verdict, run: DeviceRun) -> Verdict:
+    for finding in run.findings():
         verdict = verdict.with_finding("fail", finding)
     return verdict

@@ -127,6 +127,15 @@ class ReplayMemory:
         self._weights.clear()
         self._weight_bytes = 0
 
+    def forget(self) -> None:
+        """Give everything up after a failed command, and clear the failure.
+
+        On a poisoned stream allocations and writes are skipped, so what is thought to lie on the
+        device may not be there. Nothing may be in use.
+        """
+        self.close()
+        self.session.reset()
+
     def arena_buffer(self, purpose: str, nbytes: int) -> RemoteBuffer:
         """The buffer for `purpose`, of at least `nbytes` bytes; what it held is lost.
 
@@ -138,12 +147,7 @@ class ReplayMemory:
         kept = self._arenas.get(purpose)
         if kept is not None and kept.nbytes >= nbytes:
             return kept
-        limit = self.session.device.limits.max_buffer_bytes
-        if limit and nbytes > limit:
-            raise LimitExceededError(
-                f"replaying this test takes a buffer of {nbytes} bytes; {self.session.device.name} "
-                f"has buffers of at most {limit}"
-            )
+        limit = self._check_size(nbytes)
         if kept is not None:
             self.session.free(kept)
         size = max(1 << 16, 1 << (nbytes - 1).bit_length())
@@ -153,10 +157,17 @@ class ReplayMemory:
         return self._arenas[purpose]
 
     def weight(self, key: str, values: NDArray[Any]) -> tuple[RemoteBuffer, int]:
-        """The resident copy of a weight: its buffer and the offset of its first byte."""
+        """The resident copy of a weight: its buffer and the offset of its first byte.
+
+        Raises
+        ------
+        LimitExceededError
+            If the device has no buffer of that size.
+        """
         weight = self._weights.get(key)
         if weight is None:
             arena = Arena.of([values.nbytes])
+            self._check_size(arena.nbytes)
             contents = arena.filled(POISONS[0], [values])
             buffer = self.session.allocate(arena.nbytes)
             self.session.write(buffer, contents)
@@ -186,6 +197,16 @@ class ReplayMemory:
                 changed.append(key)
                 self._drop(key)
         return tuple(changed)
+
+    def _check_size(self, nbytes: int) -> int:
+        """The device's bound on buffers, 0 for none, if `nbytes` is not beyond it."""
+        limit = self.session.device.limits.max_buffer_bytes
+        if limit and nbytes > limit:
+            raise LimitExceededError(
+                f"replaying this test takes a buffer of {nbytes} bytes, guard bands included; "
+                f"{self.session.device.name} has buffers of at most {limit}"
+            )
+        return limit
 
     def _evict(self) -> None:
         while self._weight_bytes > _KEPT_WEIGHT_BYTES and len(self._weights) > 1:

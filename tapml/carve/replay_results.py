@@ -131,6 +131,12 @@ def graver(first: ReplayResult | None, second: ReplayResult) -> ReplayResult:
     return second if same and second.verdict.worst_ratio > first.verdict.worst_ratio else first
 
 
+def unbuilt(operator: Operator, reason: str) -> OperatorVerdict:
+    """The verdict on an operator of which no test could start: it fails."""
+    counts: dict[Status, int] = {"pass": 0, "degraded": 0, "fail": 0, "not run": 0}
+    return OperatorVerdict(operator.name, "fail", 0.0, counts, None, reason, ())
+
+
 def summarise(
     operator: Operator,
     results: Sequence[ReplayResult],

@@ -24,15 +24,17 @@ class DeviceBuffer:
     know who else does. Commands run in order: memory may be given to the next user at once.
     """
 
-    __slots__ = ("_memory", "nbytes", "remote")
+    __slots__ = ("_memory", "_pool", "nbytes", "remote")
 
     def __init__(self, memory: DeviceMemory, remote: RemoteBuffer, nbytes: int) -> None:
         self._memory = memory
+        self._pool = memory.pool
         self.remote = remote
         self.nbytes = nbytes
 
     def __del__(self) -> None:
-        self._memory.give_back(self.remote, self.nbytes)
+        if self._pool == self._memory.pool:
+            self._memory.give_back(self.remote, self.nbytes)
 
 
 class DeviceMemory:
@@ -44,12 +46,15 @@ class DeviceMemory:
         The connection to the device.
     bytes_written, bytes_read
         Tensor bytes moved so far, weights included.
+    pool
+        Number of the pool that buffers come from now; a failure begins another.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.bytes_written = 0
         self.bytes_read = 0
+        self.pool = 0
         self._free: dict[int, list[RemoteBuffer]] = {}
         self._weights: dict[str, DeviceBuffer] = {}
         self._libraries: dict[str, RemoteLibrary] = {}
@@ -89,6 +94,15 @@ class DeviceMemory:
     def forget_weights(self) -> None:
         """Upload every weight again at its next use."""
         self._weights.clear()
+
+    def distrust(self) -> None:
+        """After a failure on the device: nothing handed out so far is used again.
+
+        Allocations and writes since the last answer may have been skipped.
+        """
+        self.forget_weights()
+        self.trim()
+        self.pool += 1
 
     def load(self, operator: str, library: Library) -> None:
         """Upload the Library that holds `operator`."""

@@ -280,7 +280,7 @@ class Executor:
         """After a failure on the device nothing written there since the last answer is sure."""
         if self._device is None or isinstance(error, DeviceLostError):
             return
-        self._device.forget_weights()
+        self._device.distrust()
         for name, cell in self._state.items():
             if cell.array is None:
                 self._state[name] = self._zeros[name]

@@ -178,7 +178,8 @@ class Mover:
     ) -> None:
         record.state, record.reason = "failed", reason
         operator, library = record.operator, record.library
-        if result is not None and library is not None:
+        tried = result is not None and result.verdict.status != "not run"
+        if tried and result is not None and library is not None:
             record.repro = write_test_failure(self.bench, operator, library, result)
         else:
             record.repro = write_other_failure(self.bench, operator, library, reason)

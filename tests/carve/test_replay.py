@@ -12,7 +12,8 @@ import pytest
 
 from tapml.carve.replay import ReplayResult, replay, replay_operator
 from tapml.carve.replay_memory import ReplayMemory
-from tapml.compare.oracle import Oracle
+from tapml.compare.expectation import Expectation
+from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.reference import ReferenceModule, compile_reference
 from tapml.compiler.twin import compile_twins
@@ -20,7 +21,7 @@ from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.errors import CompileError, InputError
-from tapml_targets.library import CodeModule
+from tapml_targets.library import CodeModule, launches
 from tests.carve.replay_kernels import (
     WRONG,
     linear_case,
@@ -241,3 +242,98 @@ def test_a_replay_is_one_round_trip_and_quick(
             replay(operator, case, library, session, oracle, POLICY, memory=memory)
             times.append(time.perf_counter() - started)
     assert sorted(times)[10] < 0.05
+
+
+def test_after_a_failure_weights_are_sent_again(
+    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+) -> None:
+    """A failed command poisons its stream: the weight's allocation is skipped, too."""
+    library = session.upload(linear_library(operator))
+    with ReplayMemory(session) as memory:
+        too_much = session.allocate(1 << 60)
+        poisoned = replay(operator, case, library, session, oracle, POLICY, memory=memory)
+        assert poisoned.verdict.status == "fail"
+        session.free(too_much)
+        fine = replay(operator, case, library, session, oracle, POLICY, memory=memory)
+        assert fine.verdict.status == "pass", fine.verdict.reason
+        assert memory.changed_weights() == ()
+
+
+def test_a_kernel_that_asks_for_too_much_fails_and_the_next_operator_passes(
+    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+) -> None:
+    library = workspace_library(operator, 0)
+    program = library.operators["linear"]
+    workspaces = (replace(program.workspaces[0], nbytes=1 << 60),)
+    greedy = replace(library, operators={"linear": replace(program, workspaces=workspaces)})
+    with ReplayMemory(session) as memory:
+        for each, status in ((greedy, "fail"), (linear_library(operator), "pass")):
+            verdict = replay_operator(
+                operator, [case], each, session, oracle, POLICY, memory=memory
+            )
+            assert verdict.status == status, verdict.reason
+
+
+def test_a_launch_beyond_the_limits_fails_and_the_next_test_runs(
+    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+) -> None:
+    library = linear_library(operator)
+    program = library.operators["linear"]
+    (launch,) = launches(program.statements)
+    wide = replace(program, statements=(replace(launch, block=(1 << 20, 1, 1)),))
+    refused = replay(
+        operator,
+        case,
+        replace(library, operators={"linear": wide}),
+        session,
+        oracle,
+        POLICY,
+    )
+    assert refused.verdict.status == "fail"
+    assert "threads per block" in refused.verdict.reason
+    assert replay(operator, case, library, session, oracle, POLICY).verdict.status == "pass"
+
+
+def test_a_test_that_only_guard_bands_make_too_large_is_not_run(
+    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+) -> None:
+    device = session.device
+    session.device = replace(device, limits=replace(device.limits, max_buffer_bytes=16 << 10))
+    try:
+        result = replay(operator, case, linear_library(operator), session, oracle, POLICY)
+    finally:
+        session.device = device
+    assert result.verdict.status == "not run"
+    assert "guard bands included" in result.verdict.reason
+
+
+class _NoTwin:
+    """An oracle for an operator that has no float64 twin."""
+
+    def expect(self, test: CarvedCase) -> Expectation:
+        raise CompileError(f"{test.operator} has no twin")
+
+    appeal = expect
+
+
+def test_without_a_float64_twin_a_test_is_not_run_and_memory_is_still_checked(
+    operator: Operator, case: MemoryCase, session: Session
+) -> None:
+    right = replay(operator, case, linear_library(operator), session, _NoTwin(), POLICY)
+    assert right.verdict.status == "not run"
+    assert "linear has no twin" in right.verdict.reason
+    wrong = linear_library(operator, "missing guard")
+    verdict = replay_operator(operator, [case], wrong, session, _NoTwin(), POLICY)
+    assert verdict.status == "fail"
+    assert "outside its outputs" in verdict.reason
+
+
+def test_an_operator_whose_kernels_do_not_build_fails(
+    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+) -> None:
+    broken = replace(
+        linear_library(operator), modules=(CodeModule("opencl-c", b"__kernel void linear( {"),)
+    )
+    verdict = replay_operator(operator, [case], broken, session, oracle, POLICY)
+    assert verdict.status == "fail"
+    assert "does not build" in verdict.reason
