@@ -15,6 +15,7 @@ from tapml.graph.plan import GraphPlan
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 from tests.api import decoder_block
 from tests.api.modules import WIDTH, NucleusSampler, Perceptron, line_of
+from tests.conftest import RequireDevice
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +68,12 @@ def test_the_reference_may_be_a_device_as_well(opencl: Device) -> None:
     assert (report.reference, report.target) == ("opencl", "cpu")
 
 
-def test_tvms_wrong_running_sum_is_stopped_at_by_name_and_line(opencl: Device) -> None:
+def test_tvms_wrong_running_sum_is_stopped_at_by_name_and_line(
+    require_device: RequireDevice,
+) -> None:
     """A shared-memory update without a barrier: right with lockstep threads, wrong on PoCL."""
-    if "Portable" not in opencl.description.vendor_platform:
-        pytest.skip(f"wrong on PoCL; the device here is {opencl.description.vendor_platform}")
-    report = tml.validate(NucleusSampler(), [rows()], target=opencl)
+    pocl = require_device("opencl", vendor="Portable Computing Language")[0]
+    report = tml.validate(NucleusSampler(), [rows()], target=tml.opencl(pocl.index))
     assert report.status == "fail"
     failed = [each for each in report.operators if each.status != "pass"]
     assert [each.operator for each in failed] == ["gpu_2d_continuous_cumsum"]
