@@ -114,8 +114,10 @@ class KeptRun:
         Names of the weights that the call sites read.
     orders
         The orders of values that are ``moved``, by number.
+    segment_bytes
+        Bytes of the segments.
     nbytes
-        Bytes a run stores at most.
+        Bytes a run stores at most, state included.
     """
 
     layout: Layout
@@ -124,6 +126,7 @@ class KeptRun:
     after: tuple[str, ...]
     weights: tuple[str, ...]
     orders: tuple[Order, ...]
+    segment_bytes: int
     nbytes: int
 
 
@@ -195,6 +198,7 @@ def keep_run(
         for names, values_of in ((used_before, bound.before), (used_after, bound.after))
         for name in names
     )
+    segment_bytes = sum(segment.nbytes for segment in segments.values())
     return KeptRun(
         layout=layout,
         segments=segments,
@@ -202,7 +206,8 @@ def keep_run(
         after=used_after,
         weights=_keys(values, "weight"),
         orders=tuple(orders),
-        nbytes=sum(segment.nbytes for segment in segments.values()) + state_bytes,
+        segment_bytes=segment_bytes,
+        nbytes=segment_bytes + state_bytes,
     )
 
 

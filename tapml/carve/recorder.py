@@ -18,6 +18,7 @@ import numpy as np
 from tapml.carve.layout import KeptRun
 from tapml.carve.movement import Order
 from tapml.carve.selection import Selector
+from tapml.carve.state_changes import WHOLE, StateComparer
 from tapml.carve.storing_client import StoringProcess
 from tapml.carve.weights import WeightDigests
 from tapml.execute.arrays import Bytes, flat_bytes
@@ -28,11 +29,10 @@ from tapml.execute.state import StateCell
 from tapml_targets.errors import TapmlError
 
 WAITING_BYTES: Final = 12 << 20
-# Runs of a prompt are handed over together once they hold this much.
+# Runs of a prompt are handed over together once they hold this much, or are this many.
 BATCH_BYTES: Final = 4 << 20
+BATCH_RUNS: Final = 16
 _POLL_SECONDS: Final = 0.0005
-# States whose memory is remembered: what a run leaves is what the next one finds.
-_STATES_KNOWN: Final = 4
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,6 @@ class _Handed:
     number: int
     memories: list[Bytes]
     nbytes: int
-
-
-@dataclass(frozen=True)
-class _KnownState:
-    """State memory, where the storing process finds it, and the token of its content."""
-
-    memory: Bytes
-    shared: Bytes
-    place: tuple[int, int, int]
-    token: int
 
 
 class Recorder:
@@ -81,10 +71,9 @@ class Recorder:
         self._layouts: dict[KeptRun, int] = {}
         self._orders: dict[Order, int] = {}
         self._stored_weights: set[str] = set()
-        self._states: deque[_KnownState] = deque(maxlen=_STATES_KNOWN)
-        self._tokens = 0
-        self._parts: dict[tuple[object, ...], list[tuple[int, int, int]]] = {}
-        self._names: dict[tuple[tuple[str, int], ...], int] = {}
+        self._comparer = StateComparer()
+        self._parts: dict[tuple[object, ...], list[Any]] = {}
+        self._series: dict[tuple[tuple[str, int], ...], int] = {}
         self._sent = 0
         self._handed: deque[_Handed] = deque()
         self._waiting_bytes = 0
@@ -97,13 +86,12 @@ class Recorder:
         self._batch_bytes = 0
 
     def memory(self, segment: Segment) -> HostMemory | None:
-        """Where a segment of the run in hand lies: in shared memory where it is stored."""
+        """Where a segment of the run in hand lies: in shared memory where it is stored.
+
+        State stays where it is; what changed of it is looked up here.
+        """
         kept = self._kept
-        if kept is None or not (
-            segment.index in kept.segments or (segment.kind == "state" and kept.after)
-        ):
-            return None
-        return self._process.memory
+        return self._process.memory if kept and segment.index in kept.segments else None
 
     @property
     def stored_bytes(self) -> int:
@@ -147,16 +135,16 @@ class Recorder:
                 step,
                 layout,
                 [window(memory) for _, memory in self._segments],
-                self._state(before, kept.before),
-                self._state(after, kept.after),
+                self._state(before, kept.before, follows=False),
+                self._state(after, kept.after, follows=True),
             )
         )
         self._batch_memories += [memory for _, memory in self._segments]
         self._segments.clear()
-        self._batch_bytes += kept.nbytes
+        self._batch_bytes += kept.segment_bytes
         self.runs += 1
         self.tests += len(kept.layout.calls)
-        if self._batch_bytes >= BATCH_BYTES:
+        if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_RUNS:
             self._hand_over()
 
     def finish(self) -> None:
@@ -171,9 +159,9 @@ class Recorder:
         self._weights.learn(self._process.finish())
 
     def _state(
-        self, cells: Mapping[str, StateCell], names: tuple[str, ...]
-    ) -> list[tuple[int, ...]]:
-        """State as a message: a window, a token of its content, and who lies in it, per piece."""
+        self, cells: Mapping[str, StateCell], names: tuple[str, ...], *, follows: bool
+    ) -> list[tuple[Any, ...]]:
+        """State as a message: per piece its series, its change, and where it is whole."""
         if not names:
             return []
         # The usual case, every time the same: all state lies together in one memory.
@@ -184,42 +172,36 @@ class Recorder:
                 for cell in map(cells.__getitem__, names)
             ]
         )
-        key = (names, offsets)
-        parts = self._parts.get(key)
-        if parts is None:
-            pieces = list(_pieces(cells, names))
-            parts = [(first, end, self._names_number(inside)) for _, first, end, inside in pieces]
-            if -1 in offsets:
-                return [
-                    (*self._window(owner, first, end), number)
-                    for (owner, *_), (first, end, number) in zip(pieces, parts, strict=True)
-                ]
-            self._parts[key] = parts
-        if memory is None:
-            raise TapmlError(f"state {names[0]} is not on the host, so it cannot be carved")
-        return [(*self._window(memory, first, end), number) for first, end, number in parts]
+        parts = self._parts.get((names, offsets))
+        if parts is not None and memory is not None:
+            return [self._piece(memory, *part, follows=follows) for part in parts]
+        pieces = [
+            (owner, first, end, self._series_of(end - first, inside))
+            for owner, first, end, inside in _pieces(cells, names)
+        ]
+        if -1 not in offsets:
+            self._parts[names, offsets] = [part for _, *part in pieces]
+        return [self._piece(*piece, follows=follows) for piece in pieces]
 
-    def _window(self, memory: Bytes, first: int, end: int) -> tuple[int, int, int, int]:
-        for known in self._states:
-            if known.memory is memory:
-                break
-        else:
-            self._tokens += 1
-            shared = memory if self._process.is_shared(memory) else self._process.share(memory)
-            known = _KnownState(memory, shared, self._process.window(shared), self._tokens)
-            self._states.append(known)
-        self._batch_memories.append(known.shared)
-        block, offset, _ = known.place
-        return block, offset + first, end - first, known.token
+    def _piece(
+        self, memory: Bytes, first: int, end: int, series: int, *, follows: bool
+    ) -> tuple[Any, ...]:
+        change = self._comparer.change(series, memory, first, end, follows=follows)
+        whole = None
+        if change[0] == WHOLE:
+            shared = self._process.share(memory[first:end])
+            self._batch_memories.append(shared)
+            whole = self._process.window(shared)
+        return series, change, whole
 
-    def _names_number(self, names: dict[str, int]) -> int:
-        """The number under which the storing process knows these names and offsets."""
+    def _series_of(self, nbytes: int, names: dict[str, int]) -> int:
+        """The number under which the storing process knows these states."""
         key = tuple(names.items())
-        number = self._names.get(key)
+        number = self._series.get(key)
         if number is None:
-            number = len(self._names)
-            self._names[key] = number
-            self._process.post("names", names)
+            number = len(self._series)
+            self._series[key] = number
+            self._process.post("series", nbytes, names)
         return number
 
     def _hand_over(self) -> None:

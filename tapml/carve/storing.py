@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,12 +12,13 @@ import numpy as np
 
 from tapml.carve.chunks import CHUNK_BYTES, ChunkWriter, content_key, digest_of, split
 from tapml.carve.index import Rows, insert, pack
-from tapml.carve.versions import VersionWriter
+from tapml.carve.state_changes import Change, StateVersions
+from tapml.carve.version_rows import VersionRows
+from tapml.carve.versions import SegmentVersions
 from tapml.execute.arrays import Bytes, address
 
 # A segment's first byte and the chunks it lies in, or a version.
 SegmentPlace: TypeAlias = "tuple[int, list[int]] | int"
-StatePlaces: TypeAlias = "dict[str, tuple[int, int]]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +55,23 @@ class StatePiece:
 
     Attributes
     ----------
-    memory
-        Its bytes.
-    token
-        Tells contents apart: equal tokens of one piece mean equal bytes.
+    series
+        What it is a version of.
+    nbytes
+        Its size.
     names
-        Each state's first byte in `memory`.
+        Each state's first byte.
+    change
+        How it differs from the version before.
+    whole
+        Its content, where the change does not say it.
     """
 
-    memory: Bytes
-    token: int
+    series: int
+    nbytes: int
     names: Mapping[str, int]
+    change: Change
+    whole: Bytes | None
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,9 @@ class RunStore:
     weight_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.versions = VersionWriter(self.chunks, self.rows)
+        self._version_rows = VersionRows(self.chunks, self.rows)
+        self._segment_versions = SegmentVersions(self._version_rows)
+        self._state_versions = StateVersions(self._version_rows)
 
     @property
     def stored_bytes(self) -> int:
@@ -137,11 +146,9 @@ class RunStore:
     def store(self, runs: Sequence[StoredRun]) -> None:
         """Store runs that followed each other."""
         segments = self._segments(runs)
-        before: list[StatePlaces] = [{} for _ in runs]
-        after: list[StatePlaces] = [{} for _ in runs]
-        self._states(runs, before, after)
-        self.versions.flush()
-        for run, places, earlier, later in zip(runs, segments, before, after, strict=True):
+        states = [(self._state(run.before), self._state(run.after)) for run in runs]
+        self._version_rows.flush()
+        for run, places, (before, after) in zip(runs, segments, states, strict=True):
             self.rows.runs.append(
                 (
                     run.number,
@@ -149,7 +156,7 @@ class RunStore:
                     run.step,
                     run.layout.entry,
                     run.layout.id,
-                    pack((places, earlier, later)),
+                    pack((places, before, after)),
                 )
             )
 
@@ -167,8 +174,8 @@ class RunStore:
             for segment, memory in zip(run.layout.segments, run.segments, strict=True):
                 parts.setdefault(segment, []).append((number, segment.take(memory)))
         for segment, items in parts.items():
-            if segment.tracked and self.versions.track(segment, segment.nbytes):
-                versions = self.versions.store(
+            if segment.tracked and self._segment_versions.track(segment, segment.nbytes):
+                versions = self._segment_versions.store(
                     segment, [(part, runs[number].number) for number, part in items]
                 )
                 for (number, _), version in zip(items, versions, strict=True):
@@ -180,23 +187,16 @@ class RunStore:
                     places[number][segment.index] = (position * segment.nbytes, ids)
         return places
 
-    def _states(
-        self,
-        runs: Sequence[StoredRun],
-        before: Sequence[StatePlaces],
-        after: Sequence[StatePlaces],
-    ) -> None:
-        """Store the state of runs, and put a version and a first byte there for each name."""
-        series: dict[Hashable, list[tuple[StatePlaces, StatePiece]]] = {}
-        for number, run in enumerate(runs):
-            for places, pieces in ((before[number], run.before), (after[number], run.after)):
-                for piece in pieces:
-                    series.setdefault(tuple(piece.names), []).append((places, piece))
-        for key, items in series.items():
-            versions = self.versions.store(key, [(piece.memory, piece.token) for _, piece in items])
-            for (places, piece), version in zip(items, versions, strict=True):
-                for name, offset in piece.names.items():
-                    places[name] = (version, offset)
+    def _state(self, pieces: Sequence[StatePiece]) -> dict[str, tuple[int, int]]:
+        """Store state; return a version and a first byte there for each name."""
+        places: dict[str, tuple[int, int]] = {}
+        for piece in pieces:
+            version = self._state_versions.store(
+                piece.series, piece.nbytes, piece.change, piece.whole
+            )
+            for name, offset in piece.names.items():
+                places[name] = (version, offset)
+        return places
 
 
 def _groups(parts: list[tuple[int, Bytes]]) -> Iterator[list[tuple[int, Bytes]]]:

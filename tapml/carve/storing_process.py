@@ -22,6 +22,7 @@ import numpy as np
 from tapml.carve.chunks import ChunkWriter
 from tapml.carve.index import connect_index
 from tapml.carve.shared_memory import DONE, FAILED, STORED, map_block
+from tapml.carve.state_changes import Change
 from tapml.carve.storing import RunStore, StatePiece, StoredLayout, StoredRun, StoredSegment
 from tapml.execute.arrays import Bytes
 
@@ -63,7 +64,7 @@ class Storing:
         self.connection = connect_index(folder)
         self.store = RunStore(self.connection, ChunkWriter(folder / packs))
         self.layouts: dict[int, StoredLayout] = {}
-        self.names: list[dict[str, int]] = []
+        self.series: list[tuple[int, dict[str, int]]] = []
         self.committed = time.monotonic()
 
     def commit(self) -> None:
@@ -92,7 +93,7 @@ class Server:
             "progress": self._take_progress,
             "open": self._open,
             "prompt": self._prompt,
-            "names": self._names,
+            "series": self._series,
             "layout": self._layout,
             "weight": self._weight,
             "order": self._order,
@@ -130,9 +131,9 @@ class Server:
         if self._storing is not None:
             self._storing.store.prompt(number, tokens, text)
 
-    def _names(self, names: dict[str, int]) -> None:
+    def _series(self, nbytes: int, names: dict[str, int]) -> None:
         if self._storing is not None:
-            self._storing.names.append(names)
+            self._storing.series.append((nbytes, names))
 
     def _layout(
         self, row: tuple[int, str, str, tuple[int, ...], bytes], segments: tuple[Any, ...]
@@ -183,9 +184,11 @@ class Server:
         )
 
     def _piece(
-        self, storing: Storing, block: int, offset: int, nbytes: int, token: int, names: int
+        self, storing: Storing, series: int, change: Change, whole: tuple[int, int, int] | None
     ) -> StatePiece:
-        return StatePiece(self._window(block, offset, nbytes), token, storing.names[names])
+        nbytes, names = storing.series[series]
+        content = None if whole is None else self._window(*whole)
+        return StatePiece(series, nbytes, names, change, content)
 
     def _window(self, block: int, offset: int, nbytes: int) -> Bytes:
         return self._blocks[block][offset : offset + nbytes]

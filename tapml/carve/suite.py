@@ -23,7 +23,7 @@ from tapml.carve.layout import LaidCall, LaidValue, Layout
 from tapml.carve.movement import Order
 from tapml.carve.selection import Filters
 from tapml.carve.summary import SuiteSummary, summarize
-from tapml.carve.versions import read_version
+from tapml.carve.version_rows import read_version
 from tapml.execute.arrays import Array, Bytes, flat_bytes, window
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype

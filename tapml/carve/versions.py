@@ -1,37 +1,30 @@
-"""Memory that changes little from run to run, as a base and the rows written since.
+"""Large activations as versions of what they were in the run before.
 
-The cache of a model is the reason: every run writes a few of its rows. Which ones is found by
-comparing, so no operator has to be understood, and large activations made from the cache (repeated
-or transposed heads) gain as well. The first base is zeros: a short prompt fills a few rows of it.
+Many are made from the cache and change little from run to run. Memories of consecutive runs lie one
+after the other, so that many are compared in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tapml.carve.chunks import ChunkWriter
-from tapml.carve.index import Rows, pack, unpack
+from tapml.carve.version_rows import INDEX_BYTES, MOST_CHANGED, WORD_BYTES, VersionRows
 from tapml.execute.arrays import Bytes, address
-from tapml_targets.errors import InputError
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-# Rows since the base may take this share of it; then a new base is stored.
-MOST_CHANGED: Final = 0.6
 # After so many bases in a row, an activation is taken for one that always changes.
 PATIENCE: Final = 3
-# Activations kept for comparison with the next run's; state is kept by the executor anyway.
+# Activations kept for comparison with the next run's.
 TRACKED_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 128
 # Up to so many words, looking for whole rows costs more than it saves.
 FEW_WORDS: Final = 2048
-_WORD: Final = 8
-_INDEX: Final = 4
 
 
 @dataclass
@@ -59,34 +52,14 @@ class _Changed:
         return self.rows.nbytes + self.data.nbytes
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A version whose rows are not in a chunk yet: where they begin among the waiting bytes."""
-
-    version: int
-    base: int
-    count: int
-    row_bytes: int
-    rows: int
-    data: int
-
-
 @dataclass
-class VersionWriter:
-    """Stores versions; used by one thread.
+class SegmentVersions:
+    """Stores versions of segments; used by one thread."""
 
-    Rows of several versions share a chunk: :meth:`flush` stores what waits.
-    """
-
-    chunks: ChunkWriter
-    rows: Rows
+    rows: VersionRows
     _series: dict[Hashable, _Series] = field(default_factory=dict)
     _tracked: dict[Hashable, int] = field(default_factory=dict)
     _copies: dict[Hashable, Bytes] = field(default_factory=dict)
-    _waiting: list[_Waiting] = field(default_factory=list)
-    _parts: list[Bytes] = field(default_factory=list)
-    _parts_bytes: int = 0
-    _next: int = 0
 
     def track(self, series: Hashable, nbytes: int) -> bool:
         """Whether an activation is worth comparing with its version in the run before."""
@@ -128,18 +101,6 @@ class VersionWriter:
             self._series[series] = last
         return [versions[position] for position in positions]
 
-    def flush(self) -> None:
-        """Store the rows of all versions since the last call."""
-        if not self._waiting:
-            return
-        ids, _ = self.chunks.add_all(np.concatenate(self._parts))
-        for waiting in self._waiting:
-            place = (waiting.count, waiting.row_bytes, waiting.rows, waiting.data, ids)
-            self.rows.versions.append((waiting.version, waiting.base, pack(place)))
-        self._waiting.clear()
-        self._parts.clear()
-        self._parts_bytes = 0
-
     def _store_stretch(
         self, last: _Series | None, stretch: _Stretch, versions: list[int]
     ) -> _Series:
@@ -149,7 +110,7 @@ class VersionWriter:
             last = None
         found, ends = _differences(None if last is None else last.memory, words)
         few = last is not None and int(np.diff(ends, prepend=0).max()) <= FEW_WORDS
-        size = len(found) * (_INDEX + _WORD)
+        size = len(found) * (INDEX_BYTES + WORD_BYTES)
         if (
             last is not None
             and few
@@ -178,26 +139,22 @@ class VersionWriter:
     ) -> None:
         """Store small changes of several memories at once."""
         words = stretch.words
-        rows, data = self._wait(
+        rows, data = self.rows.hold(
             (found % words.shape[1]).astype(np.uint32), words.reshape(-1).take(found)
         )
         start = 0
         for end in ends.tolist():
             if end > start:
-                last.version = self._take_id()
-                self._waiting.append(
-                    _Waiting(
-                        last.version,
-                        last.base,
-                        end - start,
-                        _WORD,
-                        rows + start * _INDEX,
-                        data + start * _WORD,
-                    )
+                last.version = self.rows.add_rows(
+                    last.base,
+                    end - start,
+                    WORD_BYTES,
+                    rows + start * INDEX_BYTES,
+                    data + start * WORD_BYTES,
                 )
             versions.append(last.version)
             start = end
-        last.since_base += len(found) * (_INDEX + _WORD)
+        last.since_base += len(found) * (INDEX_BYTES + WORD_BYTES)
         last.bases_in_a_row = 0
         last.memory, last.token = stretch.memories[-1]
 
@@ -214,45 +171,22 @@ class VersionWriter:
             bases = 1 if last is None else last.bases_in_a_row + 1
             last = self._base(memory, bases) if changed is None else self._zeros(memory)
         if changed is not None and len(changed.rows):
-            last.version = self._take_id()
             last.since_base += changed.nbytes
             last.bases_in_a_row = 0
-            rows, data = self._wait(changed.rows, changed.data)
-            self._waiting.append(
-                _Waiting(
-                    last.version,
-                    last.base,
-                    len(changed.rows),
-                    changed.row_bytes,
-                    rows,
-                    data,
-                )
+            places = self.rows.hold(changed.rows, changed.data)
+            last.version = self.rows.add_rows(
+                last.base, len(changed.rows), changed.row_bytes, *places
             )
         last.memory, last.token = memory, token
         return last
 
-    def _wait(self, rows: np.ndarray[Any, Any], data: Words) -> tuple[int, int]:
-        """Put rows among the waiting bytes; return where indices and data begin."""
-        start = self._parts_bytes
-        self._parts += [rows.view(np.uint8).reshape(-1), data.view(np.uint8).reshape(-1)]
-        self._parts_bytes = start + rows.nbytes + data.nbytes
-        return start, start + rows.nbytes
-
     def _zeros(self, memory: Bytes) -> _Series:
-        """A base that takes no chunk."""
-        version = self._take_id()
-        self.rows.versions.append((version, version, pack(memory.nbytes)))
+        version = self.rows.add_zeros(len(memory))
         return _Series(memory, -1, version, version)
 
     def _base(self, memory: Bytes, bases_in_a_row: int) -> _Series:
-        ids, _ = self.chunks.add_all(memory)
-        version = self._take_id()
-        self.rows.versions.append((version, version, pack(ids)))
+        version = self.rows.add_base(memory)
         return _Series(memory, -1, version, version, 0, bases_in_a_row)
-
-    def _take_id(self) -> int:
-        self._next += 1
-        return self._next
 
 
 @dataclass(frozen=True)
@@ -285,7 +219,7 @@ def _stretches(memories: Sequence[tuple[Bytes, int]]) -> Iterator[_Stretch]:
 
 def _stretch(group: list[tuple[Bytes, int]]) -> _Stretch:
     first = group[0][0]
-    shape = (len(group), len(first) // _WORD)
+    shape = (len(group), len(first) // WORD_BYTES)
     if len(group) == 1:
         return _Stretch(group, first.view(np.uint64).reshape(shape))
     base = first.base
@@ -323,55 +257,18 @@ def _rows_of(memory: Bytes, words: Indices) -> _Changed | None:
 
     A row is a word, or 128 bytes where a prompt fills much of a cache.
     """
-    rows, row_bytes = words, _WORD
+    rows, row_bytes = words, WORD_BYTES
     if len(words) > FEW_WORDS and len(memory) % ROW_BYTES == 0:
-        whole = words // (ROW_BYTES // _WORD)
+        whole = words // (ROW_BYTES // WORD_BYTES)
         first = np.empty(len(whole), np.bool_)
         first[0] = True
         np.not_equal(whole[1:], whole[:-1], out=first[1:])
         whole = whole[first]
-        if len(whole) * (_INDEX + ROW_BYTES) <= len(words) * (_INDEX + _WORD):
+        if len(whole) * (INDEX_BYTES + ROW_BYTES) <= len(words) * (INDEX_BYTES + WORD_BYTES):
             rows, row_bytes = whole, ROW_BYTES
-    if len(rows) * (_INDEX + row_bytes) > MOST_CHANGED * len(memory):
+    if len(rows) * (INDEX_BYTES + row_bytes) > MOST_CHANGED * len(memory):
         return None
     data = memory.view(np.uint64)
-    if row_bytes != _WORD:
-        data = data.reshape(-1, row_bytes // _WORD)
+    if row_bytes != WORD_BYTES:
+        data = data.reshape(-1, row_bytes // WORD_BYTES)
     return _Changed(rows.astype(np.uint32), data.take(rows, axis=0), row_bytes)
-
-
-def read_version(blobs: Sequence[bytes], read: Callable[[tuple[int, ...]], Bytes]) -> Bytes:
-    """A version's bytes from what the index holds of it.
-
-    Parameters
-    ----------
-    blobs
-        Its base, then the rows written since, in order.
-    read
-        Reads chunks by their ids.
-    """
-    base = unpack(blobs[0])
-    if isinstance(base, int):
-        if not 0 <= base < 1 << 48:
-            raise InputError("the suite's index is damaged (size of a state); carve again")
-        memory: Bytes = np.zeros(base, np.uint8)
-    else:
-        memory = read(base)
-        if len(blobs) > 1:
-            memory = np.array(memory)
-    for blob in blobs[1:]:
-        _apply(memory, blob, read)
-    return memory
-
-
-def _apply(memory: Bytes, blob: bytes, read: Callable[[tuple[int, ...]], Bytes]) -> None:
-    try:
-        count, row_bytes, rows_at, data_at, chunks = unpack(blob)
-        stored = read(chunks)
-        rows = np.frombuffer(stored.data, np.uint32, count, rows_at)
-        values = np.frombuffer(stored.data, np.uint8, count * row_bytes, data_at)
-        memory.reshape(-1, row_bytes)[rows] = values.reshape(count, row_bytes)
-    except (TypeError, ValueError, IndexError) as error:
-        raise InputError(
-            f"the suite's index is damaged (rows of a state: {error}); carve again"
-        ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from tapml.execute.device import DeviceBuffer, DeviceMemory
     from tapml.execute.executor import Observer, RunSink
     from tapml_rpc.pending import PendingRead
+
+# Blocks of recorded runs that follow each other lie together in memory.
+STRIP_BYTES: Final = 2 << 20
+LONGEST_STRIP: Final = 16
 
 
 class Frame:
@@ -118,7 +122,10 @@ class Frame:
             memory = self.host.acquire(segment, segment.nbytes, dense=segment.dense)
         else:
             memory = recorded.acquire(
-                segment, segment.nbytes, dense=segment.dense, strip=self.prepared.strip
+                segment,
+                segment.nbytes,
+                dense=segment.dense,
+                strip=max(1, min(LONGEST_STRIP, STRIP_BYTES // segment.nbytes)),
             )
         self.memory[segment.index] = memory
         arrays = self.arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from tapml_targets.dtype import dtype
 
 if TYPE_CHECKING:
     from tapml.execute.executor import Reference
-
-STRIP_BYTES: Final = 8 << 20
-LONGEST_STRIP: Final = 16
 
 Pick: TypeAlias = Callable[[list[Any]], tuple[Any, ...]]
 PreparedCall: TypeAlias = tuple[Callable[..., None], Pick, BoundCall]
@@ -74,9 +71,6 @@ class PreparedProgram:
             )
             for state, value in bound.before.items()
         }
-        # Blocks of so many recorded runs lie together in memory.
-        size = sum(segment.nbytes for segment in program.segments)
-        self.strip = max(1, min(LONGEST_STRIP, STRIP_BYTES // max(1, size)))
         self.last_device_use = _last_device_use(program)
 
 

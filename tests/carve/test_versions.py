@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tapml.carve.chunks import ChunkReader, ChunkWriter
 from tapml.carve.index import Rows
-from tapml.carve.versions import ROW_BYTES, VersionWriter, read_version
+from tapml.carve.state_changes import WHOLE, StateComparer, StateVersions
+from tapml.carve.version_rows import VersionRows, read_version
+from tapml.carve.versions import ROW_BYTES, SegmentVersions
 from tapml.execute.arrays import Bytes
 
 SIZE = 64 * ROW_BYTES
@@ -33,7 +35,9 @@ class Store:
         folder.mkdir()
         self.rows = Rows()
         self.chunks = ChunkWriter(folder)
-        self.versions = VersionWriter(self.chunks, self.rows)
+        self.version_rows = VersionRows(self.chunks, self.rows)
+        self.versions = SegmentVersions(self.version_rows)
+        self.states = StateVersions(self.version_rows)
         self.folder = folder
 
     def read(self, version: int) -> Bytes:
@@ -44,7 +48,7 @@ class Store:
         return read_version(blobs, lambda ids: reader.read([places[i] for i in ids], verify=True))
 
     def settle(self) -> None:
-        self.versions.flush()
+        self.version_rows.flush()
         self.rows.chunks += self.chunks.take_new()
 
 
@@ -95,6 +99,28 @@ def test_every_version_of_a_history_is_read_back(
     contents = [window.tobytes() for window, _ in history]
     for version, expected in zip(ids, contents, strict=True):
         assert store.read(version).tobytes() == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(edits=EDITS, follows=st.booleans())
+def test_every_state_of_a_history_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, int, int]], follows: bool
+) -> None:
+    store = Store(tmp_path_factory.mktemp("states") / "packs")
+    comparer = StateComparer()
+    memory = np.zeros(SIZE + 128, np.uint8)
+    expected: list[tuple[int, bytes]] = []
+    for number, change in enumerate(edits):
+        if change[0] != "nothing" or number == 0:
+            memory = memory.copy()
+            edit(memory[64 : 64 + SIZE], *change)
+        told = comparer.change(0, memory, 64, 64 + SIZE, follows=follows)
+        whole = memory[64 : 64 + SIZE] if told[0] == WHOLE else None
+        version = store.states.store(0, SIZE, told, whole)
+        expected.append((version, memory[64 : 64 + SIZE].tobytes()))
+    store.settle()
+    for version, content in expected:
+        assert store.read(version).tobytes() == content
 
 
 def test_a_long_history_of_single_rows_takes_little_more_than_the_rows(tmp_path: Path) -> None:
