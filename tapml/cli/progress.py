@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from tapml.offload.events import (
@@ -101,9 +102,9 @@ class _Live:
         self._console = console
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -142,12 +143,13 @@ class _Live:
                 self._progress.remove_task(self._task)
                 self._task = None
             self._console.print(
-                f"[bold]{event.name}[/] {event.detail} [dim]{event.seconds:.1f} s[/]"
+                f"[bold]{escape(event.name)}[/] {escape(event.detail)} "
+                f"[dim]{event.seconds:.1f} s[/]"
             )
         elif isinstance(event, OperatorChanged):
             self._operator(event)
         else:
-            self._console.print(f"[dim]note: {event.text}[/]")
+            self._console.print(f"[dim]note: {escape(event.text)}[/]")
 
     def _operator(self, event: OperatorChanged) -> None:
         ratio = event.numbers.get("worst_ratio")
@@ -155,7 +157,8 @@ class _Live:
             self._worst, self._worst_operator = ratio, event.operator
         if event.state in _MARKS:
             self._console.print(
-                f"  {_MARKS[event.state]} {event.operator} [dim]{operator_line(event)}[/]"
+                f"  {_MARKS[event.state]} {escape(event.operator)} "
+                f"[dim]{escape(operator_line(event))}[/]"
             )
         if self._task is not None:
             worst = f"worst {self._worst:.3g} in {self._worst_operator}" if self._worst else ""

@@ -65,12 +65,24 @@ class Settings:
             data: dict[str, Any] = json.loads(text)
             known = {field.name for field in fields(cls)}
             for name in ("prompts", "tokens"):
-                data[name] = tuple(data[name])
+                data[name] = tuple(data[name]) if isinstance(data[name], list) else data[name]
             if set(data) != known:
                 raise InputError(f"unexpected settings {sorted(set(data) ^ known)}")
-            return cls(**data)
+            settings = cls(**data)
+            settings._check_types()
+            return settings
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the session's settings cannot be read: {error}") from error
+
+    def _check_types(self) -> None:
+        """Raise TypeError where a value is not of its field's type."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            kind = str(field.type)
+            texts = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+            right = texts if kind.startswith("tuple") else type(value).__name__ == kind
+            if not right:
+                raise TypeError(f"{field.name} is {value!r}, expected {kind}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,213 @@
+"""The journal keeps what it is given, in order, and says clearly what it cannot read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tapml.offload.journal import Journal, verdict_key
+from tapml_targets.errors import InputError, SetupError
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=30)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+DATA = st.dictionaries(TEXT, JSON, max_size=5)
+STATUSES = st.sampled_from(["pass", "degraded", "fail", "not run"])
+relaxed = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Callable[[], Path]:
+    """Paths of new journals."""
+    counter = iter(range(10**6))
+    return lambda: tmp_path / f"journal-{next(counter)}.sqlite"
+
+
+@relaxed
+@given(events=st.lists(st.tuples(TEXT, DATA), max_size=8))
+def test_events_come_back_in_order(
+    fresh: Callable[[], Path], events: list[tuple[str, dict[str, Any]]]
+) -> None:
+    path = fresh()
+    with Journal(path) as journal:
+        for kind, data in events:
+            journal.append(kind, **{name: value for name, value in data.items() if name != "kind"})
+    with Journal(path) as journal:
+        read = [(kind, data) for _, kind, data in journal.events()]
+    assert read == [
+        (kind, {name: value for name, value in data.items() if name != "kind"})
+        for kind, data in events
+    ]
+
+
+@relaxed
+@given(verdicts=st.lists(st.tuples(st.integers(0, 3), TEXT, STATUSES, DATA), max_size=8))
+def test_the_last_verdict_under_a_key_counts(
+    fresh: Callable[[], Path], verdicts: list[tuple[int, str, str, dict[str, Any]]]
+) -> None:
+    path = fresh()
+    last: dict[str, tuple[str, str, dict[str, Any]]] = {}
+    with Journal(path) as journal:
+        for number, subject, status, data in verdicts:
+            key = verdict_key(number=str(number))
+            journal.record(key, "operator", subject, status, data)
+            last[key] = (subject, status, data)
+    with Journal(path) as journal:
+        for key, expected in last.items():
+            found = journal.verdict(key)
+            assert found is not None
+            assert (found.subject, found.status, found.data) == expected
+        assert len(journal.verdicts()) == len(last)
+        assert journal.verdict("another") is None
+
+
+@relaxed
+@given(facts=st.dictionaries(TEXT.filter(lambda name: name != "schema"), TEXT, max_size=5))
+def test_settings_come_back(fresh: Callable[[], Path], facts: dict[str, str]) -> None:
+    path = fresh()
+    with Journal(path) as journal:
+        for name, value in facts.items():
+            journal.write_setting(name, value)
+    with Journal(path) as journal:
+        assert {name: journal.read_setting(name) for name in facts} == facts
+
+
+def test_verdicts_of_one_stage_come_oldest_first(fresh: Callable[[], Path]) -> None:
+    with Journal(fresh()) as journal:
+        for stage, subject in (("operator", "a"), ("model", "b"), ("operator", "c")):
+            journal.record(verdict_key(subject=subject), stage, subject, "pass", {})
+        assert [each.subject for each in journal.verdicts("operator")] == ["a", "c"]
+        assert [each.subject for each in journal.verdicts()] == ["a", "b", "c"]
+
+
+def test_a_key_depends_on_every_part_and_its_name() -> None:
+    keys = {
+        verdict_key(kernel="a", body="b"),
+        verdict_key(kernel="b", body="a"),
+        verdict_key(kernel="a"),
+        verdict_key(kernel="ab"),
+        verdict_key(kernel="a", body="b", policy=""),
+    }
+    assert len(keys) == 5
+    assert verdict_key(kernel="a", body="b") == verdict_key(body="b", kernel="a")
+
+
+def test_another_schema_is_refused_with_both_numbers(fresh: Callable[[], Path]) -> None:
+    path = fresh()
+    with Journal(path) as journal:
+        journal.write_setting("schema", "99")
+    with pytest.raises(InputError, match=r"schema 99; this tapml reads schema \d"):
+        Journal(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"not a database, but long enough to look at" * 20, b"SQLite format 3\0" + b"x" * 99],
+)
+def test_a_file_that_is_no_journal_is_refused(fresh: Callable[[], Path], content: bytes) -> None:
+    path = fresh()
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is not a journal"):
+        Journal(path)
+
+
+def test_a_damaged_journal_is_said_to_be_damaged(fresh: Callable[[], Path]) -> None:
+    path = fresh()
+    with Journal(path) as journal:
+        for index in range(2000):
+            journal.append("event", index=index, padding="x" * 50)
+    content = bytearray(path.read_bytes())
+    content[8192:-4096] = b"\xff" * (len(content) - 12288)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is damaged"), Journal(path) as journal:
+        list(journal.events())
+
+
+def test_a_folder_that_is_not_there_is_a_setup_error(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"cannot write the journal .*fix the permissions"):
+        Journal(tmp_path / "missing" / "journal.sqlite")
+
+
+def test_a_full_disk_keeps_what_was_journaled(fresh: Callable[[], Path]) -> None:
+    """SQLite's own limit on pages stands in for the disk's; it gives the same error."""
+    path = fresh()
+    with Journal(path) as journal:
+        journal.append("first")
+        journal._connection.execute("PRAGMA max_page_count = 12")
+        with pytest.raises(SetupError, match=r"full.*What was journaled is kept; free some space"):
+            for _ in range(100):
+                journal.append("more", padding="x" * 1000)
+    with Journal(path) as journal:
+        kinds = [kind for _, kind, _ in journal.events()]
+    assert kinds[0] == "first"
+    assert set(kinds[1:]) <= {"more"}
+
+
+def _append_forever(path: Path, begun: Event) -> None:
+    with Journal(path) as journal:
+        index = 0
+        while True:
+            journal.append("step", index=index)
+            index += 1
+            if index == 50:
+                begun.set()
+
+
+def test_a_killed_writer_loses_nothing_it_had_appended(fresh: Callable[[], Path]) -> None:
+    path = fresh()
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()
+    writer = context.Process(target=_append_forever, args=(path, begun), daemon=True)
+    writer.start()
+    assert begun.wait(60)
+    assert writer.pid is not None
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    with Journal(path) as journal:
+        indices = [data["index"] for _, _, data in journal.events()]
+    assert indices == list(range(len(indices)))
+    assert len(indices) >= 50
+
+
+def test_it_can_be_read_while_it_is_written(fresh: Callable[[], Path]) -> None:
+    path = fresh()
+    with Journal(path) as writer, Journal(path) as reader:
+        writer.append("step", index=0)
+        assert [kind for _, kind, _ in reader.events()] == ["step"]
+
+
+def test_times_are_when_it_happened(fresh: Callable[[], Path]) -> None:
+    before = time.time()
+    with Journal(fresh()) as journal:
+        journal.append("step")
+        ((moment, _, _),) = journal.events()
+    assert before <= moment <= time.time()
+
+
+def test_it_is_an_ordinary_database(fresh: Callable[[], Path]) -> None:
+    """Anyone may look into it with the sqlite3 tool."""
+    path = fresh()
+    with Journal(path) as journal:
+        journal.record("k", "operator", "softmax", "pass", {"worst_ratio": 1.5})
+    connection = sqlite3.connect(path)
+    try:
+        rows = connection.execute("SELECT subject, status FROM verdict").fetchall()
+    finally:
+        connection.close()
+    assert rows == [("softmax", "pass")]
