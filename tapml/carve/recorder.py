@@ -32,6 +32,8 @@ WAITING_BYTES: Final = 12 << 20
 # Runs of a prompt are handed over together once they hold this much, or are this many.
 BATCH_BYTES: Final = 4 << 20
 BATCH_RUNS: Final = 16
+# What travels in a message; more goes through shared memory, which never blocks the sender.
+INLINE_BYTES: Final = 4 << 10
 _POLL_SECONDS: Final = 0.0005
 
 
@@ -186,13 +188,21 @@ class Recorder:
     def _piece(
         self, memory: Bytes, first: int, end: int, series: int, *, follows: bool
     ) -> tuple[Any, ...]:
-        change = self._comparer.change(series, memory, first, end, follows=follows)
-        whole = None
-        if change[0] == WHOLE:
-            shared = self._process.share(memory[first:end])
-            self._batch_memories.append(shared)
-            whole = self._process.window(shared)
-        return series, change, whole
+        basis, count, content = self._comparer.change(series, memory, first, end, follows=follows)
+        if basis == WHOLE:
+            return series, basis, count, self._shared(memory[first:end])
+        if len(content) > INLINE_BYTES:
+            return series, basis, count, self._shared(np.frombuffer(content, np.uint8))
+        return series, basis, count, content
+
+    def _shared(self, content: Bytes) -> tuple[int, int, int]:
+        """Copy bytes to shared memory, held until they are stored."""
+        # Sizes in powers of two: the same few blocks serve again and again.
+        size = 1 << max(12, (len(content) - 1).bit_length())
+        copy = self._process.memory.acquire(("content", size), size, dense=True)[: len(content)]
+        np.copyto(copy, content)
+        self._batch_memories.append(copy)
+        return self._process.window(copy)
 
     def _series_of(self, nbytes: int, names: dict[str, int]) -> int:
         """The number under which the storing process knows these states."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tapml.carve.version_rows import MOST_CHANGED, WORD_BYTES, VersionRows
+from tapml.carve.version_rows import INDEX_BYTES, MOST_CHANGED, WORD_BYTES, VersionRows
 from tapml.execute.arrays import Bytes
 
 SAME, SINCE_LAST, SINCE_ZEROS, WHOLE = range(4)
@@ -74,7 +74,7 @@ class StateVersions:
     rows: VersionRows
     _series: dict[int, _Series] = field(default_factory=dict)
 
-    def store(self, series: int, nbytes: int, change: Change, whole: Bytes | None) -> int:
+    def store(self, series: int, nbytes: int, change: tuple[int, int, Bytes]) -> int:
         """Store what :meth:`StateComparer.change` said, and return the version.
 
         Parameters
@@ -82,14 +82,12 @@ class StateVersions:
         series, nbytes
             What it is a version of, and its size.
         change
-            The change.
-        whole
-            The content where the change is ``WHOLE``.
+            The change; for ``WHOLE`` with all of the memory as its content.
         """
         basis, count, content = change
         last = self._series.get(series)
-        if basis == WHOLE and whole is not None:
-            last = self._based(np.array(whole).view(np.uint64))
+        if basis == WHOLE:
+            last = self._based(np.array(content).view(np.uint64))
         elif basis == SINCE_ZEROS:
             version = self.rows.add_zeros(nbytes)
             last = _Series(np.zeros(nbytes // WORD_BYTES, np.uint64), version, version, 0)
@@ -97,8 +95,8 @@ class StateVersions:
             raise ValueError("the first version of a state has nothing to differ from")
         self._series[series] = last
         if count:
-            words = np.frombuffer(content, np.uint32, count)
-            data = np.frombuffer(content, np.uint8, offset=words.nbytes).view(np.uint64)
+            words = np.array(content[: INDEX_BYTES * count]).view(np.uint32)
+            data = np.array(content[INDEX_BYTES * count :]).view(np.uint64)
             last.memory[words] = data
             last.since_base += len(content)
             if last.since_base > MOST_CHANGED * nbytes:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tapml.carve.chunks import CHUNK_BYTES, ChunkWriter, content_key, digest_of, split
 from tapml.carve.index import Rows, insert, pack
-from tapml.carve.state_changes import Change, StateVersions
+from tapml.carve.state_changes import StateVersions
 from tapml.carve.version_rows import VersionRows
 from tapml.carve.versions import SegmentVersions
 from tapml.execute.arrays import Bytes, address
@@ -61,17 +61,17 @@ class StatePiece:
         Its size.
     names
         Each state's first byte.
-    change
-        How it differs from the version before.
-    whole
-        Its content, where the change does not say it.
+    basis, count, content
+        How it differs from the version before, as
+        :class:`~tapml.carve.state_changes.StateComparer` says it; for ``WHOLE``, all of it.
     """
 
     series: int
     nbytes: int
     names: Mapping[str, int]
-    change: Change
-    whole: Bytes | None
+    basis: int
+    count: int
+    content: Bytes
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class RunStore:
         places: dict[str, tuple[int, int]] = {}
         for piece in pieces:
             version = self._state_versions.store(
-                piece.series, piece.nbytes, piece.change, piece.whole
+                piece.series, piece.nbytes, (piece.basis, piece.count, piece.content)
             )
             for name, offset in piece.names.items():
                 places[name] = (version, offset)

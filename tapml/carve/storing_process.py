@@ -22,7 +22,6 @@ import numpy as np
 from tapml.carve.chunks import ChunkWriter
 from tapml.carve.index import connect_index
 from tapml.carve.shared_memory import DONE, FAILED, STORED, map_block
-from tapml.carve.state_changes import Change
 from tapml.carve.storing import RunStore, StatePiece, StoredLayout, StoredRun, StoredSegment
 from tapml.execute.arrays import Bytes
 
@@ -184,11 +183,20 @@ class Server:
         )
 
     def _piece(
-        self, storing: Storing, series: int, change: Change, whole: tuple[int, int, int] | None
+        self,
+        storing: Storing,
+        series: int,
+        basis: int,
+        count: int,
+        content: bytes | tuple[int, int, int],
     ) -> StatePiece:
         nbytes, names = storing.series[series]
-        content = None if whole is None else self._window(*whole)
-        return StatePiece(series, nbytes, names, change, content)
+        found = (
+            np.frombuffer(content, np.uint8)
+            if isinstance(content, bytes)
+            else self._window(*content)
+        )
+        return StatePiece(series, nbytes, names, basis, count, found)
 
     def _window(self, block: int, offset: int, nbytes: int) -> Bytes:
         return self._blocks[block][offset : offset + nbytes]

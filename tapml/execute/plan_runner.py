@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tapml.compiler.preflight import require
+from tapml.compiler.reach import reach_of
 from tapml.execute.arrays import Array, flat_bytes
 from tapml.execute.binding import bind_symbols, entry_of
 from tapml.execute.device import DeviceBuffer, DeviceMemory
@@ -62,7 +63,7 @@ class PlanRunner:
         missing += [name for name in plan.weights if name not in weights]
         if missing:
             raise InputError(f"{plan.name} cannot run: nothing was given for {', '.join(missing)}")
-        require(library, session.device.limits)
+        require(library, session.device.limits, reach=reach_of(plan))
         self.plan = plan
         self._entries: dict[str, EntryProgram] = library.entries
         self._session = session

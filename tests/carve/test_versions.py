@@ -114,9 +114,11 @@ def test_every_state_of_a_history_is_read_back(
         if change[0] != "nothing" or number == 0:
             memory = memory.copy()
             edit(memory[64 : 64 + SIZE], *change)
-        told = comparer.change(0, memory, 64, 64 + SIZE, follows=follows)
-        whole = memory[64 : 64 + SIZE] if told[0] == WHOLE else None
-        version = store.states.store(0, SIZE, told, whole)
+        basis, count, content = comparer.change(0, memory, 64, 64 + SIZE, follows=follows)
+        told = np.frombuffer(content, np.uint8)
+        if basis == WHOLE:
+            told = memory[64 : 64 + SIZE]
+        version = store.states.store(0, SIZE, (basis, count, told))
         expected.append((version, memory[64 : 64 + SIZE].tobytes()))
     store.settle()
     for version, content in expected:
