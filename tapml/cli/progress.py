@@ -50,7 +50,7 @@ def operator_line(event: OperatorChanged) -> str:
         )
     if numbers.get("reused"):
         parts.append("from the journal")
-    if event.state == "failed" and numbers.get("reason"):
+    if event.state in {"failed", "kept"} and numbers.get("reason"):
         parts.append(str(numbers["reason"]).splitlines()[0])
     return ", ".join(parts)
 
@@ -103,7 +103,7 @@ class _Live:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
             console=console,
@@ -168,7 +168,8 @@ class _Live:
                 self._task,
                 completed=event.done,
                 total=event.total,
+                # What a narrow terminal cuts off stands last.
                 state="  ".join(
-                    part for part in (f"{event.done}/{event.total}", current, worst, left) if part
+                    part for part in (f"{event.done}/{event.total}", left, worst, current) if part
                 ),
             )

@@ -1,0 +1,104 @@
+"""Where call sites stand on the migration map."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapml.graph import plan_format
+from tapml.report.layout import COLUMN_WIDTH, LANE_HEIGHT, EntryMap, lay_out
+from tests.offload.sessions import FinishedSession
+from tests.report.plans import decoder
+
+
+def drawn(layers: int) -> EntryMap:
+    plan = decoder(layers)
+    return lay_out(plan, plan.entries["e"])
+
+
+def place(entry_map: EntryMap, site: str) -> tuple[int, int]:
+    (node,) = (each for each in entry_map.nodes if each.site == site)
+    return node.left, node.top
+
+
+def test_there_is_a_band_per_layer_and_one_before_and_after() -> None:
+    assert [title for title, _, _ in drawn(3).bands] == [
+        "before", "layer 0", "layer 1", "layer 2", "after",
+    ]  # fmt: skip
+
+
+def test_a_model_without_layers_is_one_band() -> None:
+    assert [title for title, _, _ in drawn(0).bands] == ["model"]
+
+
+def test_edges_go_from_who_writes_to_who_reads_and_through_views() -> None:
+    entry_map = drawn(2)
+    sites = [node.site for node in entry_map.nodes]
+    edges = {(sites[source], sites[target]) for source, target in entry_map.edges}
+    layer = {
+        (f"e/layer{n}/{source}", f"e/layer{n}/{target}")
+        for n in range(2)
+        for source, target in (
+            ("norm", "left"), ("norm", "right"), ("left", "join"), ("right", "join"),
+            ("join", "last"),
+        )
+    }  # fmt: skip
+    assert edges == layer | {
+        ("e/embed", "e/layer0/norm"),
+        ("e/layer0/last", "e/layer1/norm"),
+        ("e/layer1/last", "e/head"),
+    }
+
+
+def test_inside_a_layer_a_site_stands_right_of_what_it_reads() -> None:
+    entry_map = drawn(1)
+    left, right = place(entry_map, "e/layer0/left"), place(entry_map, "e/layer0/right")
+    join = place(entry_map, "e/layer0/join")
+    assert left[0] == right[0] == place(entry_map, "e/layer0/norm")[0] + COLUMN_WIDTH
+    assert right[1] == left[1] + LANE_HEIGHT
+    assert join[0] == left[0] + COLUMN_WIDTH
+
+
+def test_layers_stand_alike() -> None:
+    entry_map = drawn(3)
+    tops = {title: top for title, top, _ in entry_map.bands}
+    shapes = [
+        [
+            (node.left, node.top - tops[f"layer {layer}"])
+            for node in entry_map.nodes
+            if node.band == f"layer {layer}"
+        ]
+        for layer in range(3)
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+@given(st.integers(0, 12))
+def test_nothing_overlaps_and_everything_is_inside(layers: int) -> None:
+    plan = decoder(layers)
+    entry_map = lay_out(plan, plan.entries["e"])
+    assert [node.site for node in entry_map.nodes] == [c.site for c in plan.entries["e"].calls]
+    assert len({(node.left, node.top) for node in entry_map.nodes}) == len(entry_map.nodes)
+    ends = 0
+    for title, top, height in entry_map.bands:
+        assert top >= ends
+        ends = top + height
+        for node in entry_map.nodes:
+            if node.band == title:
+                assert top <= node.top < top + height
+                assert 0 <= node.left < entry_map.width
+    assert ends <= entry_map.height
+    for source, target in entry_map.edges:
+        assert source < target < len(entry_map.nodes)
+
+
+@pytest.mark.slow
+def test_a_real_plan_draws_every_call_site_once(finished: FinishedSession) -> None:
+    plan = plan_format.unpack((finished.folder / "finished" / "plan.msgpack").read_bytes())
+    for entry in plan.entries.values():
+        entry_map = lay_out(plan, entry)
+        assert [node.site for node in entry_map.nodes] == [call.site for call in entry.calls]
+        read = {target for _, target in entry_map.edges}
+        assert len(read) >= len(entry.calls) * 0.7, "most call sites read another's output"
+        assert "layer 0" in [title for title, _, _ in entry_map.bands]
