@@ -17,16 +17,18 @@ from tapml_targets.target import Target
 
 if TYPE_CHECKING:
     from tapml.api.module import Module
+    from tapml.compiler.reach import Reach
     from tapml_rpc.client import RemoteLibrary
 
 
 @dataclass(frozen=True)
 class CompiledLibrary:
-    """A Library, the device it was compiled for, and the weights its entries take."""
+    """A Library, the device it was compiled for, the weights its entries take, and its sizes."""
 
     library: Library
     device: Device
     weights: Mapping[str, npt.NDArray[Any]]
+    reach: Reach
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def compile(module: Module, device: Device) -> CompiledLibrary:
     from tapml.compiler.compiler import Compiler
     from tapml.compiler.link import link_entries
     from tapml.compiler.preflight import require
+    from tapml.compiler.reach import reach_of
 
     description = device.description
     target = Target(device.platform, limits=description.limits)
@@ -142,8 +145,9 @@ def compile(module: Module, device: Device) -> CompiledLibrary:
         raise CompileError("\n".join(failures))
     libraries = {o.name: each for o, each in compiled if isinstance(each, Library)}
     library = link_entries(module.plan, libraries)
-    require(library, description.limits)
-    return CompiledLibrary(library, device, module.weights)
+    reach = reach_of(module.plan)
+    require(library, description.limits, reach=reach)
+    return CompiledLibrary(library, device, module.weights, reach)
 
 
 def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedLibrary:
@@ -164,6 +168,6 @@ def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedL
             f"this Library is for {compiled.library.target}, not for {where.platform}; "
             f"compile it with tapml.compile(module, tapml.{where.platform}())"
         )
-    require(compiled.library, where.description.limits)
+    require(compiled.library, where.description.limits, reach=compiled.reach)
     weights = {name: tensor(array, where) for name, array in compiled.weights.items()}
     return UploadedLibrary(compiled.library, where.session.upload(compiled.library), where, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from tapml.graph.plan import GraphPlan
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
+
+if TYPE_CHECKING:
+    from tapml.compiler.reach import Reach
 
 Array = npt.NDArray[Any]
 
@@ -132,23 +135,25 @@ def validate(
         If the module cannot be imported.
     """
     from tapml.compiler.compiler import Compiler
+    from tapml.compiler.reach import reach_of
     from tapml.compiler.reference import compile_reference
     from tapml.compiler.twin import compile_twins
     from tapml.execute.executor import Executor
 
     arrays = [np.asarray(each, order="C") for each in inputs]
     module = mod if isinstance(mod, Module) else Module(mod, entry, inputs=arrays, weights=weights)
-    module.bind(arrays)
+    symbols = {module.entry: module.bind(arrays)}
     source, where = reference or device("cpu"), target or device("opencl")
     policy = policy or Policy()
     plan = module.plan
     named = dict(zip(module.graph.inputs, arrays, strict=True))
     with Compiler() as compiler:
-        compiled = dict(_compile(compiler, plan, where))
+        reach = reach_of(plan, symbols)
+        compiled = dict(_compile(compiler, plan, where, reach))
         executor = Executor(plan, module.weights, compile_reference(plan))
         if source.platform != "cpu":
             executor.attach(source.session)
-            for name, library in _compile(compiler, plan, source):
+            for name, library in _compile(compiler, plan, source, reach):
                 if isinstance(library, CompileError):
                     raise library
                 executor.place(name, library)
@@ -163,14 +168,15 @@ def validate(
 
 
 def _compile(
-    compiler: Any, plan: GraphPlan, where: Device
+    compiler: Any, plan: GraphPlan, where: Device, reach: Reach
 ) -> list[tuple[str, Library | CompileError]]:
     from tapml.compiler.preflight import check
 
     target = Target(where.platform, limits=where.description.limits)
     results: list[tuple[str, Library | CompileError]] = []
     for operator, outcome in compiler.compile_all(plan.operators.values(), target):
-        problems = () if isinstance(outcome, CompileError) else check(outcome, target.limits)
+        compiled = isinstance(outcome, Library)
+        problems = check(outcome, target.limits, reach=reach) if compiled else ()
         results.append(
             (operator.name, CompileError("; ".join(map(str, problems))) if problems else outcome)
         )

@@ -6,19 +6,23 @@ here it costs no round trip and cannot be mistaken for a wrong result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from tapml.compiler.reach import Reach, Symbols, known_extent
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import InputError, LimitExceededError
-from tapml_targets.expression import Expression, evaluate, product
+from tapml_targets.errors import LimitExceededError
+from tapml_targets.expression import Expression, product
 from tapml_targets.library import (
+    Bind,
+    Condition,
     EntryProgram,
     Kernel,
     Launch,
     Library,
+    Loop,
     OperatorProgram,
-    launches,
+    Statement,
 )
 from tapml_targets.limits import Limits
 
@@ -39,19 +43,28 @@ class Problem:
         What is needed.
     has
         What the device has.
+    symbols
+        Values of the shape symbols where that is needed, such as ``n = 2048``; empty where it is
+        needed always.
     """
 
     where: str
     limit: str
     need: str
     has: str
+    symbols: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where} needs {self.limit} {self.need}, the device has {self.has}"
+        at = f" at {self.symbols}" if self.symbols else ""
+        return f"{self.where} needs {self.limit} {self.need}{at}, the device has {self.has}"
 
 
 def check(
-    library: Library, limits: Limits, symbols: Mapping[str, int] | None = None
+    library: Library,
+    limits: Limits,
+    symbols: Mapping[str, int] | None = None,
+    *,
+    reach: Reach | None = None,
 ) -> tuple[Problem, ...]:
     """Find what a device with `limits` cannot do for `library`.
 
@@ -64,37 +77,92 @@ def check(
     symbols
         Values of shape symbols, where they are known: extents and sizes that depend on others are
         left to the launch.
+    reach
+        Values of the symbols of the plan that the Library was made from
+        (:func:`tapml.compiler.reach.reach_of`): what the longest input needs is looked at as well.
 
     Returns
     -------
     tuple of Problem
         Empty where the Library fits.
     """
-    problems: dict[Problem, None] = {}
+    reach = reach or Reach()
+    problems: list[Problem] = []
     for operator in library.operators.values():
-        problems.update(dict.fromkeys(_operator_problems(operator, library, limits, symbols or {})))
+        problems += _gravest(_operator_problems(operator, library, limits, symbols or {}))
+        for values in reach.operators.get(operator.name, ()):
+            problems += _at(values, _operator_problems(operator, library, limits, values))
     for entry in library.entries.values():
-        problems.update(dict.fromkeys(_entry_problems(entry, limits, symbols or {})))
-    return tuple(problems)
+        problems += _gravest(_entry_problems(entry, limits, symbols or {}))
+        values = reach.entries.get(entry.name, {})
+        problems += _at(values, _entry_problems(entry, limits, values))
+    return _gravest(problems)
 
 
-def require(library: Library, limits: Limits, symbols: Mapping[str, int] | None = None) -> None:
+def require(
+    library: Library,
+    limits: Limits,
+    symbols: Mapping[str, int] | None = None,
+    *,
+    reach: Reach | None = None,
+) -> None:
     """Raise LimitExceededError naming every problem that :func:`check` finds."""
-    problems = check(library, limits, symbols)
+    problems = check(library, limits, symbols, reach=reach)
     if problems:
-        raise LimitExceededError("; ".join(map(str, problems)))
+        hint = "; shorter inputs need less" if any(p.symbols for p in problems) else ""
+        raise LimitExceededError("; ".join(map(str, problems)) + hint)
+
+
+def _at(symbols: Symbols, problems: Iterable[Problem]) -> list[Problem]:
+    text = ", ".join(f"{name} = {value}" for name, value in symbols.items())
+    return [replace(problem, symbols=text) for problem in problems]
+
+
+def _gravest(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """One problem per place and limit: what always holds, or else what needs most."""
+    found: dict[tuple[str, str, str], Problem] = {}
+    for problem in problems:
+        # Features are told apart by name, extents are of one kind.
+        feature = problem.need if problem.limit == "feature" else ""
+        key = (problem.where, problem.limit, feature)
+        known = found.setdefault(key, problem)
+        if known.symbols and problem.symbols and int(problem.need) > int(known.need):
+            found[key] = problem
+    return tuple(found.values())
 
 
 def _operator_problems(
     operator: OperatorProgram, library: Library, limits: Limits, symbols: Mapping[str, int]
 ) -> Iterator[Problem]:
-    for launch in launches(operator.statements):
+    for launch, known in _launches(operator.statements, dict(symbols)):
         where = f"kernel {launch.kernel!r} of operator {operator.name!r}"
         yield from _kernel_problems(where, library.kernels[launch.kernel], limits)
-        yield from _launch_problems(where, launch, limits, symbols)
+        yield from _launch_problems(where, launch, limits, known)
     sizes = _parameter_sizes(operator)
     sizes += [(f"workspace {w.name!r}", w.nbytes) for w in operator.workspaces]
     yield from _memory_problems(f"operator {operator.name!r}", sizes, limits, symbols)
+
+
+def _launches(
+    statements: Iterable[Statement], symbols: dict[str, int]
+) -> Iterator[tuple[Launch, Symbols]]:
+    """Every launch that may happen, with the symbols known there."""
+    for statement in statements:
+        if isinstance(statement, Launch):
+            yield statement, symbols
+        elif isinstance(statement, Bind):
+            value = known_extent(statement.value, symbols)
+            symbols.pop(statement.symbol, None)
+            if value is not None:
+                symbols[statement.symbol] = value
+        elif isinstance(statement, Loop):
+            yield from _launches(statement.body, dict(symbols))
+        elif isinstance(statement, Condition):
+            holds = known_extent(statement.condition, symbols)
+            if holds is None or holds:
+                yield from _launches(statement.then, dict(symbols))
+            if not holds:
+                yield from _launches(statement.otherwise, dict(symbols))
 
 
 def _entry_problems(
@@ -120,7 +188,7 @@ def _memory_problems(
 ) -> Iterator[Problem]:
     total = 0
     for what, size in sizes:
-        nbytes = _known(size, symbols) or 0
+        nbytes = known_extent(size, symbols) or 0
         total += nbytes
         yield from _above(f"{what} of {of}", "max_buffer_bytes", nbytes, limits.max_buffer_bytes)
     yield from _above(of, "memory_bytes", total, limits.memory_bytes)
@@ -143,7 +211,7 @@ def _launch_problems(
     where: str, launch: Launch, limits: Limits, symbols: Mapping[str, int]
 ) -> Iterator[Problem]:
     yield from _above(where, "max_arguments", len(launch.arguments), limits.max_arguments)
-    threads = _known(product(launch.block), symbols)
+    threads = known_extent(product(launch.block), symbols)
     yield from _above(where, "max_threads_per_block", threads or 0, limits.max_threads_per_block)
     for name, extents, bounds in (
         ("max_block", launch.block, limits.max_block),
@@ -160,16 +228,9 @@ def _extents_above(
     symbols: Mapping[str, int],
 ) -> Iterator[Problem]:
     for axis, extent, bound in zip(_AXES, extents, bounds, strict=True):
-        yield from _above(where, f"{limit}.{axis}", _known(extent, symbols) or 0, bound)
+        yield from _above(where, f"{limit}.{axis}", known_extent(extent, symbols) or 0, bound)
 
 
 def _above(where: str, limit: str, need: int, has: int) -> Iterator[Problem]:
     if need > has > 0:
         yield Problem(where, limit, str(need), str(has))
-
-
-def _known(expression: Expression, symbols: Mapping[str, int]) -> int | None:
-    try:
-        return evaluate(expression, symbols)
-    except InputError:
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from tapml.carve.replay_memory import ReplayMemory
 from tapml.carve.replay_results import OperatorVerdict, ReplayResult
 from tapml.carve.selection import Filters
 from tapml.compiler.preflight import require
+from tapml.compiler.reach import Reach, reach_of
 from tapml.graph.plan import Operator
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.keys import kernel_key, model_key, operator_key, tests_key
@@ -75,6 +77,11 @@ class Mover:
     memory: ReplayMemory
     done: int = 0
 
+    @cached_property
+    def reach(self) -> Reach:
+        """How large the plan's shape symbols get."""
+        return reach_of(self.bench.imported.plan)
+
     def move_all(self) -> None:
         """Try every operator; stop at the first failure unless told to keep going."""
         for record in self.records.values():
@@ -106,7 +113,7 @@ class Mover:
         self._tell(record, state="compiling")
         library = self.bench.compiled.library(record.operator.name)
         record.library, record.kernel = library, kernel_key(library)
-        require(library, self.bench.target.limits)
+        require(library, self.bench.target.limits, reach=self.reach)
         if not self._replay(record, library):
             return
         with _timed(record, MODEL_VALIDATION):

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tapml.compiler.preflight import Problem, check, require
+from tapml.compiler.reach import Reach
 from tapml_targets.errors import LimitExceededError
 from tapml_targets.library import (
+    Bind,
     BufferArgument,
     CodeModule,
+    Condition,
     EntryProgram,
     EntryStorage,
     EntryValue,
@@ -99,3 +102,38 @@ def test_a_bound_of_zero_is_no_bound() -> None:
 def test_require_says_all_at_once() -> None:
     with pytest.raises(LimitExceededError, match=r"256, the device has 128; .* feature float16"):
         require(_library(), Limits(max_threads_per_block=128))
+
+
+def test_what_only_the_longest_input_needs_is_named_with_its_length() -> None:
+    limits = Limits(features=frozenset({"float16"}), max_buffer_bytes=1000, max_grid=(50, 0, 0))
+    reach = Reach({"o": ({"n": 200}, {"n": 10}, {"n": 300})})
+    problems = check(_library(), limits, reach=reach)
+    assert problems[0] == Problem(KERNEL, "max_grid.x", "300", "50", "n = 300")
+    assert len(problems) == 3
+    with pytest.raises(LimitExceededError, match=r"max_grid.x 300 at n = 300, .*shorter inputs"):
+        require(_library(), limits, reach=reach)
+
+
+def test_what_is_always_needed_is_not_said_to_depend_on_the_length() -> None:
+    reach = Reach({"o": ({"n": 1},)})
+    (problem,) = check(
+        _library(), Limits(max_threads_per_block=128, features=frozenset({"float16"})), reach=reach
+    )
+    assert problem.symbols == ""
+
+
+def test_a_grid_computed_on_the_host_is_followed_and_a_branch_not_taken_is_not() -> None:
+    library = _library()
+    (loop,) = library.operators["o"].statements
+    assert isinstance(loop, Loop)
+    (launch,) = loop.body
+    assert isinstance(launch, Launch)
+    statements = (
+        Bind("blocks", ("mul", "n", 2)),
+        Condition(("gt", "n", 100), (replace(launch, grid=("blocks", 1, 1)),), ()),
+    )
+    program = replace(library.operators["o"], statements=statements)
+    library = replace(library, operators={"o": program})
+    limits = Limits(features=frozenset({"float16"}), max_grid=(50, 0, 0))
+    assert check(library, limits, {"n": 90}) == ()
+    assert check(library, limits, {"n": 110}) == (Problem(KERNEL, "max_grid.x", "220", "50"),)

@@ -1,0 +1,77 @@
+"""Values of a plan's shape symbols as its operators see them: at the longest input, or at one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tapml.graph.plan import CallStep, Entry, GraphPlan, Operator
+from tapml_targets.errors import InputError
+from tapml_targets.expression import Expression, evaluate
+
+Symbols = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Values of shape symbols.
+
+    Attributes
+    ----------
+    operators
+        Per operator the values at each of its call sites, each combination once; symbols whose
+        value is not known are left out.
+    entries
+        The same per entry, in the entry's symbols.
+    """
+
+    operators: Mapping[str, tuple[Symbols, ...]] = field(default_factory=dict)
+    entries: Mapping[str, Symbols] = field(default_factory=dict)
+
+
+def reach_of(plan: GraphPlan, given: Mapping[str, Symbols] | None = None) -> Reach:
+    """What each operator called in an entry gets.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    given
+        Values of the entries' symbols by entry; the longest inputs of all entries if None.
+    """
+    entries = given
+    if entries is None:
+        entries = {name: _longest(entry) for name, entry in plan.entries.items()}
+    operators: dict[str, list[Symbols]] = {}
+    for name in entries:
+        entry = plan.entries[name]
+        for call in entry.calls:
+            symbols = _at_call(plan.operators[call.operator], call, entry, entries[name])
+            known = operators.setdefault(call.operator, [])
+            if symbols and symbols not in known:
+                known.append(symbols)
+    return Reach({name: tuple(found) for name, found in operators.items()}, entries)
+
+
+def known_extent(expression: Expression, symbols: Symbols) -> int | None:
+    """The value of an expression; None where a symbol in it has none."""
+    try:
+        return evaluate(expression, symbols)
+    except InputError:
+        return None
+
+
+def _longest(entry: Entry) -> Symbols:
+    return {bounds.symbol: bounds.upper for bounds in entry.bounds if bounds.upper is not None}
+
+
+def _at_call(operator: Operator, call: CallStep, entry: Entry, symbols: Symbols) -> Symbols:
+    given: list[tuple[Expression, Expression]] = [(name, value) for name, value in call.symbols]
+    for name, parameter in zip(call.arguments, operator.parameters, strict=True):
+        given += zip(parameter.shape, entry.values[name].shape, strict=True)
+    found = {}
+    for symbol, value in given:
+        extent = known_extent(value, symbols) if isinstance(symbol, str) else None
+        if isinstance(symbol, str) and extent is not None:
+            found[symbol] = extent
+    return found
