@@ -13,7 +13,7 @@ from tapml_targets.dtype import dtype
 from tapml_targets.library import Role
 
 if TYPE_CHECKING:
-    from tapml.carve.suite import RunRecord, Suite
+    from tapml.carve.suite_tensors import RunRecord, SuiteTensors
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TensorRecord:
     shape: tuple[int, ...]
     dtype: str
     lifetime: str
-    _suite: Suite = field(repr=False, compare=False)
+    _tensors: SuiteTensors = field(repr=False, compare=False)
     _run: RunRecord = field(repr=False, compare=False)
     _index: int = field(repr=False, compare=False)
 
@@ -52,7 +52,7 @@ class TensorRecord:
     @property
     def key(self) -> str:
         """Identifies the content, hexadecimal: the same key means the same bytes."""
-        return self._suite.tensor_key(self._run, self._index)
+        return self._tensors.key(self._run, self._index)
 
     def read(self, *, verify: bool = False) -> Array:
         """The content as a read-only array of the raw bits; mapped from disk where possible.
@@ -67,7 +67,7 @@ class TensorRecord:
         InputError
             If the suite is damaged.
         """
-        return self._suite.read_tensor(self._run, self._index, verify=verify)
+        return self._tensors.read(self._run, self._index, verify=verify)
 
 
 @dataclass(frozen=True)

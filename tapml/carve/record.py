@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +15,14 @@ from tapml.carve.index import (
     create_index,
     finish_index,
     insert_definitions,
-    open_index,
 )
 from tapml.carve.movement import Movements
 from tapml.carve.recorder import Recorder
 from tapml.carve.selection import Filters, Selector
 from tapml.carve.storing_client import storing_process
-from tapml.carve.suite import PACKS_NAME, Suite
+from tapml.carve.suite import Suite
+from tapml.carve.suite_folder import check_target, partial_folder, publish
+from tapml.carve.suite_tensors import PACKS_NAME
 from tapml.carve.weights import WeightDigests
 from tapml.execute.arrays import Array
 from tapml.execute.executor import Executor
@@ -34,7 +31,6 @@ from tapml.execute.program import Program
 from tapml_targets.errors import InputError, SetupError
 
 DEFAULT_NEW_TOKENS: Final = 8
-_LOCK_NAME: Final = "lock"
 
 
 class CarvedModel(Decoder, Protocol):
@@ -139,7 +135,7 @@ def carve(
         max_new_tokens = min(max_new_tokens, max(filters.steps) + 1)
     for token_ids, _ in pairs:
         check_lengths(model, len(token_ids), max_new_tokens)
-    _check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite)
     selector = Selector(filters, budget_bytes, Movements(executor.reference))
     if budget_bytes is not None:
         selector.expected = _expected(model, executor, pairs[0][0], max_new_tokens, filters)
@@ -155,11 +151,11 @@ def carve(
     }
     state = executor.snapshot_state()
     try:
-        with _partial_folder(target) as folder:
+        with partial_folder(target) as folder:
             _record(
                 _Work(model, executor, pairs, max_new_tokens, progress), folder, selector, facts
             )
-            _publish(folder, target, overwrite=overwrite)
+            publish(folder, target, overwrite=overwrite)
     except (OSError, sqlite3.Error) as error:
         raise SetupError(
             f"the suite cannot be written to {target} ({error}): "
@@ -266,57 +262,3 @@ def _expected(
     if any(filters.run(DECODE, step) for step in range(1, max_new_tokens)):
         expected[DECODE] = executor.program(DECODE, model.prepare_decode(first_prompt[0], 0))
     return expected
-
-
-def _check_target(target: Path, *, overwrite: bool) -> None:
-    if not target.exists():
-        return
-    if not overwrite:
-        raise InputError(f"{target} exists: name another folder, or replace it (--overwrite)")
-    # Only what is a suite, of whatever content, is ever removed.
-    open_index(target).close()
-
-
-@contextmanager
-def _partial_folder(target: Path) -> Iterator[Path]:
-    """The folder to write to; removed unless it has been renamed."""
-    folder = target.with_name(target.name + ".partial")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():
-        with _lock(folder):
-            shutil.rmtree(folder)
-    folder.mkdir()
-    with _lock(folder):
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Hold a folder; the lock ends with the process, whatever ends it."""
-    descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SetupError(
-                f"another process is carving into {folder}: wait for it or name another folder"
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _publish(folder: Path, target: Path, *, overwrite: bool) -> None:
-    """Give the finished suite its name."""
-    (folder / _LOCK_NAME).unlink()
-    old = target.with_name(target.name + ".replaced")
-    if overwrite and target.exists():
-        if old.exists():
-            shutil.rmtree(old)
-        target.rename(old)
-    folder.rename(target)
-    if overwrite and old.exists():
-        shutil.rmtree(old)

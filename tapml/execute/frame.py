@@ -12,9 +12,8 @@ from tapml.execute.arrays import Array, Bytes, flat_bytes, window
 from tapml.execute.binding import BoundCall, BoundValue
 from tapml.execute.memory import HostMemory
 from tapml.execute.prepared import PreparedCall, PreparedProgram
-from tapml.execute.program import (
-    DEVICE,
-    HOST,
+from tapml.execute.program import DEVICE, HOST
+from tapml.execute.schedule import (
     Allocate,
     DeviceCall,
     DeviceCommands,

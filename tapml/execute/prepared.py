@@ -10,7 +10,8 @@ import numpy as np
 
 from tapml.execute.arrays import Array, window
 from tapml.execute.binding import BoundCall, BoundValue
-from tapml.execute.program import DeviceCall, DeviceCommands, HostCalls, Program
+from tapml.execute.program import Program
+from tapml.execute.schedule import DeviceCall, DeviceCommands, HostCalls
 from tapml_targets.dtype import dtype
 
 if TYPE_CHECKING:

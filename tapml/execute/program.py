@@ -12,88 +12,23 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from tapml.execute.binding import BoundCall, BoundEntry
-from tapml.execute.segments import RESIDENT_BYTES, Segment, Span, lay_out
+from tapml.execute.schedule import (
+    Action,
+    DeviceCall,
+    DeviceCommands,
+    Download,
+    HostCall,
+    Observe,
+    Operation,
+    Upload,
+    schedule,
+)
+from tapml.execute.segments import Segment, Span, lay_out
 from tapml_targets.errors import InputError
 
 Place: TypeAlias = Literal["host", "device"]
 HOST: Final = "host"
 DEVICE: Final = "device"
-
-
-@dataclass(frozen=True)
-class HostCall:
-    """Run a call site on the reference."""
-
-    call: BoundCall
-
-
-@dataclass(frozen=True)
-class DeviceCall:
-    """Run a call site on the device."""
-
-    call: BoundCall
-
-
-@dataclass(frozen=True)
-class Upload:
-    """Copy a storage to the device."""
-
-    storage: str
-
-
-@dataclass(frozen=True)
-class Download:
-    """Copy a storage to the host."""
-
-    storage: str
-
-
-@dataclass(frozen=True)
-class Observe:
-    """Show the tensors of a call site, all on the host, to whoever watches the run."""
-
-    call: BoundCall
-
-
-Operation: TypeAlias = HostCall | DeviceCall | Upload | Download | Observe
-
-
-@dataclass(frozen=True)
-class Allocate:
-    """Make the host memory of a segment."""
-
-    segment: Segment
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Every tensor of a segment is written: it may be recorded."""
-
-    segment: Segment
-
-
-@dataclass(frozen=True)
-class Release:
-    """No call site reads a segment any more."""
-
-    segment: Segment
-
-
-@dataclass(frozen=True)
-class HostCalls:
-    """Call sites run on the reference one after the other."""
-
-    calls: tuple[BoundCall, ...]
-
-
-@dataclass(frozen=True)
-class DeviceCommands:
-    """Commands sent together, without waiting unless there is a download."""
-
-    commands: tuple[DeviceCall | Upload | Download, ...]
-
-
-Action: TypeAlias = Allocate | Ready | Release | HostCalls | DeviceCommands | Observe
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +169,7 @@ class _Moves:
         return Program(
             bound=self.bound,
             segments=segments,
-            actions=_schedule(self.operations, segments),
+            actions=schedule(self.operations, segments),
             device_weights=frozenset(self.device_weights),
             state_places={
                 name: frozenset(self.valid[self.bound.values[value].storage])
@@ -286,48 +221,3 @@ class _Moves:
             if HOST in self.valid[storage_name]:
                 touch(storage_name, end)
         return spans
-
-
-def _schedule(operations: list[Operation], segments: tuple[Segment, ...]) -> tuple[Action, ...]:
-    """Put the operations and the life of the segments into one order."""
-    streaming = sum(segment.nbytes for segment in segments) > RESIDENT_BYTES
-    before: dict[int, list[Action]] = {}
-    after: dict[int, list[Action]] = {}
-    for segment in segments:
-        before.setdefault(segment.span.first, []).append(Allocate(segment))
-        after.setdefault(segment.span.last_write, []).append(Ready(segment))
-        if streaming and segment.kind != "state" and segment.span.last_use < len(operations):
-            after.setdefault(segment.span.last_use, []).append(Release(segment))
-    actions: list[Action] = []
-    host: list[BoundCall] = []
-    device: list[DeviceCall | Upload | Download] = []
-
-    def close() -> None:
-        if host:
-            actions.append(HostCalls(tuple(host)))
-            host.clear()
-        if device:
-            actions.append(DeviceCommands(tuple(device)))
-            device.clear()
-
-    for position in range(max(1, len(operations))):
-        if position in before:
-            close()
-            actions.extend(before[position])
-        for operation in operations[position : position + 1]:
-            if isinstance(operation, HostCall):
-                if device:
-                    close()
-                host.append(operation.call)
-            elif isinstance(operation, Observe):
-                close()
-                actions.append(operation)
-            else:
-                if host:
-                    close()
-                device.append(operation)
-        if position in after:
-            close()
-            actions.extend(after[position])
-    close()
-    return tuple(actions)

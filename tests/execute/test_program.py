@@ -8,19 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml.execute.binding import bind_entry
-from tapml.execute.program import (
-    DEVICE,
-    HOST,
-    DeviceCall,
-    DeviceCommands,
-    Download,
-    HostCalls,
-    Observe,
-    Place,
-    Program,
-    Upload,
-    plan_program,
-)
+from tapml.execute.program import DEVICE, HOST, Place, Program, plan_program
+from tapml.execute.schedule import DeviceCall, DeviceCommands, Download, HostCalls, Observe, Upload
 from tests.execute.small_llama import SmallLlama, small_llama
 
 ENTRIES = {"prefill": {"S": 5}, "decode": {}}
