@@ -17,8 +17,9 @@ from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.library_format import unpack
 
 MAX_IDLE_BUILT: Final = 64
-# Dialects that are machine code: running one is running whatever its sender likes.
-_NATIVE_SUFFIXES: Final = ("-shared-object", "-binary", "-bitcode")
+# Source text, which a driver compiles. Anything else may be machine code, and running that is
+# running whatever its sender likes.
+SOURCE_DIALECTS: Final = frozenset({"cuda-c", "metal", "opencl-c", "wgsl"})
 
 
 @dataclass
@@ -130,10 +131,11 @@ class LibraryStore:
                 raise InputError(f"Library {digest[:12]} is not held here: upload it first")
             library = unpack(packed)
             for module in library.modules:
-                if module.dialect.endswith(_NATIVE_SUFFIXES) and not self._allow_native:
+                if module.dialect not in SOURCE_DIALECTS and not self._allow_native:
                     raise InputError(
-                        f"this server does not load machine code ({module.dialect}); if its "
-                        "clients are trusted, start it with --allow-shared-libraries"
+                        f"this server does not load machine code, and {module.dialect!r} is none "
+                        f"of the source dialects it knows ({', '.join(sorted(SOURCE_DIALECTS))}); "
+                        "if its clients are trusted, start it with --allow-shared-libraries"
                     )
             built = self._built[digest] = BuiltLibrary(digest, LoadedLibrary(driver, library))
         self._built.move_to_end(digest)

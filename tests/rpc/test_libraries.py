@@ -83,7 +83,7 @@ def test_bytes_that_are_no_library_are_refused(server: ServerProcess) -> None:
         session.fence()
 
 
-@pytest.mark.parametrize("dialect", ["elf-shared-object", "opencl-binary"])
+@pytest.mark.parametrize("dialect", ["elf-shared-object", "opencl-binary", "spirv", "OpenCL-C"])
 def test_machine_code_is_refused_unless_the_server_allows_it(
     server: ServerProcess, dialect: str
 ) -> None:
