@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from tapml.graph.plan import Body, CallStep, Entry, GraphPlan, Operator, ViewStep
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression, symbols_of
+
+_LONGEST_NAME: Final = 128
+_FOLDER_NAME: Final = re.compile(rf"(?!\.)[\w.+$@-]{{1,{_LONGEST_NAME}}}")
 
 
 def check_plan(plan: GraphPlan) -> None:
@@ -40,6 +45,11 @@ def _require(condition: bool, message: str) -> None:
 
 def _check_operator(operator: Operator) -> None:
     what = f"operator {operator.name!r}"
+    _require(
+        _FOLDER_NAME.fullmatch(operator.name) is not None,
+        f"{what}: a folder is called after it, so its name is made of at most {_LONGEST_NAME} "
+        "letters, digits and any of _ - + . $ @, and does not begin with a dot",
+    )
     names = [parameter.name for parameter in operator.parameters]
     _require(len(set(names)) == len(names), f"{what} has two parameters of one name")
     _require(

@@ -30,6 +30,7 @@ from tapml_targets.library import Parameter
 from tests.graph.conftest import Llama
 
 NAMES = st.text(min_size=1, max_size=8)
+OPERATOR_NAMES = st.from_regex(r"[\w+$@-][\w.+$@-]{0,7}", fullmatch=True)
 DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "int32", "bool"])
 KINDS: st.SearchStrategy[OutputKind] = st.sampled_from(get_args(OutputKind))
 SIZES = st.integers(min_value=0, max_value=2**40)
@@ -106,7 +107,7 @@ def entry_of(draw: st.DrawFn, name: str, operator: Operator) -> Entry:
 
 @st.composite
 def plans(draw: st.DrawFn) -> GraphPlan:
-    names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    names = draw(st.lists(OPERATOR_NAMES, min_size=1, max_size=3, unique=True))
     known = {name: draw(operators(name)) for name in names}
     entries = {
         f"entry {index}": entry_of(draw, f"entry {index}", operator)

@@ -152,6 +152,24 @@ BROKEN: dict[str, tuple[GraphPlan, str]] = {
 }
 
 
+def named(name: str) -> GraphPlan:
+    """The plan with its operator under another name."""
+    changed = with_call(operator=name)
+    operator = replace(changed.operators["add"], name=name)
+    return replace(changed, operators={name: operator})
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", ".git", "x\0", "x" * 129])
+def test_an_operator_whose_name_is_no_folder_s_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="a folder is called after it"):
+        check_plan(named(name))
+
+
+@pytest.mark.parametrize("name", ["fused_rms_norm_2", "aten.add-1", "größer", "x" * 128])
+def test_an_operator_may_be_called_like_a_folder(name: str) -> None:
+    check_plan(named(name))
+
+
 def test_the_plan_that_is_broken_below_is_whole() -> None:
     check_plan(plan())
 
