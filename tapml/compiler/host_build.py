@@ -57,6 +57,11 @@ def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
     return HostBuild({name: module[f.symbol] for name, f in functions.items()})
 
 
+def host_identity() -> str:
+    """What this machine's code depends on beside the function: compiler, generators, processor."""
+    return joint_hash((compiler_versions(), generator_hash("cpu"), str(host_target())))
+
+
 def _one_by_one(functions: Mapping[str, HostFunction]) -> HostBuild:
     build = HostBuild()
     for name, function in functions.items():
@@ -82,7 +87,7 @@ def _compile(functions: Mapping[str, HostFunction]) -> Any:
 
 def _key(functions: Mapping[str, HostFunction]) -> str:
     texts = (text for f in functions.values() for text in (f.symbol, f.function))
-    return joint_hash((compiler_versions(), generator_hash("cpu"), str(host_target()), *texts))
+    return joint_hash((host_identity(), *texts))
 
 
 def _load(cache: DiskCache, key: str) -> Any:

@@ -125,12 +125,17 @@ def import_key(model: LoadedModel) -> str:
     )
 
 
-def rooting_key(plan: GraphPlan, weights_hash: str, tokens: Sequence[int]) -> str:
-    """Everything a rooting depends on, as one hexadecimal number."""
+def rooting_key(plan: GraphPlan, weights_hash: str, tokens: Sequence[int], host: str) -> str:
+    """Everything a rooting depends on, as one hexadecimal number.
+
+    `host` is what the reference's code depends on beside the plan
+    (:func:`tapml.compiler.host_build.host_identity`): another processor runs other instructions.
+    """
     return _hash(
         plan_format.plan_hash(plan),
         weights_hash,
         ",".join(str(token) for token in tokens),
+        host,
         versions_text(*_DISTRIBUTIONS),
         _importer_hash(),
     )

@@ -63,8 +63,8 @@ def root(
     prompt
         Three tokens or more; tokens spread over the vocabulary if None.
     cache
-        Where a report of the same model, plan, versions and prompt is looked for and kept. Give
-        none for a `reference` that is not what the compiler makes of the plan.
+        Where a report of the same model, plan, versions, prompt and processor is looked for and
+        kept. Give none for a `reference` that is not what the compiler makes of the plan.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def root(
         Naming the operators that differ, worst first, with the lines they come from.
     """
     tokens = list(prompt) if prompt is not None else _default_prompt(model)
-    key = rooting_key(imported.plan, model.weights_hash, tokens)
+    key = _key(imported.plan, model, tokens) if cache is not None else ""
     known = cache.get_rooting(key) if cache is not None else None
     if known is not None:
         return known
@@ -155,6 +155,12 @@ def _compile(imported: ImportedModel) -> Functions:
     from tapml.compiler.reference import compile_reference
 
     return compile_reference(imported.plan)
+
+
+def _key(plan: GraphPlan, model: LoadedModel, tokens: Sequence[int]) -> str:
+    from tapml.compiler.host_build import host_identity
+
+    return rooting_key(plan, model.weights_hash, tokens, host_identity())
 
 
 def _default_prompt(model: LoadedModel) -> list[int]:

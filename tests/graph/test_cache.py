@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 
+from tapml.compiler import host_build
 from tapml.graph import cache as cache_module
-from tapml.graph.cache import PlanCache, import_key
+from tapml.graph.cache import PlanCache, import_key, rooting_key
 from tapml.graph.importer import import_model
 from tapml.graph.rooting import root
 from tests.graph.conftest import Llama
@@ -40,6 +42,19 @@ def test_a_cached_plan_can_still_be_rooted(llama: Llama, stored: PlanCache) -> N
     first = root(llama.model, imported, reference=llama.reference, cache=stored)
     again = root(llama.model, imported, reference=None, cache=stored)
     assert first == again
+
+
+def test_a_rooting_on_another_processor_is_not_this_one(
+    llama: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key() -> str:
+        return rooting_key(llama.imported.plan, "weights", [1, 2, 3], host_build.host_identity())
+
+    here = key()
+    assert key() == here
+    older = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+    monkeypatch.setattr(host_build, "host_target", lambda: older)
+    assert key() != here
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"x" + data[1:]])
