@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +78,27 @@ def test_the_scan_that_tvm_gets_wrong_still_compiles_with_its_loops() -> None:
     library = generate(source(scan), OPENCL)
     assert len(library.kernels) >= 2
     assert library.operators["cumsum"].workspaces
+
+
+@pytest.mark.parametrize(
+    ("scan", "numpy_scan", "axis"),
+    [
+        (relax.op.cumsum, np.cumsum, 1),
+        (relax.op.cumprod, np.cumprod, 1),
+        (relax.op.cumprod, np.cumprod, 2),
+    ],
+)
+def test_a_scan_s_threads_have_their_own_variables(
+    driver: Driver, scan: Callable[..., Any], numpy_scan: Callable[..., Any], axis: int
+) -> None:
+    """TVM reserves them beside the launch, where one would be shared by all threads."""
+    of = from_relax("scan", (2, 600, 7), lambda x: scan(x, axis=axis), kind="opencl")
+    library = generate(source(of), OPENCL)
+    (code,) = (module.code.decode() for module in library.modules)
+    assert re.search(r"int \w+\[1\];", code)
+    given = np.random.default_rng(0).uniform(0.9, 1.1, (2, 600, 7)).astype(np.float32)
+    _, result = run(driver, library, "scan", [given, np.zeros_like(given)])
+    np.testing.assert_allclose(result, numpy_scan(given.astype(np.float64), axis), rtol=1e-4)
 
 
 def test_kernels_keep_to_the_threads_a_device_allows() -> None:

@@ -13,6 +13,7 @@ from tapml_targets.codegen import lowering
 from tapml_targets.codegen.constants import with_exact_constants
 from tapml_targets.codegen.host_program import read_host_function
 from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.codegen.thread_locals import move_into_threads
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import Expression, product
 from tapml_targets.installed import compiler_versions
@@ -53,7 +54,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
         If TVM refuses the operator, or its host half cannot be a launch plan.
     """
     options = dict(target.options)
-    function = lowering.load_function(source)
+    function = move_into_threads(lowering.load_function(source))
     scheduling = _tvm_target(options.get("schedule_kind", "opencl"), target.limits, options)
     generation = _tvm_target("opencl", target.limits, options)
     try:
