@@ -28,7 +28,6 @@ from tapml_targets.errors import InputError
 
 CHUNK_BYTES: Final = 1 << 20
 PACK_BYTES: Final = 1 << 30
-DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,6 @@ class ChunkWriter:
     ----------
     stored_bytes
         Bytes of all chunks stored.
-    offered_bytes
-        Bytes of all chunks offered, repeated ones included.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,7 +87,6 @@ class ChunkWriter:
         self._descriptor = -1
         self._offset = 0
         self.stored_bytes = 0
-        self.offered_bytes = 0
 
     def add(self, data: Bytes, digest: bytes | None = None) -> tuple[int, bytes]:
         """Store a chunk unless its content is there.
@@ -114,7 +110,6 @@ class ChunkWriter:
         """
         digest = digest or digest_of(data)
         length = len(data)
-        self.offered_bytes += length
         known = self._ids.get(digest)
         if known is not None:
             return known, digest

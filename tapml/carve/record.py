@@ -19,7 +19,7 @@ from tapml.carve.index import (
 from tapml.carve.movement import Movements
 from tapml.carve.recorder import Recorder
 from tapml.carve.selection import Filters, Selector
-from tapml.carve.storing_client import storing_process
+from tapml.carve.storing_client import open_storing
 from tapml.carve.suite import Suite
 from tapml.carve.suite_folder import check_target, partial_folder, publish
 from tapml.carve.suite_tensors import PACKS_NAME
@@ -101,7 +101,8 @@ def carve(
         Tokens generated per prompt, at least 1: one prefill and a decode step for each but the
         first.
     budget_bytes
-        Bytes of tensors the suite may hold, weights apart; None for no bound. When it is small,
+        Bytes of tensors the suite may hold, weights and orders (tables that say how an operator
+        rearranges its input) apart; None for no bound. When it is small,
         the first call site of every operator in every entry comes first, then the others in the
         order in which they run (:class:`~tapml.carve.selection.Selector`).
     progress
@@ -208,7 +209,7 @@ def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, A
         )
         connection.close()
         weights = WeightDigests(work.model.weights_hash, work.executor.weights)
-        with storing_process() as process:
+        with open_storing() as process:
             process.open(folder, PACKS_NAME)
             recorder = Recorder(process, selector, weights)
             work.run(recorder, selector)

@@ -99,15 +99,15 @@ class RunStore:
         Where tensors go.
     weight_digests
         Digests of the chunks of each weight stored, by name.
-    weight_bytes
-        Bytes of weights stored.
+    shared_bytes
+        Bytes of weights and orders stored, which all runs share.
     """
 
     connection: sqlite3.Connection
     chunks: ChunkWriter
     rows: Rows = field(default_factory=Rows)
     weight_digests: dict[str, list[bytes]] = field(default_factory=dict)
-    weight_bytes: int = 0
+    shared_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._version_rows = VersionRows(self.chunks, self.rows)
@@ -116,8 +116,8 @@ class RunStore:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of tensors stored, weights apart."""
-        return self.chunks.stored_bytes - self.weight_bytes
+        """Bytes of tensors stored, without what all runs share."""
+        return self.chunks.stored_bytes - self.shared_bytes
 
     def prompt(self, number: int, tokens: Sequence[int], text: str | None) -> None:
         """Store a prompt."""
@@ -131,7 +131,9 @@ class RunStore:
 
     def order(self, number: int, itemsize: int, indices: Bytes) -> None:
         """Store the order of values that hold another value's elements."""
+        before = self.chunks.stored_bytes
         ids, digest = self.chunks.add_all(indices)
+        self.shared_bytes += self.chunks.stored_bytes - before
         self.rows.orders.append((number, itemsize, digest, pack(ids)))
 
     def weight(self, name: str, memory: Bytes, digests: Sequence[bytes]) -> None:
@@ -140,7 +142,7 @@ class RunStore:
         found = list(digests) or [digest_of(part) for part in split(memory)]
         ids, _ = self.chunks.add_all(memory, found)
         self.weight_digests[name] = found
-        self.weight_bytes += self.chunks.stored_bytes - before
+        self.shared_bytes += self.chunks.stored_bytes - before
         self.rows.weights.append((name, content_key(found), pack(ids)))
 
     def store(self, runs: Sequence[StoredRun]) -> None:

@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from tapml.carve import storing_process
 from tapml.carve.shared_memory import DONE, FAILED, PROGRESS_WORDS, STORED, SharedBlocks
 from tapml.carve.storing_process import frame, receive_frame
 from tapml.execute.arrays import Bytes
 from tapml.execute.memory import HostMemory
 from tapml_targets.errors import SetupError
 
+# A session carves once; tests and measurements carve again at once and find a warm process.
+IDLE_SECONDS: Final = 5.0
 _spare: list[StoringProcess] = []
+_lock = threading.Lock()
 
 
 @contextmanager
-def storing_process() -> Iterator[StoringProcess]:
+def open_storing() -> Iterator[StoringProcess]:
     """A storing process for one carve, a warm one where there is one."""
-    process = _spare.pop() if _spare else StoringProcess()
-    if not process.alive:
+    with _lock:
+        process = _spare.pop() if _spare else None
+    if process is not None and not process.alive:
         process.close()
-        process = StoringProcess()
+        process = None
+    process = process or StoringProcess()
     try:
         yield process
     except BaseException:
         process.close()
         raise
-    _spare.append(process)
+    with _lock:
+        _spare.append(process)
+    timer = threading.Timer(IDLE_SECONDS, _close_spares)
+    timer.daemon = True
+    timer.start()
+
+
+@atexit.register
+def _close_spares() -> None:
+    with _lock:
+        idle, _spare[:] = _spare[:], []
+    for process in idle:
+        process.close()
 
 
 class StoringProcess:
@@ -57,7 +77,7 @@ class StoringProcess:
                     sys.executable,
                     "-P",
                     "-m",
-                    "tapml.carve.storing_process",
+                    storing_process.__name__,
                     str(theirs.fileno()),
                 ],
                 pass_fds=[theirs.fileno()],
@@ -119,10 +139,6 @@ class StoringProcess:
         """(block, offset, bytes) of shared memory."""
         block, offset = self._place(memory)
         return block, offset, len(memory)
-
-    def is_shared(self, memory: Bytes) -> bool:
-        """Whether the process sees this memory."""
-        return self.blocks.place(memory) is not None
 
     def share(self, memory: Bytes) -> Bytes:
         """A copy of memory of this process in memory that both see."""

@@ -7,20 +7,20 @@ the device, and at any moment the whole model runs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from tapml.execute.arrays import Array, Bytes, aligned
+from tapml.execute.arrays import Array, aligned
 from tapml.execute.binding import BoundEntry, bind_entry, bind_symbols, entry_of
 from tapml.execute.frame import Frame
+from tapml.execute.interfaces import Observer, Reference, RunSink
 from tapml.execute.memory import HostMemory
 from tapml.execute.prepared import PreparedProgram
 from tapml.execute.program import DEVICE, HOST, Place, Program, plan_program
-from tapml.execute.segments import Segment
 from tapml.execute.state import StateCell, zero_state
-from tapml.graph.plan import CallStep, GraphPlan
+from tapml.graph.plan import GraphPlan
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import DeviceLostError, InputError, RemoteError
 from tapml_targets.library import Library
@@ -32,32 +32,8 @@ if TYPE_CHECKING:
 # Programs of one entry differ by prompt length and placement; each is planned in milliseconds.
 PROGRAMS_KEPT: Final = 128
 
-Observer: TypeAlias = Callable[[CallStep, Sequence[Array], Sequence[Array]], None]
 StateSnapshot: TypeAlias = Mapping[str, StateCell]
 Kept = TypeVar("Kept")
-
-
-class Reference(Protocol):
-    """What runs operators on the host: :class:`tapml.compiler.reference.ReferenceModule`."""
-
-    def __getitem__(self, operator: str) -> Callable[..., None]:
-        """The operator as a function over arrays in parameter order, outputs written in place."""
-
-
-class RunSink(Protocol):
-    """Records runs. Memory handed over is not written again while the sink holds it."""
-
-    def memory(self, segment: Segment) -> HostMemory | None:
-        """Where a segment of the run in hand lies; None where the sink does not care."""
-
-    def begin(self, program: Program) -> None:
-        """A run starts."""
-
-    def segment(self, segment: Segment, memory: Bytes) -> None:
-        """All tensors of a segment are written."""
-
-    def end(self, before: Mapping[str, StateCell], after: Mapping[str, StateCell]) -> None:
-        """The run is over; the state on entry and its successor, by state name."""
 
 
 @dataclass

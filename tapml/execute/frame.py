@@ -30,7 +30,7 @@ from tapml_targets.errors import TapmlError
 
 if TYPE_CHECKING:
     from tapml.execute.device import DeviceBuffer, DeviceMemory
-    from tapml.execute.executor import Observer, RunSink
+    from tapml.execute.interfaces import Observer, RunSink
     from tapml_rpc.pending import PendingRead
 
 # Blocks of recorded runs that follow each other lie together in memory.

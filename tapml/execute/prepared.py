@@ -15,7 +15,7 @@ from tapml.execute.schedule import DeviceCall, DeviceCommands, HostCalls
 from tapml_targets.dtype import dtype
 
 if TYPE_CHECKING:
-    from tapml.execute.executor import Reference
+    from tapml.execute.interfaces import Reference
 
 Pick: TypeAlias = Callable[[list[Any]], tuple[Any, ...]]
 PreparedCall: TypeAlias = tuple[Callable[..., None], Pick, BoundCall]

@@ -113,7 +113,7 @@ def test_a_storing_process_that_dies_is_one_clear_error(llama: SmallLlama, tmp_p
     def kill(_: object) -> None:
         for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
             command = Path(f"/proc/{child}/cmdline").read_bytes()
-            if b"tapml.carve.storing_process" in command:
+            if b"storing_process" in command:
                 os.kill(int(child), signal.SIGKILL)
 
     with pytest.raises(SetupError, match="the process that stores the suite ended"):

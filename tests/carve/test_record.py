@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapml.carve.index import INDEX_NAME
+from tapml.carve.index import INDEX_NAME, unpack
 from tapml.carve.record import CarveProgress, carve
 from tapml.carve.selection import Filters
 from tapml.carve.suite import Suite
@@ -199,9 +199,16 @@ def test_a_budget_is_kept_and_first_call_sites_come_first(
         max_new_tokens=3,
         budget_bytes=budget,
     )
-    weights = sum(array.nbytes for array in llama.weights.values())
-    orders = 4 << 20
-    assert carved.summary().stored_bytes <= budget + weights + orders
+    connection = sqlite3.connect(carved.path / INDEX_NAME)
+    shared = [
+        identifier
+        for table in ("weight", "ordering")
+        for (blob,) in connection.execute(f"SELECT chunks FROM {table}")
+        for identifier in unpack(blob)
+    ]
+    sizes = dict(connection.execute("SELECT id, length FROM chunk"))
+    connection.close()
+    assert sum(sizes.values()) - sum(sizes[i] for i in set(shared)) <= budget
     expected = {test.id: test for test in suite.tests()}
     covered = set()
     for test in carved.tests():
