@@ -14,7 +14,7 @@ FRESH_SECONDS: Final = 24 * 3600.0
 # A failure may be of the moment: a machine under load, a driver being installed.
 FRESH_FAILURE_SECONDS: Final = 600.0
 _MAX_BYTES: Final = 1 << 20
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 def load(kind: str, name: str, state: Any) -> dict[str, Any] | None:

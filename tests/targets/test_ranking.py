@@ -14,7 +14,7 @@ from tapml_targets import probe_cache, ranking
 from tapml_targets.cpu.driver import list_devices as list_processors
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError, NoSuchDeviceError
+from tapml_targets.errors import InputError, MismatchError, NoSuchDeviceError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.limits import Limits
 from tapml_targets.opencl.driver import open_device
@@ -192,3 +192,14 @@ def test_a_child_that_does_not_answer_is_ended_at_its_deadline() -> None:
     assert answer is None
     assert problem == "no answer within 0.05 s"
     assert time.perf_counter() - started < 10
+
+
+def test_a_probe_that_computes_wrong_sums_is_refused(opencl_device: DeviceDescription) -> None:
+    library = probe_library("float32")
+    (module,) = library.modules
+    wrong = module.code.replace(b"y[convert_int(get_group_id(0))] =", b"y[0] =")
+    assert wrong != module.code
+    driver = open_device(opencl_device)
+    with pytest.raises(MismatchError, match="of 1024 sums wrong"):
+        try_driver(driver, replace(library, modules=(replace(module, code=wrong),)), "float32")
+    driver.close()
