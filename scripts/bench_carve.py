@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.carve.record import carve
+from tapml.carving.record import carve
 from tapml.compiler.reference import compile_reference
 from tapml.execute.executor import Executor
 from tapml.execute.generate import greedy

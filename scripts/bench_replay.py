@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from tapml.carve.record import carve
-from tapml.carve.replay import replay
-from tapml.carve.replay_memory import ReplayMemory
-from tapml.carve.replay_results import ReplayResult
-from tapml.carve.suite import Suite
+from tapml.carving.record import carve
+from tapml.carving.replay import replay
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.replay_results import ReplayResult
+from tapml.carving.suite import Suite
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler

@@ -17,12 +17,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tapml.api.carving import carve
     from tapml.api.device import Device, device
     from tapml.api.functions import RemoteFunction, UploadedLibrary, compile, upload
     from tapml.api.module import Module
     from tapml.api.tensor import Tensor, allocate, tensor
     from tapml.api.validate import ValidationReport, validate
-    from tapml.carve.record import carve
     from tapml.offload.session import OffloadSession
 
     def cpu(index: int | None = None) -> Device:
@@ -64,7 +64,7 @@ _HOME = {
     "tensor": "tapml.api.tensor",
     "ValidationReport": "tapml.api.validate",
     "validate": "tapml.api.validate",
-    "carve": "tapml.carve.record",
+    "carve": "tapml.api.carving",
     "OffloadSession": "tapml.offload.session",
 }
 

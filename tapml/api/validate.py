@@ -13,8 +13,8 @@ from tapml.api.device import Device, device
 from tapml.api.module import Module
 from tapml.api.observed import ObservedTest, observe
 from tapml.api.whole import run_whole
-from tapml.carve.replay import replay_operator
-from tapml.carve.replay_memory import ReplayMemory
+from tapml.carving.replay import replay_operator
+from tapml.carving.replay_memory import ReplayMemory
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compare.verdict import Status, Verdict, worse

@@ -41,7 +41,7 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
 
 def filters_of(arguments: argparse.Namespace) -> Any:
     """The filters that were given, as the suite takes them."""
-    from tapml.carve.selection import Filters
+    from tapml.carving.selection import Filters
 
     return Filters(
         operators=tuple(arguments.operator),
@@ -73,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carve a suite."""
-    from tapml.carve.record import carve
+    from tapml.carving.record import carve
     from tapml.execute.executor import Executor
     from tapml.offload.phases import Phases
     from tapml.offload.rooted_reference import open_rooted_reference

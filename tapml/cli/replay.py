@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay; 0 if everything passes, 1 if not."""
-    from tapml.carve.repro_folder import is_repro
+    from tapml.carving.repro_folder import is_repro
 
     if is_repro(arguments.folder):
         return _replay_repro(arguments)
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _replay_repro(arguments: argparse.Namespace) -> int:
-    from tapml.carve.repro_folder import read_repro, replay_repro
+    from tapml.carving.repro_folder import read_repro, replay_repro
     from tapml_rpc.local import open_local
 
     repro = read_repro(arguments.folder)
@@ -69,9 +69,9 @@ def _replay_repro(arguments: argparse.Namespace) -> int:
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:
-    from tapml.carve.replay import replay_operator
-    from tapml.carve.replay_memory import ReplayMemory
-    from tapml.carve.suite import Suite
+    from tapml.carving.replay import replay_operator
+    from tapml.carving.replay_memory import ReplayMemory
+    from tapml.carving.suite import Suite
     from tapml.compare.expectation_store import store_of
     from tapml.compare.oracle import Oracle
     from tapml.compare.policy import Policy

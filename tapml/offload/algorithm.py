@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.carve.replay import replay_operator
-from tapml.carve.replay_memory import ReplayMemory
-from tapml.carve.replay_results import OperatorVerdict, ReplayResult
-from tapml.carve.selection import Filters
+from tapml.carving.replay import replay_operator
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.replay_results import OperatorVerdict, ReplayResult
+from tapml.carving.selection import Filters
 from tapml.compiler.preflight import require
 from tapml.compiler.reach import Reach, reach_of
 from tapml.graph.plan import Operator

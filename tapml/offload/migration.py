@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.carve.replay_memory import ReplayMemory
+from tapml.carving.replay_memory import ReplayMemory
 from tapml.offload.algorithm import (
     MODEL_VALIDATION,
     OPERATOR_VALIDATION,

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from tapml.carve.replay_repro import Failure, write_repro
-from tapml.carve.replay_results import ReplayResult
+from tapml.carving.replay_repro import Failure, write_repro
+from tapml.carving.replay_results import ReplayResult
 from tapml.graph.plan import Operator
 from tapml.offload.files import write_bytes, write_json, write_text
 from tapml.offload.workbench import Workbench

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tapml.carve.record import CarveProgress, carve
-from tapml.carve.suite import Suite
+from tapml.carving.record import CarveProgress, carve
+from tapml.carving.suite import Suite
 from tapml.compare.expectation_store import STORE_NAME
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy

@@ -1,0 +1,219 @@
+"""Replays carved tests on a device and says what came of it (OPWISEVALIDATION of Algorithm 1).
+
+Each test runs twice, in one batch and therefore one round trip: what it may write is poisoned with
+another pattern each time, guard bands lie around every tensor, and what it only reads must come
+out as it went in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.replay_results import (
+    OperatorVerdict,
+    ReplayResult,
+    Timing,
+    graver,
+    summarise,
+    unbuilt,
+)
+from tapml.carving.replay_run import DeviceRun
+from tapml.compare.expectation import Expectation
+from tapml.compare.judge import judge
+from tapml.compare.oracle import CarvedCase
+from tapml.compare.policy import Policy
+from tapml.compare.verdict import Verdict, not_run, worse
+from tapml.graph.plan import Operator
+from tapml_rpc.client import Session
+from tapml_rpc.remote import RemoteLibrary
+from tapml_targets.errors import (
+    CompileError,
+    DeviceLostError,
+    InputError,
+    LimitExceededError,
+    TapmlError,
+)
+from tapml_targets.library import Library
+
+__all__ = ["OperatorVerdict", "ReplayResult", "Timing", "replay", "replay_operator"]
+
+
+class Expecting(Protocol):
+    """What replay needs of an oracle: :class:`tapml.compare.oracle.Oracle`, or a repro folder."""
+
+    def expect(self, test: CarvedCase) -> Expectation:
+        """Float64 outputs and sensitivities of a test."""
+
+    def appeal(self, test: CarvedCase) -> Expectation:
+        """The same, measured more closely; asked for before a target is accused."""
+
+
+def replay(
+    operator: Operator,
+    test: CarvedCase,
+    library: Library | RemoteLibrary,
+    session: Session,
+    oracle: Expecting,
+    policy: Policy,
+    *,
+    memory: ReplayMemory | None = None,
+) -> ReplayResult:
+    """Replay one carved test.
+
+    Parameters
+    ----------
+    operator
+        The operator the test is of.
+    test
+        From a suite.
+    library
+        What to run; holds an operator of the same name. Uploaded where it is not yet.
+    session
+        The device.
+    oracle, policy
+        What the outputs are held against, and how closely.
+    memory
+        Buffers shared between replays; made for this one where it is None.
+
+    Raises
+    ------
+    DeviceLostError
+        If the device is lost; any other failure of the command is a verdict: ``fail``, limits that
+        the kernel breaks at its launch included. A test whose guarded tensors do not fit the device
+        and one without a float64 twin are ``not run``.
+    CompileError
+        If the Library does not build on the device.
+    InputError
+        If the Library does not hold the operator.
+    """
+    remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
+    if memory is None:
+        with ReplayMemory(session) as own:
+            result = replay(operator, test, remote, session, oracle, policy, memory=own)
+            changed = own.changed_weights()
+        if changed:
+            finding = "the kernel wrote to a weight, which it may only read"
+            result = replace(result, verdict=result.verdict.with_finding("fail", finding))
+        return result
+    if operator.name not in remote.operators:
+        known = ", ".join(remote.operators[:20])
+        raise InputError(f"the Library has no operator {operator.name!r}; it has {known}")
+    started = time.perf_counter()
+    inputs = [np.ascontiguousarray(values) for values in test.read_inputs()]
+    reference = test.read_outputs()
+    read = time.perf_counter()
+    try:
+        run = DeviceRun(operator, test, inputs, reference, memory)
+    except LimitExceededError as error:
+        # The operator's own tensors were held against the limits before; guards ask for more.
+        return ReplayResult(
+            test.id, operator.name, not_run(str(error)), Timing(read - started, 0, None, 0, 0), test
+        )
+    try:
+        run.execute(remote)
+    except DeviceLostError:
+        raise
+    except TapmlError as error:
+        memory.forget()
+        verdict = Verdict("fail", 0.0, (), f"the device refused the call: {error}", "target")
+        now = time.perf_counter()
+        return ReplayResult(
+            test.id, operator.name, verdict, Timing(read - started, now - read, None, 0.0, 0), test
+        )
+    ran = time.perf_counter()
+    try:
+        expectation = oracle.expect(test)
+    except CompileError as error:
+        verdict = _add_findings(not_run(f"there is no float64 twin to judge by: {error}"), run)
+    else:
+        verdict = _decide(run, expectation, policy)
+        if verdict.status != "pass" and not run.findings():
+            # Nobody is accused on three movements of the inputs.
+            verdict = _decide(run, oracle.appeal(test), policy)
+    timing = Timing(
+        read - started, ran - read, run.kernel_seconds(), time.perf_counter() - ran, run.nbytes
+    )
+    actual = () if verdict.status == "pass" else tuple(run.outputs(0))
+    return ReplayResult(test.id, operator.name, verdict, timing, test, actual)
+
+
+def replay_operator(
+    operator: Operator,
+    tests: Iterable[CarvedCase],
+    library: Library | RemoteLibrary,
+    session: Session,
+    oracle: Expecting,
+    policy: Policy,
+    *,
+    memory: ReplayMemory | None = None,
+    on_result: Callable[[ReplayResult], None] | None = None,
+    stop_after: int | None = None,
+) -> OperatorVerdict:
+    """Replay the carved tests of one operator; it fails where its Library does not build.
+
+    Parameters
+    ----------
+    on_result
+        Called after every test.
+    stop_after
+        Stop after so many tests that did not pass; None runs them all. What is left out is not
+        counted and never a pass of its own.
+
+    Raises
+    ------
+    DeviceLostError
+        If the device is lost.
+    """
+    if memory is None:
+        with ReplayMemory(session) as own:
+            return replay_operator(
+                operator, tests, library, session, oracle, policy,
+                memory=own, on_result=on_result, stop_after=stop_after,
+            )  # fmt: skip
+    try:
+        remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
+    except CompileError as error:
+        return unbuilt(operator, f"the device does not build its kernels: {error}")
+    results: list[ReplayResult] = []
+    worst: ReplayResult | None = None
+    troubled = 0
+    for test in tests:
+        result = replay(operator, test, remote, session, oracle, policy, memory=memory)
+        worst = graver(worst, result)
+        results.append(replace(result, actual=()))
+        if on_result is not None:
+            on_result(result)
+        troubled += result.verdict.status != "pass"
+        if stop_after is not None and troubled >= stop_after:
+            break
+    return summarise(operator, results, worst, memory.changed_weights())
+
+
+def _decide(run: DeviceRun, expectation: Expectation, policy: Policy) -> Verdict:
+    """The verdict on both runs' numbers and on what memory says."""
+    verdict = judge(run.operator, expectation, run.reference, run.outputs(0), policy)
+    differing = run.differing()
+    findings = run.findings()
+    if any(differing):
+        second = judge(run.operator, expectation, run.reference, run.outputs(1), policy)
+        if worse(verdict.status, second.status) != verdict.status:
+            verdict = second
+        if not findings:
+            verdict = verdict.with_finding(
+                "degraded",
+                f"{sum(differing)} elements differ between two runs on the same inputs: the kernel "
+                "races, or reads memory it has not written",
+            )
+    return _add_findings(verdict, run)
+
+
+def _add_findings(verdict: Verdict, run: DeviceRun) -> Verdict:
+    for finding in run.findings():
+        verdict = verdict.with_finding("fail", finding)
+    return verdict

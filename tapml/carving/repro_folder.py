@@ -1,0 +1,271 @@
+"""Reads a repro folder back and replays it. Nothing in a folder is trusted: bounded, no pickle."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.carving.replay import replay
+from tapml.carving.replay_repro import DESCRIPTION, FORMAT_VERSION, LIBRARY
+from tapml.carving.replay_results import ReplayResult
+from tapml.compare.expectation import Expectation, ExpectedOutput
+from tapml.compare.index_source import locate_source
+from tapml.compare.oracle import CarvedCase
+from tapml.compare.policy import Policy
+from tapml.graph.plan import Operator
+from tapml_rpc.client import Session
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import InputError
+from tapml_targets.library import CodeModule, Library, Parameter
+from tapml_targets.library_format import unpack
+
+_MAX_DESCRIPTION_BYTES: Final = 16 << 20
+_MAX_LIBRARY_BYTES: Final = 1 << 30
+_NPY_HEADER_BYTES: Final = 4096
+_KINDS: Final = ("value", "index", "code", "predicate", "state")
+_ROLES: Final = ("input", "output", "inout")
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor of the folder; no weight, since it is replayed once."""
+
+    key: str
+    lifetime: str = "activation"
+
+
+@dataclass(frozen=True)
+class ReproCase:
+    """The test of a repro folder, in place of one from a suite."""
+
+    id: str
+    key: str
+    operator: str
+    symbols: Mapping[str, int]
+    inputs: tuple[_Tensor, ...]
+    _inputs: tuple[Array, ...]
+    _outputs: tuple[Array, ...]
+
+    def read_inputs(self) -> list[Array]:
+        """Raw inputs, in parameter order."""
+        return list(self._inputs)
+
+    def read_outputs(self) -> list[Array]:
+        """The reference's raw outputs, in parameter order."""
+        return list(self._outputs)
+
+
+@dataclass(frozen=True)
+class Repro:
+    """A repro folder, read and checked.
+
+    Attributes
+    ----------
+    operator
+        The operator, without its function.
+    case
+        Its test.
+    library
+        What was uploaded, with the sources as they are in ``kernels/`` now.
+    edited
+        Names of sources that are not as they were written.
+    expectation
+        Float64 outputs and sensitivities.
+    policy
+        The limits of the verdict.
+    device
+        ``platform``, ``name``, ... of the device it failed on.
+    status, reason
+        The verdict then.
+    """
+
+    operator: Operator
+    case: ReproCase
+    library: Library
+    edited: tuple[str, ...]
+    expectation: Expectation
+    policy: Policy
+    device: Mapping[str, Any]
+    status: str
+    reason: str
+
+    def expect(self, test: CarvedCase) -> Expectation:
+        """What the folder says the outputs should be."""
+        return self.expectation
+
+    def appeal(self, test: CarvedCase) -> Expectation:
+        """The same: the folder holds the closer measurement already."""
+        return self.expectation
+
+
+def is_repro(path: Path) -> bool:
+    """Whether `path` is a repro folder."""
+    return (path / DESCRIPTION).is_file()
+
+
+def replay_repro(repro: Repro, session: Session) -> ReplayResult:
+    """Replay a repro folder's test on a device."""
+    return replay(repro.operator, repro.case, repro.library, session, repro, repro.policy)
+
+
+def read_repro(folder: Path) -> Repro:
+    """Read and check a repro folder.
+
+    Raises
+    ------
+    InputError
+        If it is none, of another version, or damaged.
+    """
+    try:
+        return _read(folder)
+    except (KeyError, TypeError, ValueError, IndexError, OSError, EOFError) as error:
+        raise InputError(f"{folder} is no repro folder, or damaged: {error!r}") from error
+
+
+def _read(folder: Path) -> Repro:
+    description = json.loads(_bounded(folder / DESCRIPTION, _MAX_DESCRIPTION_BYTES))
+    if description["format"] != FORMAT_VERSION:
+        raise InputError(
+            f"{folder} has repro format {description['format']!r}; this tapml reads format "
+            f"{FORMAT_VERSION}"
+        )
+    operator = _operator(description["operator"])
+    names = description["files"]
+    inputs = _tensors(folder / "inputs", names["inputs"], operator.read)
+    outputs = _tensors(folder / "reference", names["reference"], operator.written)
+    test = description["test"]
+    case = ReproCase(
+        id=str(test["id"]),
+        key=str(test["key"]),
+        operator=operator.name,
+        symbols={str(name): int(value) for name, value in test["symbols"].items()},
+        inputs=tuple(_Tensor(f"{index}") for index in range(len(inputs))),
+        _inputs=inputs,
+        _outputs=outputs,
+    )
+    library = unpack(_bounded(folder / LIBRARY, _MAX_LIBRARY_BYTES))
+    library, edited = _with_sources(library, folder / "kernels", description["kernels"])
+    verdict = description["verdict"]
+    return Repro(
+        operator=operator,
+        case=case,
+        library=library,
+        edited=edited,
+        expectation=_expectation(folder, description, operator, inputs),
+        policy=Policy.from_json(description["policy"]),
+        device=dict(description["device"]),
+        status=str(verdict["status"]),
+        reason=str(verdict["reason"]),
+    )
+
+
+def _bounded(path: Path, limit: int) -> bytes:
+    size = path.stat().st_size
+    if size > limit:
+        raise InputError(f"{path} has {size} bytes; at most {limit} are expected")
+    return path.read_bytes()
+
+
+def _operator(data: Mapping[str, Any]) -> Operator:
+    parameters = []
+    for item in data["parameters"]:
+        role, shape = item["role"], tuple(int(extent) for extent in item["shape"])
+        if role not in _ROLES or any(extent < 0 for extent in shape):
+            raise InputError(f"not a parameter: {str(item)[:200]}")
+        parameters.append(Parameter(str(item["name"]), shape, lookup(item["dtype"]).name, role))
+    kinds = tuple(data["output_kinds"])
+    if any(kind not in _KINDS for kind in kinds):
+        raise InputError(f"unknown output kinds {kinds}; known ones: {', '.join(_KINDS)}")
+    return Operator(
+        name=str(data["name"]),
+        hash=str(data["hash"]),
+        parameters=tuple(parameters),
+        symbols=tuple(str(symbol) for symbol in data["symbols"]),
+        function="",
+        script=str(data["script"]),
+        output_kinds=kinds,
+    )
+
+
+def _tensors(
+    folder: Path, names: Sequence[str], parameters: Sequence[Parameter], dtype: str | None = None
+) -> tuple[Array, ...]:
+    """One array per parameter, checked against its shape and dtype."""
+    arrays = []
+    for name, parameter in zip(names, parameters, strict=True):
+        expected = np.dtype(dtype or lookup(parameter.dtype).numpy_name)
+        arrays.append(_array(folder, name, parameter, expected))
+    return tuple(arrays)
+
+
+def _array(folder: Path, name: str, parameter: Parameter, expected: np.dtype[Any]) -> Array:
+    path = folder / name
+    if path.name != name:
+        raise InputError(f"{name!r} is no name of a file in {folder}")
+    shape = tuple(int(extent) for extent in parameter.shape if isinstance(extent, int))
+    nbytes = math.prod(shape) * expected.itemsize
+    if path.stat().st_size > nbytes + _NPY_HEADER_BYTES:
+        raise InputError(f"{path} is larger than a {expected}{list(shape)} array")
+    array: Array = np.load(path, allow_pickle=False)
+    if array.dtype != expected or array.shape != shape:
+        raise InputError(
+            f"{path}: expected {expected}{list(shape)}, got {array.dtype}{list(array.shape)}"
+        )
+    return array
+
+
+def _with_sources(
+    library: Library, folder: Path, names: Sequence[str | None]
+) -> tuple[Library, tuple[str, ...]]:
+    """The Library with the folder's sources in place of its own, and which of them differ."""
+    modules, edited = [], []
+    for module, name in zip(library.modules, names, strict=True):
+        code = module.code
+        if name is not None:
+            path = folder / name
+            if path.name != name:
+                raise InputError(f"{name!r} is no name of a file in {folder}")
+            code = _bounded(path, _MAX_LIBRARY_BYTES)
+            if code != module.code:
+                edited.append(name)
+        modules.append(CodeModule(module.dialect, code))
+    return replace(library, modules=tuple(modules)), tuple(edited)
+
+
+def _expectation(
+    folder: Path, description: Mapping[str, Any], operator: Operator, inputs: Sequence[Array]
+) -> Expectation:
+    names = description["files"]
+    outputs = []
+    for index, (parameter, kind) in enumerate(
+        zip(operator.written, operator.output_kinds, strict=True)
+    ):
+        is_float = lookup(parameter.dtype).is_float
+        carrier = "float64" if is_float else lookup(parameter.dtype).numpy_name
+        values = _array(folder / "expected", names["expected"][index], parameter, np.dtype(carrier))
+        moved = _array(
+            folder / "sensitivity", names["sensitivity"][index], parameter, np.dtype("float32")
+        )
+        outputs.append(
+            ExpectedOutput(
+                parameter.name,
+                parameter.dtype,
+                kind,
+                values,
+                moved,
+                locate_source(
+                    description["index_sources"][index], operator.read, inputs, values.shape
+                ),
+                float(description["reference_ratios"][index]),
+            )
+        )
+    return Expectation(tuple(outputs), int(description["terms"]), int(description["repeats"]))

@@ -1,0 +1,195 @@
+"""The run's end of the storing process: starts it, sends it runs, keeps it for the next carve."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tapml.carving import storing_process
+from tapml.carving.shared_memory import DONE, FAILED, PROGRESS_WORDS, STORED, SharedBlocks
+from tapml.carving.storing_process import frame, receive_frame
+from tapml.execute.arrays import Bytes
+from tapml.execute.memory import HostMemory
+from tapml_targets.errors import SetupError
+
+# A session carves once; tests and measurements carve again at once and find a warm process.
+IDLE_SECONDS: Final = 5.0
+_spare: list[StoringProcess] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def open_storing() -> Iterator[StoringProcess]:
+    """A storing process for one carve, a warm one where there is one."""
+    with _lock:
+        process = _spare.pop() if _spare else None
+    if process is not None and not process.alive:
+        process.close()
+        process = None
+    process = process or StoringProcess()
+    try:
+        yield process
+    except BaseException:
+        process.close()
+        raise
+    with _lock:
+        _spare.append(process)
+    timer = threading.Timer(IDLE_SECONDS, _close_spares)
+    timer.daemon = True
+    timer.start()
+
+
+@atexit.register
+def _close_spares() -> None:
+    with _lock:
+        idle, _spare[:] = _spare[:], []
+    for process in idle:
+        process.close()
+
+
+class StoringProcess:
+    """A child process, and the memory shared with it.
+
+    Attributes
+    ----------
+    blocks
+        Memory both see.
+    memory
+        Host memory of runs, from these blocks.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    storing_process.__name__,
+                    str(theirs.fileno()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C is for the run's process, which then closes the socket.
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        self._posted: list[bytes] = []
+        self._forgotten: deque[int] = deque()
+        self.blocks = SharedBlocks(self._send_block, self._forgotten.append)
+        self.memory = HostMemory(self.blocks.allocate)
+        progress = self.blocks.allocate(8 * PROGRESS_WORDS)
+        self._progress = progress.view(np.int64)
+        self.send("progress", self._place(progress[:])[0])
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def done(self) -> int:
+        """Batches and weights stored since the carve was opened."""
+        return int(self._progress[DONE])
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of tensors stored, weights apart."""
+        return int(self._progress[STORED])
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be stored; :meth:`finish` says what."""
+        return bool(self._progress[FAILED])
+
+    def open(self, folder: Path, packs: str) -> None:
+        """Begin a carve."""
+        self._progress[:] = 0
+        self.send("open", str(folder.absolute()), packs)
+
+    def post(self, kind: str, *content: Any) -> None:
+        """Have a message sent with the next one."""
+        self._posted.append(frame((kind, *content)))
+
+    def send(self, kind: str, *content: Any) -> None:
+        """Send a message and those posted before; nothing comes back."""
+        while self._forgotten:
+            self.post("forget", self._forgotten.popleft())
+        self.post(kind, *content)
+        data = b"".join(self._posted)
+        self._posted.clear()
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._death(error) from error
+
+    def window(self, memory: Bytes) -> tuple[int, int, int]:
+        """(block, offset, bytes) of shared memory."""
+        block, offset = self._place(memory)
+        return block, offset, len(memory)
+
+    def share(self, memory: Bytes) -> Bytes:
+        """A copy of memory of this process in memory that both see."""
+        copy = self.blocks.allocate(len(memory))[: len(memory)]
+        np.copyto(copy, memory)
+        return copy
+
+    def finish(self) -> dict[str, list[bytes]]:
+        """Wait until everything is stored; return digests of the weights' chunks.
+
+        Raises
+        ------
+        SetupError
+            If something could not be stored.
+        """
+        error, digests = self._ask("finish")
+        if error is not None:
+            raise SetupError(
+                f"the suite cannot be written ({error}): "
+                "free some space, carve to another disk, or set a smaller --budget"
+            )
+        return {name: list(found) for name, found in digests.items()}
+
+    def close(self) -> None:
+        """End the process. Closing twice does nothing."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, kind: str) -> Any:
+        self.send(kind)
+        try:
+            reply = receive_frame(self._socket)
+        except OSError as error:
+            raise self._death(error) from error
+        if reply is None:
+            raise self._death(None)
+        return reply
+
+    def _death(self, error: OSError | None) -> SetupError:
+        self._process.kill()
+        code = self._process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return SetupError(f"the process that stores the suite ended ({how}; {error}): carve again")
+
+    def _place(self, memory: Bytes) -> tuple[int, int]:
+        place = self.blocks.place(memory)
+        if place is None:
+            raise ValueError("this memory is not shared")
+        return place.block, place.offset
+
+    def _send_block(self, identifier: int, nbytes: int, descriptor: int) -> None:
+        self.send("block", identifier, nbytes)
+        socket.send_fds(self._socket, [b"\0"], [descriptor])

@@ -1,0 +1,232 @@
+"""A suite of carved tests on disk: a folder with an index and packs of chunks."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from tapml.carving.carved_test import CarvedTest, TensorRecord
+from tapml.carving.definitions import unpack_operators, unpack_parameters
+from tapml.carving.index import open_index, read_facts, unpack
+from tapml.carving.layout import LaidCall
+from tapml.carving.selection import Filters
+from tapml.carving.suite_tensors import RunRecord, SuiteTensors
+from tapml.carving.summary import SuiteSummary, summarize
+from tapml.graph.plan import Operator
+from tapml_targets.errors import InputError
+from tapml_targets.library import Role
+
+_Parameters: TypeAlias = tuple[tuple[str, Role], ...]
+
+
+@dataclass(frozen=True)
+class CarvedPrompt:
+    """A prompt of the carve: its tokens, and its text where there was one."""
+
+    token_ids: tuple[int, ...]
+    text: str | None
+
+
+class Suite:
+    """An open suite. Made by :meth:`open`; a context manager.
+
+    Attributes
+    ----------
+    path
+        Its folder.
+    facts
+        What was recorded about it: ``model``, ``weights_hash``, ``plan_hash``, ``filters``, ...
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._tensors = SuiteTensors(path, connection)
+        self.facts: dict[str, Any] = read_facts(connection)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Suite:
+        """Open a suite for reading.
+
+        A carve that was killed leaves its suite in ``<path>.partial``, with the tests it had
+        stored; that can be opened as well, and :attr:`complete` is False.
+
+        Raises
+        ------
+        InputError
+            If there is no suite, or one of another schema version.
+        """
+        folder = Path(path)
+        partial = folder.with_name(folder.name + ".partial")
+        if not folder.exists():
+            hint = (
+                f"; a carve that did not end left {partial}, which can be opened"
+                if partial.exists()
+                else ""
+            )
+            raise InputError(f"there is no suite at {folder}{hint}")
+        connection = open_index(folder)
+        try:
+            return cls(folder, connection)
+        except InputError:
+            connection.close()
+            raise
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise InputError(f"{folder} is damaged ({error}); carve again") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the index. Arrays that were read stay valid."""
+        self._tensors.close()
+        self._connection.close()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the carve ran to its end."""
+        return bool(self.facts.get("complete"))
+
+    @property
+    def plan_hash(self) -> str:
+        """SHA-256 of the packed plan the suite was carved from."""
+        return str(self.facts["plan_hash"])
+
+    @property
+    def weights_hash(self) -> str:
+        """The model's weights hash."""
+        return str(self.facts["weights_hash"])
+
+    @cached_property
+    def operators(self) -> dict[str, Operator]:
+        """Definitions of the operators that have tests or may have had; needs no model."""
+        (blob,) = self._connection.execute(
+            "SELECT data FROM definition WHERE name = 'operators'"
+        ).fetchone()
+        return unpack_operators(blob)
+
+    @cached_property
+    def operator_hashes(self) -> dict[str, str]:
+        """Structural hash of every operator, by name."""
+        return dict(self._connection.execute("SELECT name, hash FROM operator"))
+
+    @cached_property
+    def prompts(self) -> tuple[CarvedPrompt, ...]:
+        """The prompts, in order."""
+        rows = self._connection.execute("SELECT tokens, text FROM prompt ORDER BY id")
+        return tuple(CarvedPrompt(tuple(json.loads(tokens)), text) for tokens, text in rows)
+
+    def tests(self, filters: Filters | None = None) -> Iterator[CarvedTest]:
+        """The tests that pass `filters`, in the order in which they were carved."""
+        filters = filters or Filters()
+        for run in self.runs(filters):
+            for call in run.layout.calls:
+                if filters.site(call.operator, call.layer):
+                    yield self._test(run, call)
+
+    def count(self, filters: Filters | None = None) -> int:
+        """How many tests pass `filters`."""
+        filters = filters or Filters()
+        return sum(
+            filters.site(call.operator, call.layer)
+            for run in self.runs(filters)
+            for call in run.layout.calls
+        )
+
+    def test(self, identifier: str) -> CarvedTest:
+        """The test of an id.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        site, _, place = identifier.rpartition("@")
+        for run in self.runs(Filters()):
+            if place == f"p{run.prompt}.s{run.step}":
+                for call in run.layout.calls:
+                    if call.site == site:
+                        return self._test(run, call)
+        raise InputError(f"{self.path} has no test {identifier!r}")
+
+    def runs(self, filters: Filters) -> Iterator[RunRecord]:
+        """The runs that pass `filters`."""
+        rows = self._connection.execute(
+            "SELECT id, prompt, step, entry, layout, data FROM run ORDER BY id"
+        )
+        for identifier, prompt, step, entry, layout, data in rows:
+            if not filters.run(entry, step):
+                continue
+            try:
+                segments, before, after = unpack(data)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{self.path} is damaged ({error}); carve again") from error
+            yield RunRecord(
+                identifier, prompt, step, self._tensors.layout(layout), segments, before, after
+            )
+
+    def weight_digest(self, name: str) -> str:
+        """Content hash of a weight, hexadecimal."""
+        return self._tensors.weight_digest(name)
+
+    def verify(self) -> int:
+        """Check every chunk against its hash; return how many there are.
+
+        Raises
+        ------
+        InputError
+            If one is damaged.
+        """
+        return self._tensors.verify()
+
+    def summary(self) -> SuiteSummary:
+        """Tests per operator and entry, bytes, and how often bytes are used."""
+        return summarize(self, self._tensors.stored_bytes)
+
+    @cached_property
+    def _parameters(self) -> dict[str, _Parameters]:
+        rows = self._connection.execute("SELECT name, parameters FROM operator")
+        return {name: unpack_parameters(blob) for name, blob in rows}
+
+    def _test(self, run: RunRecord, call: LaidCall) -> CarvedTest:
+        parameters = self._parameters[call.operator]
+
+        def records(roles: tuple[Role, ...]) -> tuple[TensorRecord, ...]:
+            return tuple(
+                TensorRecord(
+                    name, role, v.name, v.shape, v.dtype, v.lifetime, self._tensors, run, index
+                )
+                for (name, role), index in zip(parameters, call.arguments, strict=True)
+                if role in roles
+                for v in (run.layout.values[index],)
+            )
+
+        return CarvedTest(
+            id=f"{call.site}@p{run.prompt}.s{run.step}",
+            operator=call.operator,
+            operator_hash=self.operator_hashes[call.operator],
+            site=call.site,
+            entry=run.layout.entry,
+            layer=call.layer,
+            prompt=run.prompt,
+            step=run.step,
+            symbols=dict(call.symbols),
+            shape_symbols=run.layout.symbols,
+            inputs=records(("input",)),
+            outputs=records(("output",)),
+        )

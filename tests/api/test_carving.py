@@ -1,0 +1,41 @@
+"""tapml.carve: a model's tests in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tapml
+from tapml_targets.errors import InputError
+from tests.models.folders import make_folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("carved") / "tiny-llama"
+    make_folder(folder, "float32")
+    return folder
+
+
+def test_only_what_the_filters_let_through_is_carved(model: Path, tmp_path: Path) -> None:
+    with tapml.carve(
+        model,
+        tmp_path / "suite",
+        tokens=[[1, 2, 3, 4]],
+        new_tokens=3,
+        operators=["*softmax*"],
+        entries=["decode"],
+    ) as suite:
+        tests = list(suite.tests())
+    assert tests
+    assert {test.entry for test in tests} == {"decode"}
+    assert all("softmax" in test.operator for test in tests)
+
+
+def test_it_is_still_a_function_after_its_package_was_imported(model: Path, tmp_path: Path) -> None:
+    import tapml.carving.record
+
+    assert tapml.carving.record is not None
+    with pytest.raises(InputError, match="no operator matches"):
+        tapml.carve(model, tmp_path / "suite", tokens=[[1, 2, 3]], operators=["nothing*"])
