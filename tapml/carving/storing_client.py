@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ from tapml.execute.memory import HostMemory
 from tapml_targets.errors import SetupError
 
 # A session carves once; tests and measurements carve again at once and find a warm process.
-IDLE_SECONDS: Final = 5.0
-_spare: list[StoringProcess] = []
+IDLE_SECONDS: Final = 10.0
+_spare: list[tuple[StoringProcess, float]] = []
 _lock = threading.Lock()
 
 
@@ -33,7 +34,7 @@ _lock = threading.Lock()
 def open_storing() -> Iterator[StoringProcess]:
     """A storing process for one carve, a warm one where there is one."""
     with _lock:
-        process = _spare.pop() if _spare else None
+        process = _spare.pop()[0] if _spare else None
     if process is not None and not process.alive:
         process.close()
         process = None
@@ -44,18 +45,23 @@ def open_storing() -> Iterator[StoringProcess]:
         process.close()
         raise
     with _lock:
-        _spare.append(process)
-    timer = threading.Timer(IDLE_SECONDS, _close_spares)
+        _spare.append((process, time.monotonic()))
+    timer = threading.Timer(IDLE_SECONDS, _close_spares, (IDLE_SECONDS,))
     timer.daemon = True
     timer.start()
 
 
-@atexit.register
-def _close_spares() -> None:
+def _close_spares(idle_seconds: float) -> None:
+    """Close the processes that have been idle for so long."""
+    latest = time.monotonic() - idle_seconds
     with _lock:
-        idle, _spare[:] = _spare[:], []
+        idle = [process for process, since in _spare if since <= latest]
+        _spare[:] = [(process, since) for process, since in _spare if since > latest]
     for process in idle:
         process.close()
+
+
+atexit.register(_close_spares, 0.0)
 
 
 class StoringProcess:
