@@ -24,12 +24,17 @@ class FinishedSession:
     folder: Path
     model: Path
     cache: Path
+    device: str
     ended: Ended
 
     @property
     def report(self) -> dict[str, Any]:
         """What ``report.json`` holds."""
         return read_report(self.folder)
+
+    def arguments(self, session: Path, model: Path | None = None) -> tuple[str, ...]:
+        """``tapml offload`` of this model, or another, to the same device."""
+        return offload_arguments(model or self.model, session, self.device)
 
     def copy(self, to: Path) -> Path:
         """A session of one's own."""
@@ -51,10 +56,10 @@ def states(session: Path) -> dict[str, str]:
     return {each["name"]: each["state"] for each in read_report(session)["operators"]}
 
 
-def offload_arguments(model: Path, session: Path) -> tuple[str, ...]:
+def offload_arguments(model: Path, session: Path, device: str = "opencl") -> tuple[str, ...]:
     """``tapml offload`` of a tiny model, as short as it gets."""
     return (
-        "offload", "--model", str(model), "--target", "opencl", "--session", str(session),
+        "offload", "--model", str(model), "--device", device, "--session", str(session),
         "--tokens", TOKENS, "--new-tokens", NEW_TOKENS,
     )  # fmt: skip
 
@@ -74,9 +79,10 @@ def finished(
     require_device: RequireDevice,
 ) -> FinishedSession:
     """The tiny model, moved by the real command."""
-    require_device("opencl")
+    # Not the best-ranked one: two devices of about the same speed may change places.
+    index = min(each.index for each in require_device("opencl"))
     root = tmp_path_factory.mktemp("finished")
-    folder, cache = root / "session", root / "cache"
-    ended = run_process(*offload_arguments(tiny_model, folder), cache=cache)
+    folder, cache, device = root / "session", root / "cache", f"opencl:{index}"
+    ended = run_process(*offload_arguments(tiny_model, folder, device), cache=cache)
     assert ended.exit_code == 0, ended.errors
-    return FinishedSession(folder, tiny_model, cache, ended)
+    return FinishedSession(folder, tiny_model, cache, device, ended)

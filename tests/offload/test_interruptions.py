@@ -12,7 +12,7 @@ import pytest
 
 from tests.offload.commands import LIMIT_SECONDS, Ended, run_here, started
 from tests.offload.processes import MARK, half_written, left_after, marked, new_mark
-from tests.offload.sessions import FinishedSession, offload_arguments, read_report
+from tests.offload.sessions import FinishedSession, read_report
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing_running(
 ) -> None:
     """The signal goes to the whole group, as a terminal sends it."""
     session, mark = tmp_path / "session", new_mark()
-    arguments = offload_arguments(finished.model, session)
+    arguments = finished.arguments(session)
     with started(*arguments, cache=finished.cache, **{MARK: mark}) as process:
         read_until(process, after)
         os.killpg(process.pid, signal.SIGINT)
@@ -71,7 +71,7 @@ def test_ctrl_c_in_a_cold_start_ends_the_compilers(
             for path in folder.rglob("*"):
                 if path.is_file():
                     path.unlink()
-    arguments = offload_arguments(finished.model, session)
+    arguments = finished.arguments(session)
     with started(*arguments, cache=cache, **{MARK: mark}) as process:
         read_until(process, "import model")
         os.killpg(process.pid, signal.SIGINT)
@@ -86,7 +86,7 @@ def test_a_session_killed_again_and_again_ends_in_the_same_verdicts(
 ) -> None:
     """kill -9 after a seeded number of lines; each new process goes on where the last one died."""
     session, generator = tmp_path / "session", random.Random(7)
-    arguments = offload_arguments(finished.model, session)
+    arguments = finished.arguments(session)
     for lines in sorted(generator.sample(range(2, 50), 3)):
         mark = new_mark()
         with started(*arguments, cache=finished.cache, **{MARK: mark}) as process:
@@ -107,7 +107,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_the_session_goes_on(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
     session, mark = tmp_path / "session", new_mark()
-    arguments = offload_arguments(finished.model, session)
+    arguments = finished.arguments(session)
     with started(*arguments, cache=finished.cache, **{MARK: mark}) as process:
         read_until(process, "[3/")
         servers = marked(mark, "tapml_rpc.server")
@@ -119,7 +119,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_the_session_goes_on(
     (line,) = ended.error_lines
     assert "SIGKILL" in line
     assert f"go on with `tapml offload --session {session}`" in line
-    assert ended.errors.splitlines()[-1] == line
+    assert len(ended.errors.partition(line)[2].splitlines()) <= 2, "nothing but a hint follows"
     assert left_after(mark) == {}
     assert half_written(session) == []
     resumed = run_here("offload", "--session", session, cache=finished.cache)

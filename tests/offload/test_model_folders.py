@@ -36,7 +36,7 @@ def test_every_operator_of_an_unseen_folder_moves(
 ) -> None:
     folder = make_folder(tmp_path / "model", kind, num_hidden_layers=1, seed=4)
     session = tmp_path / "session"
-    ended = run_here(*offload_arguments(folder, session), cache=finished.cache)
+    ended = run_here(*finished.arguments(session, folder), cache=finished.cache)
     assert ended.exit_code == 0, ended.output + ended.errors
     assert set(states(session).values()) == {"moved"}
     final = read_report(session)["final"]
@@ -52,13 +52,13 @@ def test_a_float16_folder_runs_as_float32_where_the_device_has_no_float16(
         pytest.skip("every OpenCL device here has float16")
     folder = make_folder(tmp_path / "model", "float16", num_hidden_layers=1)
     session, device = tmp_path / "session", f"opencl:{without[0].index}"
-    arguments = (*offload_arguments(folder, session), "--device", device)
+    arguments = offload_arguments(folder, session, device)
     ended = run_here(*arguments, cache=finished.cache)
     assert ended.exit_code == 0, ended.output + ended.errors
     assert "note: the device has no float16: the model runs as float32" in ended.errors
     assert read_report(session)["model"]["dtype"] == "float32"
     refused = run_here(
-        *offload_arguments(folder, tmp_path / "other"), "--device", device, "--dtype", "float16",
+        *offload_arguments(folder, tmp_path / "other", device), "--dtype", "float16",
         cache=finished.cache,
     )  # fmt: skip
     assert refused.exit_code == 2
@@ -71,7 +71,7 @@ def test_a_float16_folder_runs_as_float16_where_the_device_has_it(
     device = require_device("opencl", dtype="float16")[0]
     folder = make_folder(tmp_path / "model", "float16", num_hidden_layers=1)
     session = tmp_path / "session"
-    arguments = (*offload_arguments(folder, session), "--device", f"opencl:{device.index}")
+    arguments = offload_arguments(folder, session, f"opencl:{device.index}")
     ended = run_here(*arguments, cache=finished.cache)
     assert ended.exit_code == 0, ended.output + ended.errors
     report = read_report(session)

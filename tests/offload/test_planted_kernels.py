@@ -16,7 +16,7 @@ from tapml_rpc.local import open_local
 from tapml_targets.target import Target
 from tests.offload.commands import Ended, run_here, run_process
 from tests.offload.plants import PLANTS, Plant, plant
-from tests.offload.sessions import FinishedSession, offload_arguments, read_report
+from tests.offload.sessions import FinishedSession, read_report
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def plan(finished: FinishedSession) -> GraphPlan:
 
 @pytest.fixture(scope="module")
 def target(finished: FinishedSession) -> Target:
-    with open_local("opencl") as session:
+    with open_local(finished.device) as session:
         return Target("opencl", limits=session.device.limits)
 
 
@@ -63,7 +63,7 @@ def stopped(
     cache = finished.copy_cache(root / "cache")
     plant(wrong, plan.operators[wrong.operator], target, cache)
     session = root / "session"
-    ended = run_here(*offload_arguments(finished.model, session), cache=cache)
+    ended = run_here(*finished.arguments(session), cache=cache)
     yield Stopped(wrong, session, cache, ended, read_report(session))
 
 
