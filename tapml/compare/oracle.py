@@ -47,7 +47,7 @@ class CarvedTensor(Protocol):
 
 
 class CarvedCase(Protocol):
-    """What oracle and replay need of a test; :class:`tapml.carving.carved_test.CarvedTest` has it."""
+    """What oracle and replay need of a test, as :class:`tapml.carving.carved_test.CarvedTest`."""
 
     @property
     def id(self) -> str:
