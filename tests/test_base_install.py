@@ -12,8 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from tapml import Module
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.link import link_entries
+from tapml.execute.plan_runner import PlanRunner
+from tapml_rpc.client import connect
+from tapml_targets.library import Library
+from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,6 +137,40 @@ def test_the_doctor_serves_a_device_without_the_toolkit(
     result = base_install.run("tapml", "doctor")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.search(r"^opencl +server +ok", result.stdout, re.MULTILINE)
+
+
+@pytest.fixture
+def served(base_install: BaseInstall, require_device: RequireDevice) -> Iterator[str]:
+    """Address of a server that runs from the base install, for the best OpenCL device."""
+    require_device("opencl")
+    with subprocess.Popen(
+        [str(base_install.folder / "bin" / "tapml"), "rpc", "serve", "--device", "opencl"],
+        cwd=base_install.folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield str(json.loads(server.stdout.readline())["address"])
+        finally:
+            server.terminate()
+
+
+def test_a_library_compiled_here_runs_on_a_server_without_the_toolkit(served: str) -> None:
+    inputs = [np.random.default_rng(1).standard_normal((4, 33)).astype(np.float32)]
+    module = Module(torch.nn.Softmax(dim=-1), "softmax", inputs=inputs)
+    with connect(served) as session:
+        target = Target("opencl", limits=session.device.limits)
+        with Compiler() as compiler:
+            compiled = list(compiler.compile_all(module.plan.operators.values(), target))
+        libraries = {o.name: each for o, each in compiled if isinstance(each, Library)}
+        library = link_entries(module.plan, libraries)
+        with PlanRunner(module.plan, module.weights, library, session) as runner:
+            result = runner.run("softmax", {module.inputs[0].name: inputs[0]})
+    expected = torch.softmax(torch.from_numpy(inputs[0]), -1).numpy()
+    np.testing.assert_allclose(result[module.output[0].name], expected, rtol=1e-6)
 
 
 def test_a_command_of_the_toolkit_names_what_to_install(base_install: BaseInstall) -> None:

@@ -158,7 +158,7 @@ def import_module(
 
 def import_entries(name: str, descriptions: Sequence[EntryDescription]) -> ImportedModel:
     """Import several entries of one model into one plan."""
-    table = OperatorTable()
+    table = OperatorTable(each.name for each in descriptions)
     weights = WeightTable()
     entries: dict[str, Entry] = {}
     state: dict[str, TensorSpecification] = {}
@@ -192,7 +192,7 @@ def import_relax(module: Any, entry: str = ENTRY) -> ImportedModel:
         If it cannot be lowered to operators.
     """
     module = _with_entry(module, entry)
-    table = OperatorTable()
+    table = OperatorTable((entry,))
     weights = WeightTable()
     lowered = lower(module, entry)
     flattener = flattener_for(entry, lowered, table, weights, RelaxGuide(lowered))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,16 +41,23 @@ class _Collected:
 class OperatorTable:
     """Merges functions by structural hash, across call sites and entries.
 
+    Parameters
+    ----------
+    taken
+        Names that no operator may have: the entries', for both are called by name.
+
     Attributes
     ----------
     operators
         Finished operators, by :meth:`finish`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str] = ()) -> None:
         self._by_hash: dict[str, _Collected] = {}
         self._by_name: dict[str, _Collected] = {}
         self._names = UniqueNames("_")
+        for name in taken:
+            self._names.take(name)
 
     def add(
         self,

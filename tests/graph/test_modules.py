@@ -76,3 +76,10 @@ def test_the_source_of_a_bare_torch_module_is_its_line_in_torch() -> None:
         assert [origin.source for origin in call.origins]
         assert all(o.source.startswith("torch/nn/modules/") for o in call.origins)
         assert call.origins[0].module_path in {"0", "1", "2"}
+
+
+def test_an_operator_never_has_the_name_of_its_entry() -> None:
+    module = torch.nn.Softmax(dim=-1).eval()
+    plan = import_module(module, (torch.rand(2, 3),), name="softmax").plan
+    assert set(plan.entries) == {"softmax"}
+    assert set(plan.operators) == {"softmax_2"}
