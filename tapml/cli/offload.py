@@ -16,7 +16,7 @@ from tapml.cli.model_arguments import (
     positive,
     writable_folder,
 )
-from tapml.cli.progress import watch
+from tapml.cli.progress import in_one_line, watch
 from tapml.offload.settings import RunOptions, Settings
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import check_platform
@@ -142,13 +142,17 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
         return result.exit_code
     if not report:
         for operator in result.report["operators"]:
-            print(f"{operator['state']:<8} {operator['name']}  {operator['reason']}".rstrip())
+            reason = in_one_line(operator["reason"])
+            print(f"{operator['state']:<8} {operator['name']}  {reason}".rstrip())
     print(f"{result.status}: {result.text}")
     for operator in result.report["operators"]:
         if operator["repro"] and report:
-            print(f"failed: {operator['name']}: {operator['reason'].splitlines()[0]}")
-            for origin in operator["origins"][:3]:
-                print(f"  from {origin['module_path'] or 'the model'} ({origin['source']})")
+            print(f"failed: {operator['name']}: {in_one_line(operator['reason'])}")
+            places = {
+                (o["module_path"] or "the model", o["source"]): None for o in operator["origins"]
+            }
+            for module_path, source in list(places)[:3]:
+                print(f"  from {module_path} ({source})")
             print(f"  repro: {operator['repro']}")
     if report:
         print(f"report: {result.report_path}")

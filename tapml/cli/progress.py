@@ -44,15 +44,23 @@ def operator_line(event: OperatorChanged) -> str:
     numbers = event.numbers
     parts = [f"{numbers['tests']} tests"] if "tests" in numbers else []
     ratio = numbers.get("worst_ratio")
-    if ratio is not None:
+    if ratio is not None and numbers.get("tests"):
         parts.append(
             f"worst ratio {ratio:.3g}" if math.isfinite(ratio) else "worst ratio not finite"
         )
     if numbers.get("reused"):
         parts.append("from the journal")
     if event.state in {"failed", "kept"} and numbers.get("reason"):
-        parts.append(str(numbers["reason"]).splitlines()[0])
+        parts.append(in_one_line(str(numbers["reason"])))
     return ", ".join(parts)
+
+
+def in_one_line(reason: str) -> str:
+    """The first line; where it announces others, the first of them that speaks of an error."""
+    first, *others = [line.strip() for line in reason.splitlines() if line.strip()] or [""]
+    if not first.endswith(":") or not others:
+        return first
+    return f"{first} {next((line for line in others if 'error' in line.lower()), others[0])}"
 
 
 def remaining(started: float, done: int, total: int) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml_targets.errors import EXIT_MISMATCH, CompileError
+
+if TYPE_CHECKING:
+    from tapml_targets.driver import DeviceDescription
 
 _EPILOG: Final = """\
 examples:
@@ -53,7 +57,7 @@ def _replay_repro(arguments: argparse.Namespace) -> int:
     from tapml_rpc.local import open_local
 
     repro = read_repro(arguments.folder)
-    with open_local(arguments.device or str(repro.device["platform"])) as session:
+    with open_local(arguments.device or _failing_device(repro.device)) as session:
         result = replay_repro(repro, session)
         name = session.device.name
     if arguments.json:
@@ -61,11 +65,24 @@ def _replay_repro(arguments: argparse.Namespace) -> int:
         print()
     else:
         print(f"{result.verdict.status}: {result.test} on {name}: {result.verdict.reason}")
+        if name != repro.device.get("name"):
+            print(f"it was written for another device: {repro.device.get('name')}")
         if repro.edited:
             print(f"kernels edited since: {', '.join(repro.edited)}")
         if result.verdict.status != repro.status:
             print(f"when it was written: {repro.status}: {repro.reason}")
     return 0 if result.verdict.status == "pass" else EXIT_MISMATCH
+
+
+def _failing_device(wanted: Mapping[str, Any]) -> DeviceDescription | str:
+    """The device a repro folder was written for; the platform's default where it is not here."""
+    from tapml_targets.ranking import list_devices
+
+    platform, same = str(wanted["platform"]), ("name", "vendor_platform")
+    for device in list_devices(platform):
+        if all(getattr(device, each) == wanted.get(each) for each in same):
+            return device
+    return platform
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from tapml.compiler.reach import Reach, reach_of
 from tapml.graph.plan import Operator
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.keys import kernel_key, model_key, operator_key, tests_key
+from tapml.offload.lost import rephrased
 from tapml.offload.model_check import check_model
 from tapml.offload.repro import write_other_failure, write_test_failure
 from tapml.offload.settings import RunOptions
@@ -104,7 +105,12 @@ class Mover:
             # Most often this kernel took the driver down with it; nothing can go on without one.
             self._fail(record, f"the device was lost: {error}")
             self._tell(record, self._numbers(record))
-            raise
+            name = record.operator.name
+            raise rephrased(
+                error,
+                before=f"while {name!r} was tried: ",
+                after=f" (--keep-on-source {name} leaves it where it is)",
+            ) from error
         except (CompileError, RemoteError) as error:
             self._fail(record, str(error))
             self.bench.executor.unplace(record.operator.name)

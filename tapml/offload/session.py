@@ -12,6 +12,7 @@ from typing import Any, Final
 from tapml.offload import events
 from tapml.offload.journal import Journal
 from tapml.offload.lock import hold
+from tapml.offload.lost import rephrased
 from tapml.offload.settings import RunOptions, Settings
 from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 
@@ -198,7 +199,9 @@ class OffloadSession:
                     report, page = migrate(bench, options)
             except DeviceLostError as error:
                 journal.append("lost", error=type(error).__name__, message=str(error))
-                raise _resumable(error, self.folder) from error
+                go_on = f"go on with `tapml offload --session {self.folder}`"
+                after = f"; what was journaled is kept: {go_on}"
+                raise rephrased(error, after=after) from error
             journal.append("ended", status=report["outcome"]["status"])
         status = str(report["outcome"]["status"])
         return SessionResult(
@@ -208,18 +211,6 @@ class OffloadSession:
             report,
             page,
         )
-
-
-def _resumable(error: DeviceLostError, folder: Path) -> DeviceLostError:
-    """The same error, its first line saying how to go on."""
-    first, _, rest = str(error).partition("\n")
-    return type(error)(
-        f"{first}; what was journaled is kept: go on with `tapml offload --session {folder}`"
-        + (f"\n{rest}" if rest else ""),
-        remote_traceback=error.remote_traceback,
-        command=error.command,
-        driver_log=error.driver_log,
-    )
 
 
 def is_session(folder: Path) -> bool:

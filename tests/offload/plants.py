@@ -52,7 +52,7 @@ def plant(wrong: Plant, operator: Operator, target: Target, cache: Path) -> None
     libraries.put(key, pack(wrong.change(right)))
 
 
-def _edit(pattern: str, replacement: str) -> Callable[[Library], Library]:
+def edit(pattern: str, replacement: str) -> Callable[[Library], Library]:
     """Change the first match in the kernel's source; it must be there."""
 
     def change(library: Library) -> Library:
@@ -89,25 +89,25 @@ PLANTS: Final = {
     "index": Plant(
         "add",
         "model.layers.0",
-        _edit(r"\+ input_1_ptr\[(.+?)\]\);", r"+ input_1_ptr[(\1) ^ 1]);"),
+        edit(r"\+ input_1_ptr\[(.+?)\]\);", r"+ input_1_ptr[(\1) ^ 1]);"),
         "exceeded by 288 of 288 elements",
     ),
     # Query times key in the decode leaves out the first of its 12 terms.
     "reduction start": Plant(
         "matmul_3",
         "self_attn",
-        _edit(r"(\(convert_int\(get_local_id\(1\)\)\)) < 12\)", r"\1 < 12 && \1 > 0)"),
+        edit(r"(\(convert_int\(get_local_id\(1\)\)\)) < 12\)", r"\1 < 12 && \1 > 0)"),
         "times (sensitivity + ulp)",
     ),
     # Threads beyond the last element write as well.
     "missing guard": Plant(
-        "fused_silu_multiply", "mlp", _edit(r"if \(.+? < cse_v1\)", "if (1)"), "outside its outputs"
+        "fused_silu_multiply", "mlp", edit(r"if \(.+? < cse_v1\)", "if (1)"), "outside its outputs"
     ),
     # Rows and columns of a square weight.
     "transposed weight": Plant(
         "matmul_transposed_6",
         "q_proj",
-        _edit(
+        edit(
             rf"(input_1_local_ptr\[0\] = input_1_ptr)\[\(\({_GROUP} \* 72\) \+ {_THREAD}\)\]",
             r"\1[get_local_id(0) * 72 + get_group_id(0)]",
         ),

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tapml.graph import plan_format
+from tapml.graph.plan import GraphPlan
+from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_process
 
@@ -86,3 +89,18 @@ def finished(
     ended = run_process(*offload_arguments(tiny_model, folder, device), cache=cache)
     assert ended.exit_code == 0, ended.errors
     return FinishedSession(folder, tiny_model, cache, device, ended)
+
+
+@pytest.fixture(scope="session")
+def tiny_plan(finished: FinishedSession) -> GraphPlan:
+    """What the tiny model became."""
+    return plan_format.unpack((finished.folder / "finished" / "plan.msgpack").read_bytes())
+
+
+@pytest.fixture(scope="session")
+def tiny_target(finished: FinishedSession) -> Target:
+    """What its kernels were compiled for."""
+    from tapml_rpc.local import open_local
+
+    with open_local(finished.device) as session:
+        return Target("opencl", limits=session.device.limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,12 +30,20 @@ def tokens_by_transformers(folder: Path, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["tied", "no_grouped_queries", "wide_head", "bfloat16", "sharded", "rope_llama3"]
+    ("kind", "sizes"),
+    [
+        ("tied", {}),
+        ("no_grouped_queries", {"hidden_size": 48, "intermediate_size": 130, "vocab_size": 97}),
+        ("bfloat16", {}),
+        ("sharded", {}),
+        ("rope_llama3", {}),
+    ],
+    ids=["tied", "no grouped queries, other sizes", "bfloat16", "sharded", "RoPE scaling"],
 )
 def test_every_operator_of_an_unseen_folder_moves(
-    finished: FinishedSession, tmp_path: Path, kind: str
+    finished: FinishedSession, tmp_path: Path, kind: str, sizes: dict[str, Any]
 ) -> None:
-    folder = make_folder(tmp_path / "model", kind, num_hidden_layers=1, seed=4)
+    folder = make_folder(tmp_path / "model", kind, num_hidden_layers=1, seed=4, **sizes)
     session = tmp_path / "session"
     ended = run_here(*finished.arguments(session, folder), cache=finished.cache)
     assert ended.exit_code == 0, ended.output + ended.errors

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from tapml.graph import plan_format
 from tapml.graph.plan import GraphPlan
-from tapml_rpc.local import open_local
 from tapml_targets.target import Target
 from tests.offload.commands import Ended, run_here, run_process
 from tests.offload.plants import PLANTS, Plant, plant
@@ -39,29 +37,18 @@ class Stopped:
         return found
 
 
-@pytest.fixture(scope="module")
-def plan(finished: FinishedSession) -> GraphPlan:
-    return plan_format.unpack((finished.folder / "finished" / "plan.msgpack").read_bytes())
-
-
-@pytest.fixture(scope="module")
-def target(finished: FinishedSession) -> Target:
-    with open_local(finished.device) as session:
-        return Target("opencl", limits=session.device.limits)
-
-
 @pytest.fixture(scope="module", params=PLANTS)
 def stopped(
     request: pytest.FixtureRequest,
     finished: FinishedSession,
-    plan: GraphPlan,
-    target: Target,
+    tiny_plan: GraphPlan,
+    tiny_target: Target,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stopped]:
     wrong = PLANTS[request.param]
     root = tmp_path_factory.mktemp("planted")
     cache = finished.copy_cache(root / "cache")
-    plant(wrong, plan.operators[wrong.operator], target, cache)
+    plant(wrong, tiny_plan.operators[wrong.operator], tiny_target, cache)
     session = root / "session"
     ended = run_here(*finished.arguments(session), cache=cache)
     yield Stopped(wrong, session, cache, ended, read_report(session))
@@ -99,6 +86,14 @@ def test_its_repro_folder_replays_to_the_same_verdict_elsewhere(stopped: Stopped
     assert ended.exit_code == 1, ended.errors
     again, first = json.loads(ended.output)["verdict"], stopped.operator["replay"]["worst"]
     assert (again["status"], again["reason"]) == (first["status"], first["reason"])
+
+
+def test_a_replay_goes_to_the_device_it_failed_on_and_says_which(stopped: Stopped) -> None:
+    ended = run_here("replay", stopped.operator["repro"], cache=stopped.cache)
+    worst = stopped.operator["replay"]
+    device = stopped.report["target"]["name"]
+    assert ended.exit_code == 1
+    assert ended.output == f"fail: {worst['worst_test']} on {device}: {worst['worst']['reason']}\n"
 
 
 def test_right_kernels_in_its_place_let_the_same_session_finish(

@@ -1,0 +1,75 @@
+"""``tapml carve`` and ``tapml replay``: tests without a session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.offload.commands import run_here
+from tests.offload.sessions import FinishedSession
+
+pytestmark = pytest.mark.slow
+
+TOKENS = ("--tokens", "1 2 3 4", "--new-tokens", "2")
+
+
+@pytest.fixture(scope="module")
+def suite(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("carved") / "suite"
+    ended = run_here(
+        "carve", "--model", finished.model, "--out", out, *TOKENS, cache=finished.cache
+    )
+    assert ended.exit_code == 0, ended.errors
+    assert ended.output.endswith(f"suite: {out}\n")
+    tests = sum(each["tests"]["total"] for each in finished.report["operators"])
+    assert ended.output.startswith(f"{tests} tests of ")
+    return out
+
+
+def test_a_carved_suite_passes_on_a_device(finished: FinishedSession, suite: Path) -> None:
+    ended = run_here("replay", suite, "--device", finished.device, cache=finished.cache)
+    assert ended.exit_code == 0, ended.output
+    operators = finished.report["summary"]["operators"]
+    assert ended.output.endswith(f"of {operators} operators: 0 operators do not pass\n")
+    assert ended.output.count("\npass  ") + ended.output.startswith("pass  ") == operators
+
+
+def test_a_replay_is_json_too_and_takes_filters(finished: FinishedSession, suite: Path) -> None:
+    ended = run_here(
+        "replay", suite, "--device", finished.device, "--json", "--operator", "*softmax*",
+        cache=finished.cache,
+    )  # fmt: skip
+    assert ended.exit_code == 0
+    verdicts = json.loads(ended.output)
+    assert {each["status"] for each in verdicts} == {"pass"}
+    assert [each["operator"] for each in verdicts] == ["softmax", "softmax_2"]
+
+
+def test_a_filter_that_leaves_nothing_is_no_pass(finished: FinishedSession, suite: Path) -> None:
+    ended = run_here(
+        "replay", suite, "--device", finished.device, "--operator", "conv*", cache=finished.cache
+    )
+    assert ended.exit_code != 0
+
+
+def test_what_is_carved_can_be_narrowed(finished: FinishedSession, tmp_path: Path) -> None:
+    out = tmp_path / "suite"
+    arguments = ("carve", "--model", finished.model, "--out", out, *TOKENS, "--quiet")
+    ended = run_here(*arguments, "--operator", "*softmax*", "--entry", "decode",
+                     cache=finished.cache)  # fmt: skip
+    assert ended.exit_code == 0, ended.errors
+    assert ended.output.startswith("1 tests of 1 operators")
+    again = run_here(*arguments, cache=finished.cache)
+    assert again.exit_code == 2
+    assert "--overwrite" in again.error_lines[0]
+
+
+def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession) -> None:
+    suite = finished.folder / "suite"
+    ended = run_here(
+        "replay", suite, "--device", finished.device, "--operator", "*rms_norm*",
+        cache=finished.cache,
+    )  # fmt: skip
+    assert ended.exit_code == 0, ended.output + ended.errors

@@ -1,0 +1,109 @@
+"""A kernel that does not build, does not fit or ends its driver; and going on past a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tapml.graph.plan import GraphPlan
+from tapml_targets.library import Library
+from tapml_targets.target import Target
+from tests.offload.commands import run_here
+from tests.offload.plants import PLANTS, Plant, edit, plant
+from tests.offload.sessions import FinishedSession, read_report, states
+
+pytestmark = pytest.mark.slow
+
+OPERATOR = "fused_silu_multiply"
+
+
+@pytest.fixture
+def cache_with(
+    finished: FinishedSession, tiny_plan: GraphPlan, tiny_target: Target, tmp_path: Path
+) -> Callable[..., Path]:
+    """A cache in which an operator has another Library."""
+
+    def make(*wrong: Plant) -> Path:
+        cache = finished.copy_cache(tmp_path / "cache")
+        for each in wrong:
+            plant(each, tiny_plan.operators[each.operator], tiny_target, cache)
+        return cache
+
+    return make
+
+
+def _needs_too_many_threads(library: Library) -> Library:
+    kernels = {n: replace(k, threads_per_block=1 << 30) for n, k in library.kernels.items()}
+    return replace(library, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (edit(r"output_0_ptr\[", "outptu_0_ptr["), "outptu_0_ptr"),
+        (_needs_too_many_threads, "needs max_threads_per_block 1073741824, the device has"),
+    ],
+    ids=["does not build", "does not fit"],
+)
+def test_a_kernel_the_device_refuses_stops_at_its_operator(
+    finished: FinishedSession,
+    cache_with: Callable[..., Path],
+    tmp_path: Path,
+    change: Callable[[Library], Library],
+    words: str,
+) -> None:
+    session = tmp_path / "session"
+    cache = cache_with(Plant(OPERATOR, "mlp", change, words))
+    ended = run_here(*finished.arguments(session), cache=cache)
+    assert ended.exit_code == 1
+    (line,) = (line for line in ended.output.splitlines() if line.startswith("failed: "))
+    assert line.startswith(f"failed: {OPERATOR}: ")
+    assert words in line
+    assert states(session)[OPERATOR] == "failed"
+    repro = session / "repro" / OPERATOR
+    assert words in (repro / "failure.json").read_text(encoding="utf-8")
+    assert "__kernel" in "".join(path.read_text() for path in repro.glob("kernels.*"))
+
+
+def test_a_kernel_that_ends_the_driver_is_named(
+    finished: FinishedSession, cache_with: Callable[..., Path], tmp_path: Path
+) -> None:
+    session = tmp_path / "session"
+    crash = edit(r"(__kernel void [^;{]*\{)", r"\1 *(volatile __global int*)8 = 1;")
+    cache = cache_with(Plant(OPERATOR, "mlp", crash, ""))
+    ended = run_here(*finished.arguments(session), cache=cache)
+    assert ended.exit_code == 4
+    (line, *_) = ended.error_lines
+    assert f"while {OPERATOR!r} was tried: " in line
+    assert f"--keep-on-source {OPERATOR}" in line
+    assert f"go on with `tapml offload --session {session}`" in line
+    assert states(session)[OPERATOR] == "failed"
+    assert (session / "repro" / OPERATOR / "operator.txt").is_file()
+    around = ("offload", "--session", session, "--keep-on-source", OPERATOR)
+    assert run_here(*around, cache=cache).exit_code == 0
+    assert states(session)[OPERATOR] == "kept"
+
+
+def test_two_wrong_kernels_are_both_found_where_asked_to_keep_going(
+    finished: FinishedSession, cache_with: Callable[..., Path], tmp_path: Path
+) -> None:
+    session = tmp_path / "session"
+    wrong = (PLANTS["index"], PLANTS["swapped arguments"])
+    cache = cache_with(*wrong)
+    ended = run_here(*finished.arguments(session), "--keep-going", cache=cache)
+    assert ended.exit_code == 1
+    found = states(session)
+    assert {name for name, state in found.items() if state == "failed"} == {
+        each.operator for each in wrong
+    }
+    assert set(found.values()) == {"failed", "moved"}
+    report = read_report(session)
+    assert report["summary"]["failed_operators"] == [each.operator for each in wrong]
+    assert report["final"] is None
+    assert not (session / "finished" / "library.msgpack").exists()
+    refused = run_here("run", session, "--tokens", "1 2", cache=cache)
+    assert refused.exit_code == 2
+    assert "not every operator is on the target" in refused.errors
