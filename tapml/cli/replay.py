@@ -19,9 +19,10 @@ _EPILOG: Final = """\
 examples:
   tapml replay my-suite                          all of its tests, on the default OpenCL device
   tapml replay my-suite --device opencl:1 --operator '*softmax*'
+  tapml replay my-session                        the tests that a session carved
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
 
-A session's tests are its `suite` folder.
+The folder of a session stands for the suite in it.
 """
 
 
@@ -34,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", type=Path, help="a suite or a repro folder")
+    parser.add_argument("folder", type=Path, help="a suite, a session or a repro folder")
     parser.add_argument(
         "--device", metavar="NAME", help="opencl, opencl:1 (default: opencl, or the repro's)"
     )
@@ -95,13 +96,16 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
     from tapml.compiler.compiler import Compiler
     from tapml.compiler.preflight import check
     from tapml.compiler.twin import compile_twins
+    from tapml.offload.session import is_session
+    from tapml.offload.workbench import SUITE
     from tapml_rpc.local import open_local
     from tapml_targets.target import Target
 
     filters, policy, verdicts = filters_of(arguments), Policy(), []
     device = arguments.device or "opencl"
+    folder = arguments.folder / SUITE if is_session(arguments.folder) else arguments.folder
     with (
-        Suite.open(arguments.folder) as suite,
+        Suite.open(folder) as suite,
         Compiler() as compiler,
         open_local(device) as session,
     ):

@@ -66,10 +66,10 @@ def test_what_is_carved_can_be_narrowed(finished: FinishedSession, tmp_path: Pat
     assert "--overwrite" in again.error_lines[0]
 
 
-def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession) -> None:
-    suite = finished.folder / "suite"
+@pytest.mark.parametrize("part", [".", "suite"])
+def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession, part: str) -> None:
     ended = run_here(
-        "replay", suite, "--device", finished.device, "--operator", "*rms_norm*",
+        "replay", finished.folder / part, "--device", finished.device, "--operator", "*rms_norm*",
         cache=finished.cache,
     )  # fmt: skip
     assert ended.exit_code == 0, ended.output + ended.errors
