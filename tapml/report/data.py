@@ -152,7 +152,10 @@ def _summary(operators: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _device(device: DeviceDescription, fingerprint: str) -> dict[str, Any]:
-    limits = asdict(device.limits)
+    limits = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(device.limits).items()
+    }
     limits["features"] = sorted(device.limits.features)
     return {
         "platform": device.platform,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def test_the_reports_page_and_data_are_found_by_tapml_report(finished: FinishedS
     ended = run_here("report", finished.folder, cache=finished.cache)
     assert ended.output.strip() == str((finished.folder / "report.html").resolve())
     assert f"report: {finished.folder / 'report.html'}" in finished.ended.output
+
+
+def test_the_report_goes_to_standard_output_as_json_where_asked(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    ended = run_here("offload", "--session", session, "--json", cache=finished.cache)
+    assert ended.exit_code == 0
+    assert json.loads(ended.output) == read_report(session)
+    ended = run_here("report", session, "--json", cache=finished.cache)
+    assert json.loads(ended.output) == read_report(session)
 
 
 def test_operators_kept_on_the_source_by_name_are_a_legitimate_end(

@@ -32,13 +32,20 @@ def tokens_by_transformers(folder: Path, count: int) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "sizes"),
     [
-        ("tied", {}),
-        ("no_grouped_queries", {"hidden_size": 48, "intermediate_size": 130, "vocab_size": 97}),
+        (
+            "tied",
+            {
+                "num_key_value_heads": 6,
+                "hidden_size": 48,
+                "intermediate_size": 130,
+                "vocab_size": 97,
+            },
+        ),
         ("bfloat16", {}),
         ("sharded", {}),
         ("rope_llama3", {}),
     ],
-    ids=["tied", "no grouped queries, other sizes", "bfloat16", "sharded", "RoPE scaling"],
+    ids=["tied, no grouped queries, other sizes", "bfloat16", "sharded", "RoPE scaling"],
 )
 def test_every_operator_of_an_unseen_folder_moves(
     finished: FinishedSession, tmp_path: Path, kind: str, sizes: dict[str, Any]
@@ -90,11 +97,11 @@ def test_a_float16_folder_runs_as_float16_where_the_device_has_it(
 
 
 def test_a_folder_with_a_tokenizer_takes_text(finished: FinishedSession, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "model", "tied", num_hidden_layers=1, tokenizer=True)
+    folder = make_folder(tmp_path / "model", "one_layer", tokenizer=True)
     session = tmp_path / "session"
     ended = run_here(
-        "offload", "--model", folder, "--session", session, "--prompt", "The value of",
-        "--new-tokens", "2", cache=finished.cache,
+        "offload", "--model", folder, "--device", finished.device, "--session", session,
+        "--prompt", "The value of", "--new-tokens", "2", cache=finished.cache,
     )  # fmt: skip
     assert ended.exit_code == 0, ended.output + ended.errors
     ended = run_here(
