@@ -19,7 +19,7 @@ from tapml_targets.errors import CompileError, SetupError, TapmlError
 from tapml_targets.installed import install_hint
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
-from tapml_targets.platforms import check_platform
+from tapml_targets.platforms import check_platform, function_kind
 from tapml_targets.target import Target
 
 DEFAULT_DEADLINE_SECONDS: Final = 120.0
@@ -159,10 +159,9 @@ class Compiler:
 
 def operator_source(operator: Operator, target: Target) -> OperatorSource:
     """What the code generator of `target` is given: the function for its kind of platform."""
-    kind = "cpu" if target.platform == "cpu" else "gpu"
     return OperatorSource(
         name=operator.name,
-        function=operator.function_for(kind),
+        function=operator.function_for(function_kind(target.platform)),
         parameters=operator.parameters,
         symbols=operator.symbols,
     )

@@ -35,6 +35,18 @@ def check_platform(name: str) -> str:
     return name
 
 
+def function_kind(name: str) -> str:
+    """Which form of an operator a platform compiles, ``cpu`` or ``gpu``.
+
+    Raises
+    ------
+    InputError
+        If there is no such platform.
+    """
+    platform = importlib.import_module(f"tapml_targets.{check_platform(name)}")
+    return str(platform.FUNCTION_KIND)
+
+
 def load_driver_module(name: str) -> ModuleType:
     """Import a platform's ``driver.py``.
 
