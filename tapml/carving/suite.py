@@ -139,6 +139,24 @@ class Suite:
                 if filters.site(call.operator, call.layer):
                     yield self._test(run, call)
 
+    def tests_of(self, operator: str, filters: Filters | None = None) -> Iterator[CarvedTest]:
+        """The tests of one operator that pass `filters`, in the order in which they were carved."""
+        filters = filters or Filters()
+        for run in self.runs(filters):
+            for call in run.layout.calls:
+                if call.operator == operator and filters.site(operator, call.layer):
+                    yield self._test(run, call)
+
+    def tested_operators(self, filters: Filters | None = None) -> set[str]:
+        """Names of the operators that have a test which passes `filters`."""
+        filters = filters or Filters()
+        return {
+            call.operator
+            for run in self.runs(filters)
+            for call in run.layout.calls
+            if filters.site(call.operator, call.layer)
+        }
+
     def count(self, filters: Filters | None = None) -> int:
         """How many tests pass `filters`."""
         filters = filters or Filters()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
-from tapml_targets.errors import EXIT_MISMATCH, CompileError
+from tapml_targets.errors import EXIT_MISMATCH
 
 if TYPE_CHECKING:
+    from tapml.carving.replay_repro import Failure
+    from tapml.carving.replay_results import OperatorVerdict
+    from tapml.carving.replay_suite import SuiteReplayer
+    from tapml.compare.policy import Policy
     from tapml_targets.driver import DeviceDescription
 
 _EPILOG: Final = """\
@@ -21,6 +26,8 @@ examples:
   tapml replay my-suite --device opencl:1 --operator '*softmax*'
   tapml replay my-session                        the tests that a session carved
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
+  tapml replay my-suite --repro failures         a repro folder per operator that does not pass
+  tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
 
 The folder of a session stands for the suite in it.
 """
@@ -40,6 +47,12 @@ def add_parser(subparsers: Any) -> None:
         "--device", metavar="NAME", help="opencl, opencl:1 (default: opencl, or the repro's)"
     )
     add_filter_arguments(parser)
+    parser.add_argument(
+        "--repro",
+        type=Path,
+        metavar="FOLDER",
+        help="write a repro folder for each failure",
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.set_defaults(run=run)
 
@@ -87,69 +100,67 @@ def _failing_device(wanted: Mapping[str, Any]) -> DeviceDescription | str:
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:
-    from tapml.carving.replay import replay_operator
-    from tapml.carving.replay_memory import ReplayMemory
+    from tapml.compare.policy import Policy
+
+    with _open_replayer(arguments, Policy()) as replayer:
+        found = replayer.replay(
+            filters_of(arguments),
+            on_operator=None if arguments.json else _print_verdict,
+            on_failure=_repro_writer(arguments.repro),
+        )
+    failed = [each for each in found.operators if each.status != "pass"]
+    if arguments.json:
+        json.dump(found.to_json(), sys.stdout, indent=1)
+        print()
+    else:
+        count = len(found.operators)
+        print(f"{found.tests} tests of {count} operators: {len(failed)} operators do not pass")
+    return 0 if found.status == "pass" else EXIT_MISMATCH
+
+
+@contextmanager
+def _open_replayer(arguments: argparse.Namespace, policy: Policy) -> Iterator[SuiteReplayer]:
+    """The suite, the compiler, the device and the oracle, open together."""
+    from tapml.carving.replay_suite import SuiteReplayer
     from tapml.carving.suite import Suite
     from tapml.compare.expectation_store import store_of
     from tapml.compare.oracle import Oracle
-    from tapml.compare.policy import Policy
     from tapml.compiler.compiler import Compiler
-    from tapml.compiler.preflight import check
     from tapml.compiler.twin import compile_twins
     from tapml.offload.session import is_session
     from tapml.offload.workbench import SUITE
     from tapml_rpc.local import open_local
-    from tapml_targets.target import Target
 
-    filters, policy, verdicts = filters_of(arguments), Policy(), []
-    device = arguments.device or "opencl"
     folder = arguments.folder / SUITE if is_session(arguments.folder) else arguments.folder
     with (
         Suite.open(folder) as suite,
         Compiler() as compiler,
-        open_local(device) as session,
+        open_local(arguments.device or "opencl") as session,
+        Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
     ):
-        tests: dict[str, list[Any]] = {}
-        for test in suite.tests(filters):
-            tests.setdefault(test.operator, []).append(test)
-        operators = suite.operators
-        target = Target(session.device.platform, limits=session.device.limits)
-        wanted = [operators[name] for name in tests]
-        with (
-            Oracle(operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
-            ReplayMemory(session) as memory,
-        ):
-            for operator, library in compiler.compile_all(wanted, target):
-                if isinstance(library, CompileError):
-                    reason = str(library)
-                else:
-                    reason = "; ".join(map(str, check(library, target.limits)))
-                if isinstance(library, CompileError) or reason:
-                    verdicts.append({"operator": operator.name, "status": "fail", "reason": reason})
-                else:
-                    verdict = replay_operator(
-                        operator, tests[operator.name], library, session, oracle, policy,
-                        memory=memory,
-                    )  # fmt: skip
-                    verdicts.append(verdict.to_json())
-                if not arguments.json:
-                    print(_line(verdicts[-1]), flush=True)
-    if arguments.json:
-        json.dump(verdicts, sys.stdout, indent=1)
-        print()
-    failed = [each for each in verdicts if each["status"] != "pass"]
-    if not arguments.json:
-        count = sum(len(each) for each in tests.values())
-        print(f"{count} tests of {len(verdicts)} operators: {len(failed)} operators do not pass")
-    return EXIT_MISMATCH if failed or not verdicts else 0
+        yield SuiteReplayer(suite, session, compiler, oracle, policy)
 
 
-def _line(verdict: dict[str, Any]) -> str:
-    counts = verdict.get("counts", {})
-    passed = f"{counts.get('pass', 0)}/{sum(counts.values())} pass" if counts else ""
-    ratio = verdict.get("worst_ratio")
-    worst = f"worst ratio {ratio:.3g}" if isinstance(ratio, float) else ""
-    why = "" if verdict["status"] == "pass" else str(verdict["reason"])
-    return "  ".join(
-        part for part in (verdict["status"], verdict["operator"], passed, worst, why) if part
-    )
+def _print_verdict(verdict: OperatorVerdict) -> None:
+    total = sum(verdict.counts.values())
+    parts: list[str] = [verdict.status, verdict.operator]
+    if total:
+        parts.append(f"{verdict.counts['pass']}/{total} pass")
+        parts.append(f"worst ratio {verdict.worst_ratio:.3g}")
+    if verdict.status != "pass":
+        parts.append(verdict.reason)
+    print("  ".join(parts), flush=True)
+
+
+def _repro_writer(folder: Path | None) -> Any:
+    """What writes a repro folder for each failure; None where none are wanted."""
+    if folder is None:
+        return None
+
+    from tapml.carving.replay_repro import write_repro
+
+    def write(failure: Failure) -> None:
+        written = write_repro(folder / failure.operator.name, failure)
+        print(f"  repro: {written}", file=sys.stderr, flush=True)
+
+    return write

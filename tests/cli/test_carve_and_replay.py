@@ -42,7 +42,9 @@ def test_a_replay_is_json_too_and_takes_filters(finished: FinishedSession, suite
         cache=finished.cache,
     )  # fmt: skip
     assert ended.exit_code == 0
-    verdicts = json.loads(ended.output)
+    replayed = json.loads(ended.output)
+    assert replayed["format"] == "tapml-replay/1"
+    verdicts = replayed["operators"]
     assert {each["status"] for each in verdicts} == {"pass"}
     assert [each["operator"] for each in verdicts] == ["softmax", "softmax_2"]
 

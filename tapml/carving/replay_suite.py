@@ -1,0 +1,238 @@
+"""Replays a whole suite on a device, operator by operator, and keeps what was found as data.
+
+What ``tapml replay`` prints, ``tapml diff`` compares and an upgrade gate archives. Tests are read
+as they are replayed: a suite may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tapml.carving.replay import replay_operator
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.replay_repro import Failure, versions
+from tapml.carving.replay_results import OperatorVerdict, ReplayResult, unbuilt
+from tapml.carving.selection import Filters
+from tapml.carving.suite import Suite
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compare.verdict import Status, worse
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.preflight import check
+from tapml.graph.plan import Operator
+from tapml_rpc.client import Session
+from tapml_targets.description_format import to_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import CompileError
+from tapml_targets.fingerprint import fingerprint
+from tapml_targets.library import Library
+from tapml_targets.target import Target
+
+FORMAT: Final = "tapml-replay/1"
+_EVERYTHING: Final = Filters()
+
+
+@dataclass(frozen=True)
+class SuiteReplay:
+    """What a replay of a suite found.
+
+    Attributes
+    ----------
+    suite
+        Folder of the suite.
+    device, fingerprint
+        Where it ran; the fingerprint changes with the driver.
+    policy
+        The limits of the verdicts.
+    versions
+        Versions of the packages that had a part in it.
+    operators
+        One verdict per operator that has tests, in the order in which the plan has them.
+    """
+
+    suite: str
+    device: DeviceDescription
+    fingerprint: str
+    policy: Policy
+    versions: dict[str, str]
+    operators: tuple[OperatorVerdict, ...]
+
+    @property
+    def status(self) -> Status:
+        """The gravest status; ``not run`` where nothing was replayed."""
+        status: Status = "pass" if self.operators else "not run"
+        for verdict in self.operators:
+            status = worse(status, verdict.status)
+        return status
+
+    @property
+    def tests(self) -> int:
+        """How many tests were replayed."""
+        return sum(len(verdict.results) for verdict in self.operators)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a strict JSON file, format ``tapml-replay/1``."""
+        return {
+            "format": FORMAT,
+            "suite": self.suite,
+            "device": to_plain(self.device),
+            "fingerprint": self.fingerprint,
+            "policy": self.policy.to_json(),
+            "policy_hash": self.policy.hash,
+            "versions": self.versions,
+            "status": self.status,
+            "operators": [verdict.to_json() for verdict in self.operators],
+        }
+
+
+class SuiteReplayer:
+    """Replays operators of a suite on one device.
+
+    Parameters
+    ----------
+    suite
+        Tests and operator definitions; neither model nor plan is needed.
+    session
+        The device.
+    compiler
+        Compiles what has no Library in `libraries`.
+    oracle, policy
+        What the outputs are held against, and how closely.
+    libraries
+        Libraries to run in place of compiled ones, by operator.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        session: Session,
+        compiler: Compiler,
+        oracle: Oracle,
+        policy: Policy,
+        *,
+        libraries: Mapping[str, Library] | None = None,
+    ) -> None:
+        self.suite = suite
+        self.session = session
+        self.oracle = oracle
+        self.policy = policy
+        self._given = dict(libraries or {})
+        self._compiler = compiler
+        self.target = Target(session.device.platform, limits=session.device.limits)
+
+    def replay(
+        self,
+        filters: Filters = _EVERYTHING,
+        *,
+        on_operator: Callable[[OperatorVerdict], None] | None = None,
+        on_result: Callable[[ReplayResult], None] | None = None,
+        on_failure: Callable[[Failure], None] | None = None,
+    ) -> SuiteReplay:
+        """Replay the tests that pass `filters`.
+
+        Parameters
+        ----------
+        filters
+            Which tests.
+        on_operator
+            Called with each operator's verdict as soon as it stands.
+        on_result
+            Called after every test.
+        on_failure
+            Called with the gravest test of every operator that does not pass, while the device is
+            still open; not where the operator could not be compiled or built.
+
+        Raises
+        ------
+        DeviceLostError
+            If the device is lost.
+        """
+        verdicts = []
+        with ReplayMemory(self.session) as memory:
+            for operator, library in self._libraries(filters):
+                verdict = self._operator(operator, library, filters, memory, on_result)
+                verdicts.append(verdict)
+                if on_operator is not None:
+                    on_operator(verdict)
+                failure = self._failure(operator, library, verdict)
+                if failure is not None and on_failure is not None:
+                    on_failure(failure)
+        device = self.session.device
+        return SuiteReplay(
+            suite=str(self.suite.path),
+            device=device,
+            fingerprint=fingerprint(device),
+            policy=self.policy,
+            versions=versions(),
+            operators=tuple(verdicts),
+        )
+
+    def _libraries(self, filters: Filters) -> Iterator[tuple[Operator, Library | CompileError]]:
+        """Each operator that has tests with its Library, in the plan's order."""
+        names = self.suite.tested_operators(filters)
+        operators = [operator for name, operator in self.suite.operators.items() if name in names]
+        to_compile = [operator for operator in operators if operator.name not in self._given]
+        compiled = self._compiler.compile_all(to_compile, self.target)
+        for operator in operators:
+            given = self._given.get(operator.name)
+            yield (operator, given) if given is not None else next(compiled)
+
+    def _operator(
+        self,
+        operator: Operator,
+        library: Library | CompileError,
+        filters: Filters,
+        memory: ReplayMemory,
+        on_result: Callable[[ReplayResult], None] | None,
+    ) -> OperatorVerdict:
+        if isinstance(library, CompileError):
+            return unbuilt(operator, str(library))
+        problems = check(library, self.target.limits)
+        if problems:
+            return unbuilt(operator, "; ".join(map(str, problems)))
+        return replay_operator(
+            operator,
+            self.suite.tests_of(operator.name, filters),
+            library,
+            self.session,
+            self.oracle,
+            self.policy,
+            memory=memory,
+            on_result=on_result,
+        )
+
+    def _failure(
+        self, operator: Operator, library: Library | CompileError, verdict: OperatorVerdict
+    ) -> Failure | None:
+        """What a repro folder of the operator is made from, where one of its tests failed."""
+        worst = verdict.worst
+        if worst is None or worst.verdict.status in ("pass", "not run"):
+            return None
+        if isinstance(library, CompileError):
+            return None
+        return Failure(
+            operator=operator,
+            result=worst,
+            library=library,
+            device=self.session.device,
+            expectation=self.oracle.appeal(worst.case),
+            policy=self.policy,
+        )
+
+
+def replay_suite(
+    suite: Suite,
+    session: Session,
+    compiler: Compiler,
+    oracle: Oracle,
+    policy: Policy,
+    filters: Filters = _EVERYTHING,
+    *,
+    on_operator: Callable[[OperatorVerdict], None] | None = None,
+    on_result: Callable[[ReplayResult], None] | None = None,
+) -> SuiteReplay:
+    """Replay the tests of a suite that pass `filters`; see :class:`SuiteReplayer`."""
+    replayer = SuiteReplayer(suite, session, compiler, oracle, policy)
+    return replayer.replay(filters, on_operator=on_operator, on_result=on_result)
