@@ -1,7 +1,7 @@
 """What localization found about one failing test, as data.
 
-Made on the host by :func:`tapml.localize.diagnose.diagnose`, stored in repro folders and bundles. It
-needs neither TVM nor torch, and nothing read back is trusted.
+Made on the host by :func:`tapml.localize.diagnose.diagnose`, stored in repro folders and bundles.
+It needs neither TVM nor torch, and nothing read back is trusted.
 """
 
 from __future__ import annotations
