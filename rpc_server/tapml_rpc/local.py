@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import tapml_rpc
@@ -28,6 +30,7 @@ from tapml_targets.ranking import find_device
 START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 3.0
 _TAIL_LINES: Final = 60
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class LocalServer:
@@ -43,7 +46,12 @@ class LocalServer:
     """
 
     def __init__(
-        self, spec: str, arguments: tuple[str, ...] = (), *, start_seconds: float = START_SECONDS
+        self,
+        spec: str,
+        arguments: tuple[str, ...] = (),
+        *,
+        start_seconds: float = START_SECONDS,
+        environ: Mapping[str, str] = _NOTHING,
     ) -> None:
         command = [
             sys.executable,
@@ -64,7 +72,7 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(spec.partition(":")[0]),
+            env=_environment(spec.partition(":")[0], environ),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._keep_tail, daemon=True)
@@ -141,6 +149,7 @@ def open_local(
     dtype: str = "float32",
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
+    environ: Mapping[str, str] = _NOTHING,
 ) -> Session:
     """Start a server for a device of this machine and open a session with it.
 
@@ -155,6 +164,9 @@ def open_local(
         Seconds one command may take; the server's default where None.
     start_seconds
         How long the server may take to open the device.
+    environ
+        Variables the server has beside this process's. Where there are some, a `device` given as
+        text is looked up by the server: these variables may decide which devices there are.
 
     Raises
     ------
@@ -165,13 +177,16 @@ def open_local(
     SetupError
         If the server does not come up.
     """
-    description = find_device(device, dtype) if isinstance(device, str) else device
-    spec = f"{description.platform}:{description.index}"
+    if isinstance(device, str) and environ:
+        spec = device
+    else:
+        description = find_device(device, dtype) if isinstance(device, str) else device
+        spec = f"{description.platform}:{description.index}"
     # The server runs as this user and serves this process: it may load what this process may.
     arguments: tuple[str, ...] = ("--allow-shared-libraries",)
     if kernel_deadline is not None:
         arguments += ("--kernel-deadline", str(kernel_deadline))
-    server = LocalServer(spec, arguments, start_seconds=start_seconds)
+    server = LocalServer(spec, arguments, start_seconds=start_seconds, environ=environ)
     try:
         link = Link(server.address, timeout=start_seconds, exit_report=server.exit_report)
     except BaseException:
@@ -180,10 +195,10 @@ def open_local(
     return Session(link, on_close=server.close)
 
 
-def _environment(platform: str) -> dict[str, str]:
+def _environment(platform: str, additions: Mapping[str, str]) -> dict[str, str]:
     """The server's environment: where our packages are, and what the platform's loader needs."""
     roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
-    environment = dict(os.environ)
+    environment = dict(os.environ) | dict(additions)
     known = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
     # A loader reads its paths once, at the start of a process: platforms set them beforehand.
