@@ -4,10 +4,13 @@
     library.tapml    the Library as it was uploaded
     kernels/         its sources; what is edited here is what a replay runs
     inputs/ reference/ actual/ expected/ sensitivity/    tensors as .npy, bfloat16 as uint16
+    operator.tapml   the operator's function and body, in the form suites have them
+    diagnosis.json   what localization found, where it was asked
     errors.txt       where the errors are
     README.txt       the one command
 
-Expected values and sensitivities lie in the folder, so that neither TVM nor the model is needed.
+Expected values and sensitivities lie in the folder, so that neither TVM nor the model is needed to
+replay it. A host takes the operator from it to reduce the failure, compile it again or diagnose it.
 """
 
 from __future__ import annotations
@@ -15,49 +18,54 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.carving.error_map import describe_errors
-from tapml.carving.replay_results import ReplayResult
-from tapml.compare.expectation import Expectation
-from tapml.compare.policy import Policy
-from tapml.graph.plan import Operator, Origin
-from tapml_targets.driver import DeviceDescription
+from tapml.carving.definitions import pack_plan
+from tapml.carving.repro_failure import KERNELS, Failure
+from tapml.carving.repro_pages import errors_page, readme
+from tapml.graph.plan import GraphPlan, Operator
+from tapml_targets.description_format import to_plain
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import package_version
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 DESCRIPTION: Final = "repro.json"
 LIBRARY: Final = "library.tapml"
+OPERATOR: Final = "operator.tapml"
+DIAGNOSIS: Final = "diagnosis.json"
+ERRORS: Final = "errors.txt"
+README: Final = "README.txt"
+TENSORS: Final = ("inputs", "reference", "actual", "expected", "sensitivity")
+"""Folders of tensors; one file per parameter read (``inputs``) or written (the others)."""
 EXTENSIONS: Final = {"opencl-c": "cl", "wgsl": "wgsl", "cuda-c": "cu", "metal": "metal"}
+__all__ = ["Failure", "versions", "write_repro"]
+
 _PACKAGES: Final = (
     "tapml", "numpy", "apache-tvm", "apache-tvm-ffi", "torch", "pyopencl", "pyzmq",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What a repro folder is made from."""
-
-    operator: Operator
-    result: ReplayResult
-    library: Library
-    device: DeviceDescription
-    expectation: Expectation
-    policy: Policy
-    origins: tuple[Origin, ...] = ()
-
-
-def write_repro(folder: Path, failure: Failure) -> Path:
+def write_repro(
+    folder: Path, failure: Failure, *, documents: Mapping[str, str] | None = None
+) -> Path:
     """Write a repro folder, whole or not at all; one of the same name is replaced.
+
+    Parameters
+    ----------
+    folder
+        Where.
+    failure
+        What goes in.
+    documents
+        Further text files by name, e.g. ``reduced.json``.
 
     Returns
     -------
@@ -75,6 +83,8 @@ def write_repro(folder: Path, failure: Failure) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         _write_contents(partial, folder, failure)
+        for name, text in (documents or {}).items():
+            (partial / name).write_text(text)
         if folder.exists():
             old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
             folder.rename(old)
@@ -100,20 +110,27 @@ def _write_contents(folder: Path, final: Path, failure: Failure) -> None:
     sensitivity = [output.sensitivity for output in failure.expectation.outputs]
     read = [parameter.name for parameter in operator.read]
     written = [parameter.name for parameter in operator.written]
-    files = {
-        "inputs": _write_tensors(folder / "inputs", read, inputs),
-        "reference": _write_tensors(folder / "reference", written, reference),
-        "actual": _write_tensors(folder / "actual", written[: len(result.actual)], result.actual),
-        "expected": _write_tensors(folder / "expected", written, expected),
-        "sensitivity": _write_tensors(folder / "sensitivity", written, sensitivity),
+    contents = {
+        "inputs": (read, inputs),
+        "reference": (written, reference),
+        "actual": (written[: len(result.actual)], result.actual),
+        "expected": (written, expected),
+        "sensitivity": (written, sensitivity),
     }
+    files = {name: _write_tensors(folder / name, *contents[name]) for name in TENSORS}
     (folder / LIBRARY).write_bytes(pack(failure.library))
-    kernels = _write_kernels(folder / "kernels", failure.library)
+    (folder / OPERATOR).write_bytes(_packed(operator))
+    kernels = _write_kernels(folder / KERNELS, failure.library)
     description = {
         "format": FORMAT_VERSION,
         "operator": _operator(operator, inputs, reference),
         "origins": [asdict(origin) for origin in failure.origins],
-        "test": {"id": case.id, "key": case.key, "symbols": dict(case.symbols)},
+        "test": {
+            "id": case.id,
+            "key": case.key,
+            "symbols": dict(case.symbols),
+            "lifetimes": [tensor.lifetime for tensor in case.inputs],
+        },
         "terms": failure.expectation.terms,
         "repeats": failure.expectation.repeats,
         "reference_ratios": [str(output.reference_ratio) for output in failure.expectation.outputs],
@@ -121,13 +138,24 @@ def _write_contents(folder: Path, final: Path, failure: Failure) -> None:
         "files": files,
         "kernels": kernels,
         "policy": failure.policy.to_json(),
-        "device": _device(failure.device),
+        "device": to_plain(failure.device),
         "versions": versions(),
         "verdict": result.verdict.to_json(),
     }
-    (folder / DESCRIPTION).write_text(json.dumps(description, indent=1, allow_nan=False) + "\n")
-    (folder / "errors.txt").write_text(_errors(failure))
-    (folder / "README.txt").write_text(_readme(final, failure, kernels))
+    _write_json(folder / DESCRIPTION, description)
+    if failure.diagnosis is not None:
+        _write_json(folder / DIAGNOSIS, failure.diagnosis.to_json())
+    (folder / ERRORS).write_text(errors_page(failure))
+    (folder / README).write_text(readme(final.name, failure, kernels))
+
+
+def _write_json(path: Path, data: object) -> None:
+    path.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def _packed(operator: Operator) -> bytes:
+    alone = GraphPlan(operator.name, {operator.name: operator}, entries={}, weights={}, state={})
+    return pack_plan(alone).operators
 
 
 def _write_tensors(folder: Path, names: Sequence[str], arrays: Sequence[NDArray[Any]]) -> list[str]:
@@ -182,59 +210,7 @@ def _operator(
     }
 
 
-def _device(device: DeviceDescription) -> dict[str, Any]:
-    plain = asdict(device)
-    plain["limits"]["features"] = sorted(device.limits.features)
-    return plain
-
-
 def versions() -> dict[str, str]:
     """Versions of what had a part in the result, of those installed here."""
     found = {package: package_version(package) for package in _PACKAGES}
     return {package: number for package, number in found.items() if number is not None}
-
-
-def _errors(failure: Failure) -> str:
-    verdict = failure.result.verdict
-    pages = [f"{verdict.status}: {verdict.reason}\n"]
-    if failure.result.actual:
-        for output, raw in zip(failure.expectation.outputs, failure.result.actual, strict=True):
-            passing = 0.0
-            if output.is_float:
-                passing = failure.policy.limits_for(
-                    failure.operator.name, output.dtype, failure.expectation.terms
-                ).passing
-            with np.errstate(all="ignore"):
-                pages.append(describe_errors(output, raw, passing))
-    else:
-        pages.append("the outputs themselves are right, or there are none\n")
-    return "\n".join(pages)
-
-
-def _readme(folder: Path, failure: Failure, kernels: Sequence[str | None]) -> str:
-    device = failure.device
-    origins = "\n".join(
-        f"  {origin.operation} at {origin.source} ({origin.module_path})"
-        for origin in failure.origins
-    )
-    sources = ", ".join(f"kernels/{name}" for name in kernels if name) or "binary only"
-    return f"""\
-Operator {failure.operator.name} is wrong on {device.name}.
-
-{failure.result.verdict.status}: {failure.result.verdict.reason}
-
-Replay it, here or on any machine with the same kind of device:
-
-  tapml replay {folder.name}
-
-run in the folder that holds this one. It takes the base install of tapml and a driver for
-{device.platform}; neither the model nor a compiler is needed. Kernel sources: {sources}; a replay
-runs them as they are in this folder, so edit one and replay to try a fix.
-
-Device: {device.name}, {device.vendor_platform}, {device.driver_version}
-Test: {failure.result.test}
-{"From the model:" + chr(10) + origins if origins else ""}
-errors.txt says where in the tensors the errors are. inputs/ is what the operator read, reference/
-what the reference platform wrote, actual/ what the device wrote, expected/ the float64 result and
-sensitivity/ how far that moves when the inputs move by one unit in their last place.
-"""

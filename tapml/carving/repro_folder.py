@@ -12,25 +12,40 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tapml.carving.definitions import unpack_operators
 from tapml.carving.replay import replay
-from tapml.carving.replay_repro import DESCRIPTION, FORMAT_VERSION, LIBRARY
+from tapml.carving.replay_repro import (
+    DESCRIPTION,
+    DIAGNOSIS,
+    FORMAT_VERSION,
+    LIBRARY,
+    OPERATOR,
+)
 from tapml.carving.replay_results import ReplayResult
+from tapml.carving.repro_failure import KERNELS, Failure
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.index_source import locate_source
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
-from tapml.graph.plan import Operator
+from tapml.graph.plan import Operator, Origin
+from tapml.localize.diagnosis import Diagnosis
 from tapml_rpc.client import Session
+from tapml_targets.driver import DeviceDescription
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError
-from tapml_targets.library import CodeModule, Library, Parameter
+from tapml_targets.expression import bind_shape
+from tapml_targets.library import Library, Parameter
 from tapml_targets.library_format import unpack
 
 _MAX_DESCRIPTION_BYTES: Final = 16 << 20
 _MAX_LIBRARY_BYTES: Final = 1 << 30
+_MAX_OPERATOR_BYTES: Final = 64 << 20
+_MAX_DIAGNOSIS_BYTES: Final = 4 << 20
 _NPY_HEADER_BYTES: Final = 4096
+_ORIGIN: Final = ("module_path", "source", "operation", "node")
 _KINDS: Final = ("value", "index", "code", "predicate", "state")
 _ROLES: Final = ("input", "output", "inout")
+_LIFETIMES: Final = ("weight", "state", "input", "activation")
 
 Array = NDArray[Any]
 
@@ -71,9 +86,13 @@ class Repro:
     Attributes
     ----------
     operator
-        The operator, without its function.
+        The operator with the shapes of the test, without its function.
+    definition
+        The operator with its function and body; None where the folder lacks them.
     case
         Its test.
+    lifetimes
+        Per input ``weight``, ``state``, ``input`` or ``activation``.
     library
         What was uploaded, with the sources as they are in ``kernels/`` now.
     edited
@@ -86,10 +105,16 @@ class Repro:
         ``platform``, ``name``, ... of the device it failed on.
     status, reason
         The verdict then.
+    origins
+        Where in the model the operator comes from.
+    diagnosis
+        What localization found; None where it was not asked.
     """
 
     operator: Operator
+    definition: Operator | None
     case: ReproCase
+    lifetimes: tuple[str, ...]
     library: Library
     edited: tuple[str, ...]
     expectation: Expectation
@@ -97,6 +122,8 @@ class Repro:
     device: Mapping[str, Any]
     status: str
     reason: str
+    origins: tuple[Origin, ...] = ()
+    diagnosis: Diagnosis | None = None
 
     def expect(self, test: CarvedCase) -> Expectation:
         """What the folder says the outputs should be."""
@@ -117,6 +144,31 @@ def replay_repro(repro: Repro, session: Session) -> ReplayResult:
     return replay(repro.operator, repro.case, repro.library, session, repro, repro.policy)
 
 
+def failure_of(repro: Repro, result: ReplayResult, device: DeviceDescription) -> Failure:
+    """What localization, or another repro folder, is made from: a folder's test, replayed again.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no definition of the operator.
+    """
+    if repro.definition is None:
+        raise InputError(
+            f"the repro folder of {repro.operator.name} has no {OPERATOR}: write it again with "
+            "`tapml offload` or `tapml replay --repro`"
+        )
+    return Failure(
+        operator=repro.definition,
+        result=result,
+        library=repro.library,
+        device=device,
+        expectation=repro.expectation,
+        policy=repro.policy,
+        origins=repro.origins,
+        diagnosis=repro.diagnosis,
+    )
+
+
 def read_repro(folder: Path) -> Repro:
     """Read and check a repro folder.
 
@@ -135,8 +187,8 @@ def _read(folder: Path) -> Repro:
     description = json.loads(_bounded(folder / DESCRIPTION, _MAX_DESCRIPTION_BYTES))
     if description["format"] != FORMAT_VERSION:
         raise InputError(
-            f"{folder} has repro format {description['format']!r}; this tapml reads format "
-            f"{FORMAT_VERSION}"
+            f"{folder} has repro format {str(description['format'])[:20]}; this tapml reads format "
+            f"{FORMAT_VERSION}: write it again with `tapml offload` or `tapml replay --repro`"
         )
     operator = _operator(description["operator"])
     names = description["files"]
@@ -153,11 +205,13 @@ def _read(folder: Path) -> Repro:
         _outputs=outputs,
     )
     library = unpack(_bounded(folder / LIBRARY, _MAX_LIBRARY_BYTES))
-    library, edited = _with_sources(library, folder / "kernels", description["kernels"])
+    library, edited = _with_sources(library, folder / KERNELS, description["kernels"])
     verdict = description["verdict"]
     return Repro(
         operator=operator,
+        definition=_definition(folder / OPERATOR, operator),
         case=case,
+        lifetimes=_lifetimes(test["lifetimes"], len(inputs)),
         library=library,
         edited=edited,
         expectation=_expectation(folder, description, operator, inputs),
@@ -165,7 +219,40 @@ def _read(folder: Path) -> Repro:
         device=dict(description["device"]),
         status=str(verdict["status"]),
         reason=str(verdict["reason"]),
+        origins=tuple(
+            Origin(*(str(origin[name]) for name in _ORIGIN)) for origin in description["origins"]
+        ),
+        diagnosis=_diagnosis(folder / DIAGNOSIS),
     )
+
+
+def _lifetimes(data: Sequence[Any], count: int) -> tuple[str, ...]:
+    lifetimes = tuple(str(lifetime) for lifetime in data)
+    if len(lifetimes) != count or any(lifetime not in _LIFETIMES for lifetime in lifetimes):
+        raise InputError(f"expected {count} of {', '.join(_LIFETIMES)}, got {str(lifetimes)[:200]}")
+    return lifetimes
+
+
+def _definition(path: Path, operator: Operator) -> Operator | None:
+    """The operator with its function, checked against what the test has."""
+    if not path.exists():
+        return None
+    definition = unpack_operators(_bounded(path, _MAX_OPERATOR_BYTES)).get(operator.name)
+    if definition is None or len(definition.parameters) != len(operator.parameters):
+        raise InputError(f"{path} does not define {operator.name}")
+    symbols: dict[str, int] = {}
+    for own, tested in zip(definition.parameters, operator.parameters, strict=True):
+        if (own.name, own.dtype, own.role) != (tested.name, tested.dtype, tested.role):
+            raise InputError(f"{path}: parameter {own.name} is not that of the test")
+        shape = [extent for extent in tested.shape if isinstance(extent, int)]
+        bind_shape(own.shape, shape, symbols, f"{path}: parameter {own.name}")
+    return definition
+
+
+def _diagnosis(path: Path) -> Diagnosis | None:
+    if not path.exists():
+        return None
+    return Diagnosis.from_json(json.loads(_bounded(path, _MAX_DIAGNOSIS_BYTES)))
 
 
 def _bounded(path: Path, limit: int) -> bytes:
@@ -237,7 +324,7 @@ def _with_sources(
             code = _bounded(path, _MAX_LIBRARY_BYTES)
             if code != module.code:
                 edited.append(name)
-        modules.append(CodeModule(module.dialect, code))
+        modules.append(replace(module, code=code))
     return replace(library, modules=tuple(modules)), tuple(edited)
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ import pytest
 
 from tapml.carving.replay import replay
 from tapml.carving.replay_repro import Failure, write_repro
-from tapml.carving.repro_folder import is_repro, read_repro, replay_repro
+from tapml.carving.repro_folder import failure_of, is_repro, read_repro, replay_repro
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.graph.plan import Origin
+from tapml.localize.diagnosis import Attribution, Diagnosis
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.errors import InputError, ProtocolError, SetupError
@@ -115,10 +117,43 @@ def test_a_folder_says_what_and_where(folder: Path, failure: Failure) -> None:
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "README.txt", "actual", "errors.txt", "expected", "inputs", "kernels", "library.tapml",
-        "reference", "repro.json", "sensitivity",
+        "operator.tapml", "reference", "repro.json", "sensitivity",
     }  # fmt: skip
     loaded = np.load(folder / "inputs" / "01_p1.npy", allow_pickle=False)
     np.testing.assert_array_equal(loaded, failure.result.case.read_inputs()[1])
+
+
+def test_a_folder_gives_back_the_operator_and_what_a_diagnosis_needs(
+    folder: Path, failure: Failure, session: Session
+) -> None:
+    repro = read_repro(folder)
+    assert repro.definition == failure.operator
+    assert repro.lifetimes == ("activation", "weight")
+    assert repro.origins == failure.origins
+    again = failure_of(repro, replay_repro(repro, session), session.device)
+    assert again.operator == failure.operator
+    assert again.result.verdict == failure.result.verdict
+    assert again.device == failure.device
+
+
+def test_a_folder_without_the_operators_function_replays_all_the_same(
+    folder: Path, session: Session
+) -> None:
+    (folder / "operator.tapml").unlink()
+    repro = read_repro(folder)
+    result = replay_repro(repro, session)
+    assert result.verdict.status == "fail"
+    with pytest.raises(InputError, match="operator.tapml"):
+        failure_of(repro, result, session.device)
+
+
+def test_a_diagnosis_is_kept_and_shown(failure: Failure, tmp_path: Path) -> None:
+    attribution = Attribution("kernel text", (("normal", "fail"),), "the text was edited")
+    diagnosis = Diagnosis("linear", where=("every row",), attribution=attribution)
+    folder = write_repro(tmp_path / "linear", replace(failure, diagnosis=diagnosis))
+    assert read_repro(folder).diagnosis == diagnosis
+    for page in ("README.txt", "errors.txt"):
+        assert "cause: kernel text: the text was edited" in (folder / page).read_text()
 
 
 def test_a_folder_replaces_one_of_its_name_and_leaves_nothing_else(
@@ -145,7 +180,19 @@ def test_no_repro_folder_is_one_clear_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    ["truncated json", "wrong shape", "pickle", "escape", "short library", "version", "huge"],
+    [
+        "truncated json",
+        "wrong shape",
+        "pickle",
+        "escape",
+        "short library",
+        "version",
+        "huge",
+        "other operator",
+        "short operator",
+        "diagnosis",
+        "lifetimes",
+    ],
 )
 def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
     description = json.loads((folder / "repro.json").read_text())
@@ -170,5 +217,16 @@ def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
         case "huge":
             with first.open("r+b") as file:
                 file.truncate(1 << 30)
+        case "other operator":
+            description["operator"]["name"] = "another"
+            (folder / "repro.json").write_text(json.dumps(description))
+        case "short operator":
+            data = (folder / "operator.tapml").read_bytes()
+            (folder / "operator.tapml").write_bytes(data[: len(data) // 2])
+        case "diagnosis":
+            (folder / "diagnosis.json").write_text('{"operator": 7}')
+        case "lifetimes":
+            description["test"]["lifetimes"] = ["weight"]
+            (folder / "repro.json").write_text(json.dumps(description))
     with pytest.raises((InputError, ProtocolError)):
         read_repro(folder)

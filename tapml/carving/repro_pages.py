@@ -1,0 +1,68 @@
+"""The pages of a repro folder that people read: README.txt and errors.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tapml.carving.error_map import describe_errors
+from tapml.carving.repro_failure import KERNELS, Failure
+
+
+def errors_page(failure: Failure) -> str:
+    """Where in the tensors the errors are, and what localization found."""
+    verdict = failure.result.verdict
+    pages = [f"{verdict.status}: {verdict.reason}\n"]
+    if failure.result.actual:
+        for output, raw in zip(failure.expectation.outputs, failure.result.actual, strict=True):
+            passing = 0.0
+            if output.is_float:
+                passing = failure.policy.limits_for(
+                    failure.operator.name, output.dtype, failure.expectation.terms
+                ).passing
+            with np.errstate(all="ignore"):
+                pages.append(describe_errors(output, raw, passing))
+    else:
+        pages.append("the outputs themselves are right, or there are none\n")
+    pages += _diagnosis(failure)
+    return "\n".join(pages)
+
+
+def _diagnosis(failure: Failure) -> list[str]:
+    """What localization found, as one page; none where it was not asked or found nothing."""
+    lines = failure.diagnosis.lines() if failure.diagnosis is not None else []
+    return ["Diagnosis:\n" + "".join(f"  {line}\n" for line in lines)] if lines else []
+
+
+def readme(name: str, failure: Failure, kernels: Sequence[str | None]) -> str:
+    """What failed where, and the one command that replays it from the folder called `name`."""
+    device = failure.device
+    origins = "\n".join(
+        f"  {origin.operation} at {origin.source} ({origin.module_path})"
+        for origin in failure.origins
+    )
+    sources = ", ".join(f"{KERNELS}/{each}" for each in kernels if each) or "binary only"
+    verdict = failure.result.verdict
+    found = "passes" if verdict.status == "pass" else "is wrong"
+    return f"""\
+Operator {failure.operator.name} {found} on {device.name}.
+
+{verdict.status}: {verdict.reason}
+{"".join(chr(10) + page for page in _diagnosis(failure))}
+Replay it, here or on any machine with the same kind of device:
+
+  tapml replay {name}
+
+run in the folder that holds this one. It takes the base install of tapml and a driver for
+{device.platform}; neither the model nor a compiler is needed. Kernel sources: {sources}; a replay
+runs them as they are in this folder, so edit one and replay to try a fix.
+
+Device: {device.name}, {device.vendor_platform}, {device.driver_version}
+Test: {failure.result.test}
+{"From the model:" + chr(10) + origins if origins else ""}
+errors.txt says where in the tensors the errors are. inputs/ is what the operator read, reference/
+what the reference platform wrote, actual/ what the device wrote, expected/ the float64 result and
+sensitivity/ how far that moves when the inputs move by one unit in their last place.
+operator.tapml is the operator itself, for `tapml reduce` on a machine with the toolkit.
+"""
