@@ -79,14 +79,17 @@ def open_device(description: DeviceDescription) -> OpenCLDriver:
 
 
 def _devices() -> list[Any]:
+    """Every driver's devices, checkers last: installing one leaves the others' indices alone."""
     cl = import_pyopencl()
+    from tapml_targets.opencl.description import CHECKERS
+
     found: list[Any] = []
     try:
         platforms = cl.get_platforms()
     except cl.Error:
         # The loader's way to say that it found no driver.
         return found
-    for platform in platforms:
+    for platform in sorted(platforms, key=lambda each: each.name.strip() in CHECKERS):
         try:
             found.extend(platform.get_devices())
         except cl.Error:
