@@ -20,7 +20,7 @@ from typing import Any, Final
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-PARTS: Final = ("runtime", "carve", "replay", "demo")
+PARTS: Final = ("runtime", "carve", "replay", "oracle", "culprit", "demo")
 
 
 def main(arguments: list[str] | None = None) -> int:

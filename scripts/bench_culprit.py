@@ -1,0 +1,275 @@
+"""Naming the one wrong operator among all: carved tests against bisection by prefix.
+
+The peer is what people do without carved tests: the first k operators in graph order run on the
+target, the rest on the reference, the model's logits are compared, and the range that k lies in is
+halved until one operator is left. It gets the reference's logits for free.
+
+Run it alone with ``python -m scripts.bench_culprit``, or through ``scripts/bench.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.carving.record import carve
+from tapml.carving.replay import replay
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.suite import Suite
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compare.sensitivity import Twin
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.reference import compile_reference
+from tapml.compiler.twin import compile_twins
+from tapml.execute.executor import Executor
+from tapml.graph.cache import PlanCache
+from tapml.graph.importer import import_model
+from tapml.graph.plan import GraphPlan
+from tapml.graph.rooting import root
+from tapml.graph.rooting_report import RootingReport
+from tapml.models import LoadedModel, calibration_prompts
+from tapml.models.huggingface import load_model
+from tapml.offload.model_check import ReferenceTrace, check_model, trace_reference
+from tapml_rpc.client import Session
+from tapml_rpc.local import open_local
+from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.library import CodeModule, Library
+from tapml_targets.target import Target
+
+MODEL: Final = "pydoc-llama"
+# Every one of these is planted alone; spread over the graph.
+_STRIDE: Final = 4
+_NEW_TOKENS: Final = 2
+_STORE: Final = r"(?m)^(\s*{name}_ptr\[(.+?)\] = )(.+);$"
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What both sides work with, all of it warm."""
+
+    model: LoadedModel
+    plan: GraphPlan
+    libraries: Mapping[str, Library]
+    session: Session
+    executor: Executor
+    suite: Suite
+    oracle: Oracle
+    twins: Mapping[str, Twin]
+    policy: Policy
+    trace: ReferenceTrace
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How one search went: operators run, seconds, and what it named."""
+
+    operator_runs: int
+    seconds: float
+    named: str
+
+
+@dataclass(frozen=True)
+class _Planted:
+    """One wrong operator and the searches for it; `cold` computes the expectations on the way."""
+
+    operator: str
+    carved: _Search
+    cold: _Search
+    bisected: _Search
+
+
+def measure() -> list[dict[str, Any]]:
+    """Plant one wrong operator after the other and let both sides look for it."""
+    model = load_model(MODEL)
+    imported = import_model(model, cache=PlanCache())
+    plan, policy = imported.plan, Policy()
+    reference = compile_reference(plan)
+    deviation = _logit_deviation(plan, root(model, imported, cache=PlanCache()))
+    twins = compile_twins(plan.operators.values())
+    with tempfile.TemporaryDirectory() as folder, Compiler() as compiler:
+        path = Path(folder) / "suite"
+        prompts = calibration_prompts(model, 1)
+        with (
+            open_local("opencl") as session,
+            Oracle(plan.operators, lambda _: twins, policy) as oracle,
+        ):
+            executor = Executor(plan, imported.weights, reference, session)
+            trace = trace_reference(model, executor, prompts, _NEW_TOKENS, deviation)
+            with carve(model, executor, prompts, path, max_new_tokens=_NEW_TOKENS) as suite:
+                libraries = _compile(compiler, plan, session)
+                bench = _Bench(
+                    model, plan, libraries, session, executor, suite, oracle, twins, policy, trace
+                )
+                pairs = [_search(bench, name) for name in _culprits(plan, libraries)]
+    return _rows(plan, pairs)
+
+
+def _compile(compiler: Compiler, plan: GraphPlan, session: Session) -> dict[str, Library]:
+    target = Target("opencl", limits=session.device.limits)
+    libraries = {}
+    for operator, library in compiler.compile_all(plan.operators.values(), target):
+        if isinstance(library, CompileError):
+            raise library
+        libraries[operator.name] = library
+    return libraries
+
+
+def _culprits(plan: GraphPlan, libraries: Mapping[str, Library]) -> list[str]:
+    floats = [o.name for o in plan.operators.values() if o.written[0].dtype == "float32"]
+    return [name for name in floats if _wrong(libraries[name], name) is not None][::_STRIDE]
+
+
+def _wrong(library: Library, operator: str) -> Library | None:
+    """The Library with every second element of its output doubled; None where it cannot be."""
+    (module,) = library.modules
+    output = next(p.name for p in library.operators[operator].parameters if p.role == "output")
+    pattern = _STORE.format(name=re.escape(output))
+    odd = r"\1(((\2) & 1) ? 1.0f : 2.0f) * (\3);"
+    source, count = re.subn(pattern, odd, module.code.decode())
+    if not count:
+        return None
+    return replace(library, modules=(CodeModule(module.dialect, source.encode()),))
+
+
+def _search(bench: _Bench, culprit: str) -> _Planted:
+    wrong = _wrong(bench.libraries[culprit], culprit)
+    if wrong is None:
+        raise SetupError(f"{culprit} has no store that can be made wrong")
+    libraries = {**bench.libraries, culprit: wrong}
+    # Each once before it counts, so that neither pays for building the wrong kernel.
+    _by_carved_tests(bench, libraries, bench.oracle)
+    carved = _by_carved_tests(bench, libraries, bench.oracle)
+    with Oracle(bench.plan.operators, lambda _: bench.twins, bench.policy) as oracle:
+        cold = _by_carved_tests(bench, libraries, oracle)
+    _by_bisection(bench, libraries)
+    return _Planted(culprit, carved, cold, _by_bisection(bench, libraries))
+
+
+def _by_carved_tests(bench: _Bench, libraries: Mapping[str, Library], oracle: Oracle) -> _Search:
+    """One carved test per operator, in graph order, until one does not pass."""
+    operators = bench.suite.operators
+    runs, seen = 0, set()
+    started = time.perf_counter()
+    named = ""
+    with ReplayMemory(bench.session) as memory:
+        for test in bench.suite.tests():
+            if test.operator in seen:
+                continue
+            seen.add(test.operator)
+            result = replay(
+                operators[test.operator],
+                test,
+                bench.session.upload(libraries[test.operator]),
+                bench.session,
+                oracle,
+                bench.policy,
+                memory=memory,
+            )
+            # Each test runs twice, under two poisons.
+            runs += 2
+            if result.verdict.status != "pass":
+                named = test.operator
+                break
+    return _Search(runs, time.perf_counter() - started, named)
+
+
+def _by_bisection(bench: _Bench, libraries: Mapping[str, Library]) -> _Search:
+    """The smallest prefix of the operators, in graph order, that makes the model wrong."""
+    names = list(bench.plan.operators)
+    steps = _calls_per_check(bench)
+    runs = 0
+    for name in names:
+        bench.executor.unplace(name)
+    started = time.perf_counter()
+    low, high = 0, len(names)
+    placed = 0
+    wrong_seen = False
+    while low < high:
+        middle = (low + high) // 2
+        while placed <= middle:
+            bench.executor.place(names[placed], libraries[names[placed]])
+            placed += 1
+        while placed > middle + 1:
+            placed -= 1
+            bench.executor.unplace(names[placed])
+        runs += steps
+        if check_model(bench.model, bench.executor, bench.trace).status == "pass":
+            low = middle + 1
+        else:
+            high, wrong_seen = middle, True
+    seconds = time.perf_counter() - started
+    for name in names[:placed]:
+        bench.executor.unplace(name)
+    return _Search(runs, seconds, names[low] if wrong_seen else "")
+
+
+def _calls_per_check(bench: _Bench) -> int:
+    """Operators that one model-wise check runs."""
+    entries = bench.plan.entries
+    decodes = sum(len(each.tokens) - 1 for each in bench.trace.prompts)
+    prefills = len(bench.trace.prompts)
+    return prefills * len(entries["prefill"].calls) + decodes * len(entries["decode"].calls)
+
+
+def _logit_deviation(plan: GraphPlan, rooting: RootingReport) -> float:
+    logits = {(entry.name, entry.outputs[0]) for entry in plan.entries.values()}
+    return max(
+        each.error
+        for each in rooting.compared
+        if each.kind == "output" and (each.entry, each.value) in logits
+    )
+
+
+def _rows(plan: GraphPlan, planted: Sequence[_Planted]) -> list[dict[str, Any]]:
+    def row(what: str, carved: float, bisected: float) -> dict[str, Any]:
+        return {
+            "part": "culprit",
+            "what": what,
+            "planted": len(planted),
+            "among": len(plan.operators),
+            "carved tests": round(carved, 1),
+            "bisection": round(bisected, 1),
+            "ratio": round(bisected / carved, 1),
+            "met": carved < bisected,
+        }
+
+    def named(searches: Sequence[_Search]) -> int:
+        return sum(
+            each.operator == search.named for each, search in zip(planted, searches, strict=True)
+        )
+
+    right = named([each.carved for each in planted])
+    bisected = [each.bisected for each in planted]
+    milliseconds = 1e3 * statistics.mean(each.seconds for each in bisected)
+    return [
+        row(
+            "operator runs, mean",
+            statistics.mean(each.carved.operator_runs for each in planted),
+            statistics.mean(each.operator_runs for each in bisected),
+        ),
+        row(
+            "milliseconds, mean",
+            1e3 * statistics.mean(each.carved.seconds for each in planted),
+            milliseconds,
+        ),
+        row(
+            "milliseconds with float64 expectations computed on the way, mean",
+            1e3 * statistics.mean(each.cold.seconds for each in planted),
+            milliseconds,
+        ),
+        row("named rightly", right, named(bisected))
+        | {"ratio": None, "met": right == len(planted)},
+    ]
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(json.dumps(row))
