@@ -134,6 +134,7 @@ def _write_contents(folder: Path, final: Path, failure: Failure) -> None:
         "terms": failure.expectation.terms,
         "repeats": failure.expectation.repeats,
         "reference_ratios": [str(output.reference_ratio) for output in failure.expectation.outputs],
+        "classes": [[o.operator_class, o.arithmetic] for o in failure.expectation.outputs],
         "index_sources": [output.source_place for output in failure.expectation.outputs],
         "files": files,
         "kernels": kernels,

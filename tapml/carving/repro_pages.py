@@ -8,6 +8,7 @@ import numpy as np
 
 from tapml.carving.error_map import describe_errors
 from tapml.carving.repro_failure import KERNELS, Failure
+from tapml.compare.judge import choose_limits
 
 
 def errors_page(failure: Failure) -> str:
@@ -18,9 +19,9 @@ def errors_page(failure: Failure) -> str:
         for output, raw in zip(failure.expectation.outputs, failure.result.actual, strict=True):
             passing = 0.0
             if output.is_float:
-                passing = failure.policy.limits_for(
-                    failure.operator.name, output.dtype, failure.expectation.terms
-                ).passing
+                terms = failure.expectation.terms
+                chosen = choose_limits(failure.policy, failure.operator.name, output, terms)
+                passing = chosen.limits.passing
             with np.errstate(all="ignore"):
                 pages.append(describe_errors(output, raw, passing))
     else:

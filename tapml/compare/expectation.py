@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tapml.compare.formats import Float64s, ulp
 from tapml.compare.index_source import IndexSource
+from tapml.compare.operator_class import OperatorClass
 from tapml.graph.plan import OutputKind
 from tapml_targets.dtype import dtype as lookup
 
@@ -36,6 +37,9 @@ class ExpectedOutput:
         What an index points into, where that is known.
     reference_ratio
         Worst error of the reference's own output, in units of `scale`.
+    operator_class, arithmetic
+        What the operator does to this output's numbers, and the narrowest dtype it does it in:
+        see :class:`tapml.compare.operator_class.OutputTraits`.
     """
 
     name: str
@@ -45,6 +49,8 @@ class ExpectedOutput:
     sensitivity: NDArray[np.float32]
     source: IndexSource | None = None
     reference_ratio: float = 0.0
+    operator_class: OperatorClass = "unclassified"
+    arithmetic: str = ""
 
     @property
     def source_place(self) -> list[Any] | None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import as_float64
 from tapml.compare.index_source import locate_source
+from tapml.compare.operator_class import traits_of
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import SetupError
@@ -208,8 +209,8 @@ def decode(
     terms, repeats, header = msgpack.unpackb(data[4:head_end])
     position = head_end
     outputs = []
-    for parameter, kind, raw, (form, values_size, moved_size, ratio, place) in zip(
-        operator.written, operator.output_kinds, reference, header, strict=True
+    for parameter, kind, traits, raw, (form, values_size, moved_size, ratio, place) in zip(
+        operator.written, operator.output_kinds, traits_of(operator), reference, header, strict=True
     ):
         is_float = lookup(parameter.dtype).is_float
         plain = as_float64(raw, parameter.dtype) if is_float else raw
@@ -238,6 +239,8 @@ def decode(
                 sensitivity,
                 source,
                 ratio,
+                traits.operator_class,
+                traits.arithmetic,
             )
         )
     return Expectation(tuple(outputs), terms, repeats)

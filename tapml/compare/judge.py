@@ -19,7 +19,7 @@ from tapml.compare.discrete import judge_discrete
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import Float64s, as_float64, float_format
 from tapml.compare.metrics import measure
-from tapml.compare.policy import Policy, RatioLimits
+from tapml.compare.policy import ChosenLimits, Policy, RatioLimits
 from tapml.compare.verdict import OutputNumbers, Status, Suspect, Verdict, worse
 from tapml_targets.errors import InputError
 
@@ -77,7 +77,7 @@ def judge(
                 f"expected {want.values.shape}"
             )
         if want.is_float:
-            limits = policy.limits_for(operator.name, want.dtype, expectation.terms)
+            limits = choose_limits(policy, operator.name, want, expectation.terms).limits
             output = _judge_float(want, got, limits, policy, detailed)
         else:
             output = judge_discrete(want, got)
@@ -86,6 +86,18 @@ def judge(
         numbers.append(output)
         suspects.add(suspect)
     return _summarise(numbers, suspects)
+
+
+def choose_limits(policy: Policy, operator: str, want: ExpectedOutput, terms: int) -> ChosenLimits:
+    """The limits of one floating-point output, and where in the policy they come from."""
+    return policy.choose(
+        operator,
+        want.dtype,
+        terms,
+        operator_class=want.operator_class,
+        arithmetic=want.arithmetic,
+        output=want.name,
+    )
 
 
 def float_errors(want: ExpectedOutput, got: Float64s) -> Float64s:

@@ -38,17 +38,26 @@ class Movements:
         return self._keep((key, dtype, raw.shape), key, lambda: as_float64(raw, dtype))
 
     def units(self, values: Float64s, dtype: str, key: str | None) -> Float64s:
-        """How far each of `values` may move: its ulp, zero where it stays."""
+        """How far each of `values` may move: its ulp in `dtype`, zero where it stays."""
         return self._keep(
             (key, dtype, values.shape, "units"), key, lambda: movable_ulp(values, dtype)
         )
 
     def moved(
-        self, values: Float64s, units: Float64s, position: int, repeat: int, key: str | None
+        self,
+        values: Float64s,
+        units: Float64s,
+        dtype: str,
+        position: int,
+        repeat: int,
+        key: str | None,
     ) -> Float64s:
-        """`values` moved by half to one of their `units`, up or down, in movement `repeat`."""
+        """`values` moved by half to one of their `units`, up or down, in movement `repeat`.
+
+        `dtype` is the one the units are of.
+        """
         return self._keep(
-            (key, values.shape, position, repeat),
+            (key, values.shape, dtype, position, repeat),
             key,
             lambda: self._move(values, units, position, repeat),
         )

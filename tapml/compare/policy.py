@@ -1,8 +1,10 @@
 """How much error is a pass, a degraded result or a failure.
 
 Errors are counted in units of (sensitivity + ulp), see :mod:`tapml.compare.oracle`; a policy bounds
-that ratio. The defaults were calibrated on cases apart from any model (docs/verdicts.md has
-the numbers); loosening one needs a reason, which reports show on their first page.
+that ratio, by the dtype an output is computed in and by what the operator does to its numbers
+(:mod:`tapml.compare.operator_class`). The defaults were calibrated on cases apart from any model
+(docs/verdicts.md has the numbers); loosening one needs a reason, which reports show on their first
+page.
 """
 
 from __future__ import annotations
@@ -11,56 +13,110 @@ import fnmatch
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+from tapml.compare.formats import float_format
+from tapml.compare.limits import DEFAULT_LIMITS, RatioLimits, default_limits
+from tapml.compare.operator_class import CLASSES, OperatorClass
 from tapml_targets.errors import InputError
 
-POLICY_VERSION: Final = 1
+__all__ = ["DEFAULT_LIMITS", "ChosenLimits", "Override", "Policy", "RatioLimits"]
 
-
-@dataclass(frozen=True)
-class RatioLimits:
-    """Bounds on error / (sensitivity + ulp).
-
-    Attributes
-    ----------
-    passing
-        Above it a result is degraded.
-    degraded
-        Above it a result has failed.
-    terms_without_growth
-        Length of sums up to which both hold as they are. Beyond it they grow with the square root,
-        as the rounding error of a correct sum does that adds its terms one by one.
-    """
-
-    passing: float
-    degraded: float
-    terms_without_growth: int = 256
+POLICY_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
 class Override:
-    """Other limits for the operators whose name matches `pattern` (shell wildcards)."""
+    """Other limits for some outputs.
+
+    Attributes
+    ----------
+    pattern
+        Shell wildcards that the operator's name must match.
+    limits
+        What holds there.
+    reason
+        Why; mandatory.
+    dtype, operator_class
+        The dtype computed in and the class must be these; empty for any.
+    output
+        Shell wildcards that the output's name must match.
+    """
 
     pattern: str
     limits: RatioLimits
     reason: str
+    dtype: str = ""
+    operator_class: OperatorClass | None = None
+    output: str = "*"
+
+    def applies(self, operator: str, output: str, dtype: str, operator_class: str) -> bool:
+        """Whether an output of an operator is judged by these limits."""
+        return (
+            fnmatch.fnmatchcase(operator, self.pattern)
+            and fnmatch.fnmatchcase(output, self.output)
+            and self.dtype in ("", dtype)
+            and self.operator_class in (None, operator_class)
+        )
+
+    @property
+    def loosens(self) -> bool:
+        """Whether anything it may apply to has tighter limits by default."""
+        return any(
+            self.limits.is_looser_than(limits)
+            for dtype, row in DEFAULT_LIMITS.items()
+            for name, limits in row.items()
+            if self.dtype in ("", dtype) and self.operator_class in (None, name)
+        )
+
+    def describe(self) -> str:
+        """What it applies to."""
+        narrowed = [
+            self.dtype,
+            self.operator_class or "",
+            "" if self.output == "*" else self.output,
+        ]
+        rest = ", ".join(part for part in narrowed if part)
+        return f"{self.pattern} ({rest})" if rest else self.pattern
 
 
-DEFAULT_LIMITS: Final = {
-    "float64": RatioLimits(32.0, 128.0),
-    "float32": RatioLimits(32.0, 128.0),
-    # With ten bits or seven a lost term of a long sum weighs no more than honest rounding: the
-    # range between right and wrong is narrow, and so is the one that is called degraded.
-    "float16": RatioLimits(16.0, 24.0, 64),
-    "bfloat16": RatioLimits(24.0, 32.0, 64),
-    # Not calibrated: no device here computes in them.
-    "float8_e4m3fn": RatioLimits(4.0, 8.0, 64),
-    "float8_e5m2": RatioLimits(4.0, 8.0, 64),
-}
+@dataclass(frozen=True)
+class ChosenLimits:
+    """The limits of one output and where they come from.
+
+    Attributes
+    ----------
+    base
+        As they stand in the policy.
+    dtype, operator_class
+        The row of the policy.
+    terms, growth
+        Length of the operator's sums, and the factor on `base` for it.
+    override
+        Where they come from one.
+    default
+        Whether they are the calibrated defaults.
+    """
+
+    base: RatioLimits
+    dtype: str
+    operator_class: OperatorClass
+    terms: int
+    growth: float
+    override: Override | None
+    default: bool
+
+    @property
+    def limits(self) -> RatioLimits:
+        """What the ratio is held against."""
+        return replace(
+            self.base,
+            passing=self.base.passing * self.growth,
+            degraded=self.base.degraded * self.growth,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,9 +126,9 @@ class Policy:
     Attributes
     ----------
     limits
-        (dtype, limits) pairs that replace the defaults.
+        (dtype, operator class, limits) that replace the defaults.
     overrides
-        Limits per operator; the first match wins over `limits`.
+        Limits of single operators; the first that applies wins over `limits`.
     reason
         Why `limits` are looser than the defaults; mandatory where they are.
     repeats
@@ -93,7 +149,7 @@ class Policy:
         If a limit is not a positive number, or is loosened without a reason.
     """
 
-    limits: tuple[tuple[str, RatioLimits], ...] = ()
+    limits: tuple[tuple[str, OperatorClass, RatioLimits], ...] = ()
     overrides: tuple[Override, ...] = ()
     reason: str = ""
     repeats: int = 3
@@ -103,20 +159,18 @@ class Policy:
     version: int = POLICY_VERSION
 
     def __post_init__(self) -> None:
-        for dtype, limits in self.limits:
-            if dtype not in DEFAULT_LIMITS:
-                known = ", ".join(DEFAULT_LIMITS)
-                raise InputError(f"policy limits for unknown dtype {dtype!r}; known ones: {known}")
-            _check_limits(limits, f"limits of {dtype}")
+        for dtype, operator_class, limits in self.limits:
+            _check_names(dtype, operator_class, "policy limits")
+            limits.check(f"limits of {dtype} {operator_class}")
         for override in self.overrides:
-            _check_limits(override.limits, f"override of {override.pattern!r}")
+            what = f"override of {override.pattern!r}"
+            _check_names(override.dtype, override.operator_class, what)
+            override.limits.check(what)
             if not override.reason.strip():
-                raise InputError(
-                    f"override of {override.pattern!r} has no reason: say why in its `reason`"
-                )
-        if self._loosened_dtypes and not self.reason.strip():
+                raise InputError(f"{what} has no reason: say why in its `reason`")
+        if self._loosened_rows and not self.reason.strip():
             raise InputError(
-                f"limits of {', '.join(self._loosened_dtypes)} are looser than the calibrated "
+                f"limits of {', '.join(self._loosened_rows)} are looser than the calibrated "
                 "defaults: say why in `reason`, it is printed on the first page of the report"
             )
         if not 1 <= self.repeats <= self.appeal_repeats:
@@ -124,34 +178,77 @@ class Policy:
                 f"expected 1 <= repeats <= appeal_repeats, got {self.repeats} and "
                 f"{self.appeal_repeats}"
             )
+        for dtype in self.flushes_subnormals:
+            float_format(dtype)
 
     @property
-    def _loosened_dtypes(self) -> tuple[str, ...]:
+    def _loosened_rows(self) -> tuple[str, ...]:
         return tuple(
-            dtype
-            for dtype, limits in self.limits
-            if limits.passing > DEFAULT_LIMITS[dtype].passing
-            or limits.degraded > DEFAULT_LIMITS[dtype].degraded
-            or limits.terms_without_growth < DEFAULT_LIMITS[dtype].terms_without_growth
+            f"{dtype} {operator_class}"
+            for dtype, operator_class, limits in self.limits
+            if limits.is_looser_than(default_limits(dtype, operator_class))
         )
 
     @property
     def loosened(self) -> tuple[str, ...]:
         """One line per loosening, for the first page of a report; empty for the defaults."""
-        own = tuple(f"{dtype}: {self.reason}" for dtype in self._loosened_dtypes)
-        return own + tuple(f"{o.pattern}: {o.reason}" for o in self.overrides)
+        own = tuple(f"{row}: {self.reason}" for row in self._loosened_rows)
+        return own + tuple(f"{o.describe()}: {o.reason}" for o in self.overrides if o.loosens)
 
-    def limits_for(self, operator: str, dtype: str, terms: int) -> RatioLimits:
-        """Limits for an output of `dtype` whose elements are sums of about `terms` terms."""
-        limits = dict(self.limits).get(dtype, DEFAULT_LIMITS.get(dtype))
+    def limits_for(
+        self,
+        operator: str,
+        dtype: str,
+        terms: int,
+        *,
+        operator_class: OperatorClass = "unclassified",
+        arithmetic: str = "",
+        output: str = "",
+    ) -> RatioLimits:
+        """Limits of an output; see :meth:`choose`."""
+        return self.choose(
+            operator, dtype, terms,
+            operator_class=operator_class, arithmetic=arithmetic, output=output,
+        ).limits  # fmt: skip
+
+    def choose(
+        self,
+        operator: str,
+        dtype: str,
+        terms: int,
+        *,
+        operator_class: OperatorClass = "unclassified",
+        arithmetic: str = "",
+        output: str = "",
+    ) -> ChosenLimits:
+        """Limits of an output and where they come from.
+
+        Parameters
+        ----------
+        operator, output
+            Names that overrides match.
+        dtype, arithmetic
+            The output's dtype, and the narrowest one on the way to it (empty: the same).
+        terms
+            Length of the operator's longest sum.
+        operator_class
+            What the operator does to its numbers.
+        """
+        if arithmetic and _bits(arithmetic) < _bits(dtype):
+            # What was rounded to ten bits on the way has the errors of ten bits.
+            dtype = arithmetic
+        rows = {(name, kind): limits for name, kind, limits in self.limits}
+        default = default_limits(dtype, operator_class)
+        base = rows.get((dtype, operator_class), default)
+        used = None
         for override in self.overrides:
-            if fnmatch.fnmatchcase(operator, override.pattern):
-                limits = override.limits
+            if override.applies(operator, output, dtype, operator_class):
+                base, used = override.limits, override
                 break
-        if limits is None:
-            raise InputError(f"the policy has no limits for dtype {dtype!r}")
-        growth = math.sqrt(max(1.0, terms / limits.terms_without_growth))
-        return replace(limits, passing=limits.passing * growth, degraded=limits.degraded * growth)
+        growth = math.sqrt(max(1.0, terms / base.terms_without_growth))
+        return ChosenLimits(
+            base, dtype, operator_class, terms, growth, used, used is None and base is default
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that :meth:`from_json` reads back."""
@@ -173,35 +270,41 @@ class Policy:
                     f"policy version {values['version']!r}: this tapml knows {POLICY_VERSION}"
                 )
             values["limits"] = tuple(
-                (str(name), RatioLimits(**limits)) for name, limits in values["limits"]
+                (str(dtype), kind, RatioLimits(**limits))
+                for dtype, kind, limits in values["limits"]
             )
             values["overrides"] = tuple(
-                Override(o["pattern"], RatioLimits(**o["limits"]), o["reason"])
-                for o in values["overrides"]
+                Override(**{**o, "limits": RatioLimits(**o["limits"])}) for o in values["overrides"]
             )
             values["flushes_subnormals"] = tuple(values["flushes_subnormals"])
             return Policy(**values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"not a policy: {error!r}") from None
 
     @cached_property
     def hash(self) -> str:
         """SHA-256 over everything above in hexadecimal, for verdict keys."""
-        content = json.dumps([asdict(self), _plain_defaults()], sort_keys=True)
+        content = json.dumps([asdict(self), list(_plain_defaults())], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _plain_defaults() -> dict[str, Any]:
-    return {name: asdict(limits) for name, limits in DEFAULT_LIMITS.items()}
+def _plain_defaults() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for dtype, row in DEFAULT_LIMITS.items():
+        for operator_class, limits in row.items():
+            yield dtype, operator_class, asdict(limits)
 
 
-def _check_limits(limits: RatioLimits, what: str) -> None:
-    if not (0 < limits.passing <= limits.degraded < math.inf):
+def _check_names(dtype: str, operator_class: str | None, what: str) -> None:
+    if dtype and dtype not in DEFAULT_LIMITS:
         raise InputError(
-            f"{what}: expected 0 < passing <= degraded and both finite, got "
-            f"{limits.passing} and {limits.degraded}"
+            f"{what} for unknown dtype {dtype!r}; known ones: {', '.join(DEFAULT_LIMITS)}"
         )
-    if limits.terms_without_growth < 1:
-        raise InputError(
-            f"{what}: expected terms_without_growth from 1, got {limits.terms_without_growth}"
-        )
+    if operator_class is not None and (
+        operator_class not in CLASSES or operator_class == "discrete"
+    ):
+        known = ", ".join(name for name in CLASSES if name != "discrete")
+        raise InputError(f"{what} for unknown class {operator_class!r}; known ones: {known}")
+
+
+def _bits(dtype: str) -> int:
+    return float_format(dtype).mantissa_bits

@@ -11,7 +11,7 @@ the reference rounds luckily, and forgives a target whatever the reference does 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from tapml.compare.discrete import wrong_elements
 from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.formats import Float64s, as_float64, ulp
+from tapml.compare.formats import Float64s, as_float64, float_format
 from tapml.compare.index_source import find_source
 from tapml.compare.judge import worst_ratio
 from tapml.compare.movements import Movements
+from tapml.compare.operator_class import OutputTraits, terms_of, traits_of
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError
@@ -33,6 +34,9 @@ Twin = Callable[..., None]
 
 _ROW_ELEMENTS: Final = 16
 _ROW_SHARE: Final = 0.5
+ROUNDED_SHARE: Final = 32.0
+"""Of an output computed in a wider dtype than its own: how many of the sensitivities to that wider
+dtype are worth one unit of the output's, beside which they nearly vanish."""
 
 
 @dataclass(frozen=True)
@@ -59,38 +63,58 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
     """
     operator = case.operator
     _check_counts(case)
+    traits = traits_of(operator)
     plain = [
         movements.values(raw, parameter.dtype, key) if _is_float(parameter) else raw
         for parameter, raw, key in zip(operator.read, case.inputs, case.keys, strict=True)
     ]
-    units = [
-        movements.units(values, parameter.dtype, key) if _is_float(parameter) else None
-        for parameter, values, key in zip(operator.read, plain, case.keys, strict=True)
-    ]
     exact = _run(case, twin, plain)
     spreads = [_Spread(values) for values in exact]
     done = 0
-    movable = any(unit is not None for unit in units)
-    copies = _copies(case, exact)
-    while done < repeats and movable:
-        moved = [
-            values if unit is None else movements.moved(values, unit, position, done, key)
-            for position, (values, unit, key) in enumerate(
-                zip(plain, units, case.keys, strict=True)
-            )
+    moving = _moving(operator, traits)
+    if moving:
+        units = [
+            None if dtype is None else movements.units(values, dtype, key)
+            for dtype, values, key in zip(moving, plain, case.keys, strict=True)
         ]
-        for spread, values in zip(spreads, _run(case, twin, moved), strict=True):
-            spread.add(values)
-        done += 1
-        if copies and all(
-            spread.within_ulp(parameter.dtype)
-            for spread, parameter in zip(spreads, operator.written, strict=True)
-        ):
-            # Every element moved as its own source did: data was moved, nothing computed.
-            break
-    terms = _terms(case)
-    outputs = tuple(_output(case, index, spread, plain) for index, spread in enumerate(spreads))
-    return Expectation(outputs, terms, done)
+        for done in range(1, repeats + 1):
+            moved = [
+                values
+                if dtype is None or unit is None
+                else movements.moved(values, unit, dtype, position, done - 1, key)
+                for position, (dtype, values, unit, key) in enumerate(
+                    zip(moving, plain, units, case.keys, strict=True)
+                )
+            ]
+            for spread, values in zip(spreads, _run(case, twin, moved), strict=True):
+                spread.add(values)
+    terms = terms_of(traits, operator, case.inputs, case.symbols)
+    outputs = tuple(
+        _output(case, index, spread, plain, traits[index]) for index, spread in enumerate(spreads)
+    )
+    return Expectation(outputs, _estimated_terms(case) if terms is None else terms, done)
+
+
+def _moving(operator: Operator, traits: Sequence[OutputTraits]) -> list[str | None]:
+    """Per parameter read the dtype whose last place it is moved by; empty where none need be.
+
+    An input that is exact in the arithmetic that reads it (a float16 weight of a sum in float32)
+    moves by that arithmetic's last place: nothing on the way loses more.
+    """
+    if all(output.operator_class == "copy" for output in traits):
+        return []
+    arithmetic = min((t.arithmetic for t in traits if t.arithmetic), key=_bits, default="")
+    moving = [
+        max(parameter.dtype, arithmetic or parameter.dtype, key=_bits)
+        if _is_float(parameter)
+        else None
+        for parameter in operator.read
+    ]
+    return moving if any(moving) else []
+
+
+def _bits(dtype: str) -> int:
+    return float_format(dtype).mantissa_bits
 
 
 def _check_counts(case: Case) -> None:
@@ -153,12 +177,6 @@ class _Spread:
             else:
                 np.maximum(self._squares, change, out=self._squares)
 
-    def within_ulp(self, dtype: str) -> bool:
-        """Whether no element moved by more than one unit in its last place."""
-        if self.exact.dtype != np.float64:
-            return not self._squares.any()
-        return bool((np.sqrt(self._squares / max(1, self.count)) <= ulp(self.exact, dtype)).all())
-
     def sensitivity(self) -> Float64s:
         """Root mean square movement (largest, for integers), shape of the output."""
         if self.exact.dtype != np.float64:
@@ -186,22 +204,8 @@ def smooth(sensitivity: Float64s) -> Float64s:
     return smoothed.reshape(sensitivity.shape)
 
 
-def _copies(case: Case, exact: Sequence[NDArray[Any]]) -> bool:
-    """Whether the reference's outputs are the float64 ones, bit for bit, and none is discrete."""
-    if not all(_is_float(parameter) for parameter in case.operator.written):
-        return False
-    return all(
-        bool(np.array_equal(_comparable(raw, parameter), values, equal_nan=_is_float(parameter)))
-        for raw, parameter, values in zip(case.outputs, case.operator.written, exact, strict=True)
-    )
-
-
-def _comparable(raw: NDArray[Any], parameter: Parameter) -> NDArray[Any]:
-    return as_float64(raw, parameter.dtype) if _is_float(parameter) else raw
-
-
-def _terms(case: Case) -> int:
-    """Estimate of the longest sum: the longest axis, or the inputs' elements for each output's."""
+def _estimated_terms(case: Case) -> int:
+    """The longest sum that the shapes allow: the longest axis, or inputs for each output."""
     smallest = min((raw.size for raw in case.outputs), default=1)
     terms = 1
     for raw in case.inputs:
@@ -210,18 +214,36 @@ def _terms(case: Case) -> int:
 
 
 def _output(
-    case: Case, index: int, spread: _Spread, inputs: Sequence[NDArray[Any]]
+    case: Case,
+    index: int,
+    spread: _Spread,
+    inputs: Sequence[NDArray[Any]],
+    traits: OutputTraits,
 ) -> ExpectedOutput:
     parameter, raw = case.operator.written[index], case.outputs[index]
     kind = case.operator.output_kinds[index]
     values = spread.exact
-    sensitivity = round_up(spread.sensitivity())
+    if traits.operator_class == "copy":
+        sensitivity = np.zeros(values.shape, np.float32)
+    elif traits.operator_class == "rounded":
+        sensitivity = round_up(ROUNDED_SHARE * spread.sensitivity())
+    else:
+        sensitivity = round_up(spread.sensitivity())
     if _is_float(parameter):
         values = rounded_residual(values, raw, parameter.dtype)
     source = None
     if kind == "index":
         source = find_source(values, inputs)
-    output = ExpectedOutput(parameter.name, parameter.dtype, kind, values, sensitivity, source)
+    output = ExpectedOutput(
+        parameter.name,
+        parameter.dtype,
+        kind,
+        values,
+        sensitivity,
+        source,
+        operator_class=traits.operator_class,
+        arithmetic=traits.arithmetic,
+    )
     return with_reference_ratio(output, raw)
 
 
@@ -231,15 +253,7 @@ def with_reference_ratio(output: ExpectedOutput, raw: NDArray[Any]) -> ExpectedO
         ratio = worst_ratio(output, raw)
     else:
         ratio = np.inf if wrong_elements(output, raw).any() else 0.0
-    return ExpectedOutput(
-        output.name,
-        output.dtype,
-        output.kind,
-        output.values,
-        output.sensitivity,
-        output.source,
-        float(ratio),
-    )
+    return replace(output, reference_ratio=float(ratio))
 
 
 def rounded_residual(values: Float64s, raw: NDArray[Any], dtype: str) -> Float64s:

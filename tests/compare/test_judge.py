@@ -25,7 +25,7 @@ from tapml.graph.plan import OutputKind
 from tapml_targets.errors import InputError
 
 OPERATOR = SimpleNamespace(name="softmax")
-LIMITS = DEFAULT_LIMITS["float32"]
+LIMITS = DEFAULT_LIMITS["float32"]["unclassified"]
 F32_MAX = float(np.finfo(np.float32).max)
 float32s = hnp.arrays(
     np.float32,

@@ -16,17 +16,20 @@ def test_the_default_policy_is_not_loosened() -> None:
 
 
 def test_loosening_without_a_reason_is_refused() -> None:
-    looser = (("float32", RatioLimits(100.0, 400.0)),)
-    with pytest.raises(InputError, match=r"float32 are looser .* say why"):
+    looser = (("float32", "product", RatioLimits(100.0, 400.0)),)
+    with pytest.raises(InputError, match=r"float32 product are looser .* say why"):
         Policy(limits=looser)
     policy = Policy(limits=looser, reason="half-rate device")
-    assert policy.loosened == ("float32: half-rate device",)
+    assert policy.loosened == ("float32 product: half-rate device",)
 
 
 def test_tightening_needs_no_reason() -> None:
-    policy = Policy(limits=(("float32", RatioLimits(8.0, 16.0)),))
+    policy = Policy(limits=(("float32", "product", RatioLimits(8.0, 16.0)),))
     assert policy.loosened == ()
-    assert policy.limits_for("matmul", "float32", 1) == RatioLimits(8.0, 16.0)
+    product = policy.limits_for("matmul", "float32", 1, operator_class="product")
+    assert product == RatioLimits(8.0, 16.0)
+    softmax = policy.limits_for("softmax", "float32", 1, operator_class="softmax")
+    assert softmax == DEFAULT_LIMITS["float32"]["softmax"]
 
 
 def test_an_override_needs_a_reason_and_is_shown() -> None:
@@ -35,20 +38,21 @@ def test_an_override_needs_a_reason_and_is_shown() -> None:
         Policy(overrides=(Override("fused_gelu*", limits, " "),))
     policy = Policy(overrides=(Override("fused_gelu*", limits, "tanh table on this device"),))
     assert policy.limits_for("fused_gelu3", "float32", 1) == limits
-    assert policy.limits_for("matmul", "float32", 1) == DEFAULT_LIMITS["float32"]
+    assert policy.limits_for("matmul", "float32", 1) == DEFAULT_LIMITS["float32"]["unclassified"]
     assert policy.loosened == ("fused_gelu*: tanh table on this device",)
 
 
 @pytest.mark.parametrize("passing, degraded", [(0.0, 1.0), (2.0, 1.0), (1.0, float("inf"))])
 def test_limits_that_bound_nothing_are_refused(passing: float, degraded: float) -> None:
     with pytest.raises(InputError, match="expected 0 < passing <= degraded"):
-        Policy(limits=(("float32", RatioLimits(passing, degraded)),), reason="a test")
+        Policy(limits=(("float32", "scan", RatioLimits(passing, degraded)),), reason="a test")
 
 
 def test_limits_grow_with_the_square_root_of_the_terms() -> None:
     policy = Policy()
+    length = DEFAULT_LIMITS["float32"]["product"].terms_without_growth
     short, long = (
-        policy.limits_for("matmul", "float32", DEFAULT_LIMITS["float32"].terms_without_growth * n)
+        policy.limits_for("matmul", "float32", length * n, operator_class="product")
         for n in (1, 16)
     )
     assert long.passing == 4 * short.passing
@@ -60,8 +64,8 @@ def test_the_hash_follows_every_field() -> None:
     others = [
         replace(policy, repeats=4),
         replace(policy, seed=1),
-        replace(policy, limits=(("float32", RatioLimits(32.0, 128.0, 512)),)),
-        replace(policy, limits=(("float32", RatioLimits(8.0, 16.0)),)),
+        replace(policy, limits=(("float32", "scan", RatioLimits(8.0, 16.0, 512)),)),
+        replace(policy, limits=(("float32", "scan", RatioLimits(8.0, 16.0)),)),
         replace(policy, overrides=(Override("x", RatioLimits(1.0, 2.0), "why"),)),
     ]
     assert len({policy.hash, *(other.hash for other in others)}) == 6
@@ -69,8 +73,8 @@ def test_the_hash_follows_every_field() -> None:
 
 def test_a_policy_survives_json() -> None:
     policy = Policy(
-        limits=(("float16", RatioLimits(8.0, 16.0)),),
-        overrides=(Override("x*", RatioLimits(1.0, 2.0), "why"),),
+        limits=(("float16", "softmax", RatioLimits(8.0, 16.0)),),
+        overrides=(Override("x*", RatioLimits(1.0, 2.0), "why", "float16", "product", "o*"),),
     )
     again = Policy.from_json(json.loads(json.dumps(policy.to_json())))
     assert again == policy
@@ -79,6 +83,6 @@ def test_a_policy_survives_json() -> None:
 
 def test_json_that_is_no_policy_is_refused() -> None:
     with pytest.raises(InputError, match="not a policy"):
-        Policy.from_json({"version": 1, "nonsense": 2, "limits": [], "overrides": []})
+        Policy.from_json({"version": 2, "nonsense": 2, "limits": [], "overrides": []})
     with pytest.raises(InputError, match="policy version 99"):
         Policy.from_json({"version": 99})
