@@ -14,6 +14,7 @@ from tapml.graph.guides import TorchGuide
 from tapml.graph.lowering import LoweredEntry, lower
 from tapml.graph.operators import OperatorTable
 from tapml.graph.plan import Entry, StateBinding, SymbolBounds, TensorSpecification
+from tapml.graph.torch_subgraph_cut import add_torch_forms
 from tapml.graph.translate import TranslatedEntry
 from tapml.graph.weights import WeightTable
 from tapml_targets.errors import InputError
@@ -33,7 +34,9 @@ def import_entry(
     flat, outputs = flattener.flatten(
         lowered.main, _tensors(exported, lowered, weights), bounds_of(lowered.main)
     )
-    return with_donations(_with_signature(flat, outputs, description, table), table)
+    entry = with_donations(_with_signature(flat, outputs, description, table), table)
+    add_torch_forms(exported, entry, table, weights)
+    return entry
 
 
 def flattener_for(

@@ -21,6 +21,7 @@ from tapml.graph.function_text import (
 from tapml.graph.naming import UniqueNames, readable
 from tapml.graph.plan import Body, Operator, OutputKind
 from tapml.graph.symbolic import dtype_name, shape_of
+from tapml.graph.torch_subgraph import TorchForm, TorchSubgraph
 from tapml_targets.errors import UnsupportedOperatorError
 from tapml_targets.library import Parameter
 
@@ -36,6 +37,7 @@ class _Collected:
     reads: int
     body: Body | None
     kinds: list[OutputKind] = field(default_factory=list)
+    torch_forms: dict[tuple[TorchSubgraph | None, str], list[str]] = field(default_factory=dict)
 
 
 class OperatorTable:
@@ -115,6 +117,12 @@ class OperatorTable:
         """Note that an output of an operator replaces state at one of its call sites."""
         self._by_name[name].kinds[output] = "state"
 
+    def add_torch_form(
+        self, name: str, site: str, subgraph: TorchSubgraph | None, reason: str = ""
+    ) -> None:
+        """Note what torch computes at a call site of an operator, or why that is not known."""
+        self._by_name[name].torch_forms.setdefault((subgraph, reason), []).append(site)
+
     def writes(self, name: str) -> int:
         """How many tensors an operator writes."""
         return len(self._by_name[name].kinds)
@@ -179,4 +187,8 @@ def _operator(collected: _Collected) -> Operator:
         output_kinds=tuple(collected.kinds),
         body=collected.body,
         variants={k: to_json(v, collected.name) for k, v in collected.variants.items()},
+        torch_forms=tuple(
+            TorchForm(tuple(sites), subgraph, reason)
+            for (subgraph, reason), sites in collected.torch_forms.items()
+        ),
     )

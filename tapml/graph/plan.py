@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from tapml.graph.torch_subgraph import TorchForm
 from tapml_targets.expression import Expression
 from tapml_targets.library import Parameter
 
@@ -181,6 +182,9 @@ class Operator:
         Sort and scan need them: what TVM writes for a CPU (a serial loop, a packed call) cannot be
         scheduled for a GPU and the other way round. Parameter names and the spelling of shapes may
         differ from `function`; the order, the dtypes and the elements do not.
+    torch_forms
+        What torch computes in its place, cut from the exported program; usually one form for all
+        call sites. Empty where the plan was not made from a torch program.
     """
 
     name: str
@@ -192,6 +196,7 @@ class Operator:
     output_kinds: tuple[OutputKind, ...]
     body: Body | None = None
     variants: dict[str, str] = field(default_factory=dict)
+    torch_forms: tuple[TorchForm, ...] = ()
 
     def function_for(self, kind: str) -> str:
         """The function to compile for platforms of a kind, ``cpu`` or ``gpu``, as TVM JSON."""

@@ -41,12 +41,13 @@ from tapml.graph.plan import (
     Value,
     ViewStep,
 )
+from tapml.graph.torch_subgraph_format import torch_form
 from tapml.graph.validate import check_plan
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.library import Parameter, Role
 
 FORMAT: Final = "tapml plan"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_PLAN_BYTES: Final = 256 << 20
 _MAX_ITEMS: Final = 1 << 20
 _MAX_TEXT_BYTES: Final = 64 << 20
@@ -92,6 +93,7 @@ def _operator(body: Codec) -> Codec:
         many(choice(*get_args(OutputKind))),
         optional(body),
         mapping(text),
+        many(torch_form),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tapml.graph.plan import Body, CallStep, Entry, GraphPlan, Operator, ViewStep
+from tapml.graph.torch_subgraph import check_subgraph
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression, symbols_of
@@ -58,6 +59,9 @@ def _check_operator(operator: Operator) -> None:
     )
     for parameter in operator.parameters:
         dtype(parameter.dtype)
+    for form in operator.torch_forms:
+        if form.subgraph is not None:
+            check_subgraph(form.subgraph, operator.parameters)
     if operator.body is not None:
         _check_body(operator, operator.body)
 

@@ -44,7 +44,7 @@ class WeightTable:
         InputError
             If another entry has a different tensor of this name.
         """
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        place = _place(tensor)
         if place in self._parameters:
             return self._parameters[place]
         array, data_type = to_numpy(tensor)
@@ -71,10 +71,23 @@ class WeightTable:
             self._constants[key] = name
         return self._constants[key]
 
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """Name under which a parameter of the model is kept; None where it is not."""
+        return self._parameters.get(_place(tensor))
+
+    @property
+    def constants(self) -> frozenset[str]:
+        """Names of the constants met on import."""
+        return frozenset(self._constants.values())
+
     def _add(self, name: str, array: Array, data_type: str) -> None:
         self.arrays[name] = array
         shape = tuple(int(extent) for extent in array.shape)
         self.specifications[name] = TensorSpecification(name, shape, data_type)
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 def to_numpy(tensor: torch.Tensor) -> tuple[Array, str]:
