@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapml.carving.definitions import unpack_operators
+from tapml.carving.memory_case import MemoryCase
 from tapml.carving.replay import replay
 from tapml.carving.replay_repro import (
     DESCRIPTION,
@@ -25,6 +26,7 @@ from tapml.carving.replay_results import ReplayResult
 from tapml.carving.repro_failure import KERNELS, Failure
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.index_source import locate_source
+from tapml.compare.operator_class import checked_class
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator, Origin
@@ -48,35 +50,6 @@ _ROLES: Final = ("input", "output", "inout")
 _LIFETIMES: Final = ("weight", "state", "input", "activation")
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """A tensor of the folder; no weight, since it is replayed once."""
-
-    key: str
-    lifetime: str = "activation"
-
-
-@dataclass(frozen=True)
-class ReproCase:
-    """The test of a repro folder, in place of one from a suite."""
-
-    id: str
-    key: str
-    operator: str
-    symbols: Mapping[str, int]
-    inputs: tuple[_Tensor, ...]
-    _inputs: tuple[Array, ...]
-    _outputs: tuple[Array, ...]
-
-    def read_inputs(self) -> list[Array]:
-        """Raw inputs, in parameter order."""
-        return list(self._inputs)
-
-    def read_outputs(self) -> list[Array]:
-        """The reference's raw outputs, in parameter order."""
-        return list(self._outputs)
 
 
 @dataclass(frozen=True)
@@ -113,7 +86,7 @@ class Repro:
 
     operator: Operator
     definition: Operator | None
-    case: ReproCase
+    case: MemoryCase
     lifetimes: tuple[str, ...]
     library: Library
     edited: tuple[str, ...]
@@ -195,14 +168,13 @@ def _read(folder: Path) -> Repro:
     inputs = _tensors(folder / "inputs", names["inputs"], operator.read)
     outputs = _tensors(folder / "reference", names["reference"], operator.written)
     test = description["test"]
-    case = ReproCase(
+    case = MemoryCase(
         id=str(test["id"]),
         key=str(test["key"]),
         operator=operator.name,
         symbols={str(name): int(value) for name, value in test["symbols"].items()},
-        inputs=tuple(_Tensor(f"{index}") for index in range(len(inputs))),
-        _inputs=inputs,
-        _outputs=outputs,
+        arrays=inputs,
+        results=outputs,
     )
     library = unpack(_bounded(folder / LIBRARY, _MAX_LIBRARY_BYTES))
     library, edited = _with_sources(library, folder / KERNELS, description["kernels"])
@@ -353,6 +325,7 @@ def _expectation(
                     description["index_sources"][index], operator.read, inputs, values.shape
                 ),
                 float(description["reference_ratios"][index]),
+                *checked_class(description["classes"][index]),
             )
         )
     return Expectation(tuple(outputs), int(description["terms"]), int(description["repeats"]))

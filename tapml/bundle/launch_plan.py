@@ -1,0 +1,104 @@
+"""What a Library does, in words: parameters, workspaces, launches with their grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tapml_targets.errors import InputError
+from tapml_targets.expression import Expression, evaluate, render
+from tapml_targets.library import (
+    Argument,
+    Bind,
+    BufferArgument,
+    Condition,
+    Launch,
+    Library,
+    Loop,
+    ScalarArgument,
+    Statement,
+)
+
+
+def describe_launches(library: Library, symbols: Mapping[str, int]) -> str:
+    """The Library's operators as text.
+
+    Parameters
+    ----------
+    library
+        What is described.
+    symbols
+        Shape symbols of one test: what an expression gives there stands behind it.
+    """
+    lines = [f"target: {library.target}"]
+    for name, value in sorted(library.metadata.items()):
+        lines.append(f"{name}: {value}")
+    if symbols:
+        lines.append("in this test: " + ", ".join(f"{n} = {v}" for n, v in sorted(symbols.items())))
+    for operator in library.operators.values():
+        lines += ["", f"operator {operator.name}"]
+        for parameter in operator.parameters:
+            shape = ", ".join(_value(extent, symbols) for extent in parameter.shape)
+            lines.append(f"  {parameter.role:6} {parameter.name}: {parameter.dtype}[{shape}]")
+        for symbol in operator.symbols:
+            lines.append(f"  symbol {symbol}")
+        for workspace in operator.workspaces:
+            nbytes = _value(workspace.nbytes, symbols)
+            lines.append(f"  workspace {workspace.name}: {nbytes} bytes")
+        lines += _statements(operator.statements, symbols, "  ")
+    lines.append("")
+    for kernel in library.kernels.values():
+        needs = ", ".join(kernel.features) or "nothing special"
+        lines.append(
+            f"kernel {kernel.name}: {kernel.symbol} of module {kernel.module:02d}, "
+            f"{kernel.threads_per_block or 'any number of'} threads a block, "
+            f"{kernel.shared_memory_bytes} bytes shared, needs {needs}"
+        )
+    for index, module in enumerate(library.modules):
+        lines.append(f"module {index:02d}: {module.dialect}, {len(module.code)} bytes")
+    return "\n".join(lines) + "\n"
+
+
+def _statements(
+    statements: Sequence[Statement], symbols: Mapping[str, int], indent: str
+) -> Iterator[str]:
+    for statement in statements:
+        match statement:
+            case Launch(kernel, arguments, grid, block):
+                given = ", ".join(_argument(argument, symbols) for argument in arguments)
+                yield f"{indent}launch {kernel}({given})"
+                for name, extents in (("grid", grid), ("block", block)):
+                    text = ", ".join(_value(extent, symbols) for extent in extents)
+                    yield f"{indent}  {name} ({text})"
+            case Loop(symbol, start, extent, body):
+                first, count = _value(start, symbols), _value(extent, symbols)
+                yield f"{indent}for {symbol} from {first}, {count} times:"
+                yield from _statements(body, symbols, indent + "  ")
+            case Condition(condition, then, otherwise):
+                yield f"{indent}if {_value(condition, symbols)}:"
+                yield from _statements(then, symbols, indent + "  ")
+                if otherwise:
+                    yield f"{indent}else:"
+                    yield from _statements(otherwise, symbols, indent + "  ")
+            case Bind(symbol, value):
+                yield f"{indent}{symbol} = {_value(value, symbols)}"
+
+
+def _argument(argument: Argument, symbols: Mapping[str, int]) -> str:
+    match argument:
+        case ScalarArgument(value, dtype):
+            return f"{dtype} {_value(value, symbols)}"
+        case BufferArgument(name, byte_offset) if byte_offset != 0:
+            return f"{name} + {_value(byte_offset, symbols)} bytes"
+    return argument.name
+
+
+def _value(expression: Expression, symbols: Mapping[str, int]) -> str:
+    """The expression, and what it gives where that is known."""
+    text = render(expression)
+    if isinstance(expression, int):
+        return text
+    try:
+        return f"{text} = {evaluate(expression, symbols)}"
+    except InputError:
+        # A loop's own symbol.
+        return text
