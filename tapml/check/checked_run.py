@@ -1,0 +1,192 @@
+"""One carved test on Oclgrind: tensors in, one call, what it says and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.check.checker import Checker
+from tapml.check.choice import case_bytes, case_shapes
+from tapml.check.findings import Finding, TensorPlace, findings_of
+from tapml.check.workspaces import with_given_workspaces
+from tapml.compare.formats import as_float64
+from tapml.compare.oracle import CarvedCase
+from tapml.graph.plan import Operator
+from tapml_rpc.remote import RemoteBuffer, RemoteTensor
+from tapml_targets.call_plan import TensorShape, plan_call
+from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
+from tapml_targets.library import Library, Parameter
+
+MAX_TEST_BYTES: Final = 16 << 20
+"""Tensors of one test: the simulator keeps 48 bytes for every byte of them."""
+_GROSS: Final = 0.05
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """What one test showed.
+
+    Attributes
+    ----------
+    findings
+        Faults.
+    reason
+        Why it did not run to its end; empty where it did.
+    notes
+        Outputs that are far from the carved ones.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A tensor on the simulator; `values` is what was carved of it, None for a workspace."""
+
+    parameter: Parameter
+    buffer: RemoteBuffer
+    number: int
+    values: Array | None
+
+
+def run_checked(
+    operator: Operator, test: CarvedCase, library: Library, checker: Checker
+) -> CheckedRun:
+    """Run a test once on the simulator.
+
+    Raises
+    ------
+    InputError
+        If the Library has no such operator, or the test's shapes are not its.
+    SetupError
+        If the simulator's process cannot be started again.
+    """
+    workspaces = _workspaces(operator, test, library)
+    total = case_bytes(test, operator) + sum(workspaces.values())
+    if total > MAX_TEST_BYTES:
+        return CheckedRun(
+            reason=f"its tensors take {total / 1e6:.0f} MB; "
+            f"the simulator is given at most {MAX_TEST_BYTES / 1e6:.0f} MB"
+        )
+    # A large tensor is put together beside its place.
+    checker.make_room(2 * total)
+    try:
+        remote = checker.session.upload(with_given_workspaces(library, operator.name))
+    except CompileError as error:
+        return CheckedRun(reason=f"the simulator does not take its kernels: {error}")
+    placed = _place(operator, test, workspaces, checker)
+    tensors = [
+        RemoteTensor(
+            each.buffer,
+            0,
+            (each.buffer.nbytes,) if each.values is None else each.values.shape,
+            each.parameter.dtype,
+        )
+        for each in placed
+    ]
+    session = checker.session
+    refused: tuple[Finding, ...] = ()
+    reason = ""
+    after: list[Array] = []
+    try:
+        with session.batch() as batch:
+            batch.call(remote, operator.name, tensors, test.symbols)
+            reads = [batch.read(each.buffer) for each in placed]
+        after = [np.frombuffer(read.result(), np.uint8) for read in reads]
+    except DeviceLostError as error:
+        reason = f"the simulator ended: {str(error).splitlines()[0]}"
+    except TapmlError as error:
+        reason = "its launch was refused"
+        refused = (Finding("launch refused", operator.name, test.id, "", str(error)),)
+    messages, silent = checker.messages()
+    places = [TensorPlace(each.number, each.parameter.name, each.buffer.nbytes) for each in placed]
+    findings = findings_of(
+        messages, library, operator=operator.name, test=test.id, tensors=places, at_least=silent
+    )
+    if reason:
+        # What a process that failed still does is not to be relied on.
+        checker.renew()
+        return CheckedRun((*findings, *refused), reason)
+    changed = [
+        Finding(
+            "input changed",
+            operator.name,
+            test.id,
+            "",
+            f"{count} bytes of input {each.parameter.name} are not what they were",
+            tensor=each.parameter.name,
+            tensor_bytes=each.buffer.nbytes,
+        )
+        for each, found in zip(placed, after, strict=True)
+        if each.parameter.role == "input" and (count := _changed_bytes(each, found))
+    ]
+    notes = [_note(each, found) for each, found in zip(placed, after, strict=True)]
+    return CheckedRun((*findings, *changed), notes=tuple(filter(None, notes)))
+
+
+def _workspaces(operator: Operator, test: CarvedCase, library: Library) -> dict[str, int]:
+    """Bytes of each workspace in this test."""
+    shapes = case_shapes(test)
+    read = iter(shapes[: len(operator.read)])
+    written = iter(shapes[len(operator.read) :])
+    tensors = []
+    for parameter in operator.parameters:
+        shape = next(read) if parameter.role != "output" else None
+        if parameter.role != "input":
+            shape = next(written)
+        tensors.append(TensorShape(tuple(shape or ()), parameter.dtype))
+    plan = plan_call(library, operator.name, tensors, test.symbols)
+    return {workspace.name: workspace.nbytes for workspace in plan.workspaces}
+
+
+def _place(
+    operator: Operator, test: CarvedCase, workspaces: dict[str, int], checker: Checker
+) -> list[_Placed]:
+    """Inputs as carved; outputs and workspaces as the simulator makes them, unwritten."""
+    inputs, outputs = iter(test.read_inputs()), iter(test.read_outputs())
+    placed = []
+    for parameter in operator.parameters:
+        before = next(inputs) if parameter.role != "output" else None
+        values = before if parameter.role == "input" else next(outputs)
+        assert values is not None  # noqa: S101 - an input has a content
+        if before is None:
+            buffer, number = checker.allocate(values.nbytes)
+        else:
+            buffer, number = checker.place(before)
+        placed.append(_Placed(parameter, buffer, number, np.ascontiguousarray(values)))
+    for name, nbytes in workspaces.items():
+        buffer, number = checker.allocate(nbytes)
+        placed.append(_Placed(Parameter(name, (nbytes,), "uint8", "output"), buffer, number, None))
+    return placed
+
+
+def _changed_bytes(placed: _Placed, found: Array) -> int:
+    assert placed.values is not None  # noqa: S101 - an input has a content
+    return int((placed.values.reshape(-1).view(np.uint8) != found).sum())
+
+
+def _note(placed: _Placed, found: Array) -> str:
+    """Whether an output is far from the carved one; the verdict on numbers is replay's."""
+    if placed.values is None or placed.parameter.role == "input" or not placed.values.size:
+        return ""
+    name, carved = placed.parameter.name, placed.values
+    values = found.view(carved.dtype).reshape(carved.shape)
+    expected, given = (as_float64(raw, placed.parameter.dtype) for raw in (carved, values))
+    finite = np.isfinite(expected)
+    odd = int((finite != np.isfinite(given)).sum())
+    if odd:
+        return f"{odd} elements of {name} are finite in one of carved and simulated output alone"
+    scale = np.abs(expected[finite]).max(initial=0.0)
+    worst = np.abs(given[finite] - expected[finite]).max(initial=0.0)
+    if worst <= _GROSS * scale:
+        return ""
+    return (
+        f"{name} differs by up to {worst:.3g} from the carved output, whose largest is {scale:.3g}"
+    )

@@ -1,0 +1,192 @@
+"""Reads Oclgrind's log: one message per fault, with kernel, work-items and source lines.
+
+The text is made for people and its form is known from Oclgrind's source (``core/Context.cpp``,
+``core/WorkGroup.cpp``, ``plugins/*.cpp`` of versions 19.10 to 21.10). A message is a headline that
+begins a line, then lines that begin with a tab. What is not understood is kept as ``other``, and
+nothing in a log raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+Kind: TypeAlias = Literal[
+    "out-of-bounds read",
+    "out-of-bounds write",
+    "array index out of range",
+    "data race",
+    "barrier divergence",
+    "uninitialised value",
+    "unaligned access",
+    "simulator error",
+    "other",
+]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+Access: TypeAlias = Literal["read", "write", "barrier", ""]
+
+_ADDRESS: Final = r"(global|local|private|constant|\(unknown\)) memory address 0x([0-9a-f]{1,16})"
+_HEADLINES: Final[tuple[tuple[re.Pattern[str], Kind], ...]] = (
+    (re.compile(r"Invalid read of size (?P<size>\d{1,9}) at " + _ADDRESS), "out-of-bounds read"),
+    (re.compile(r"Invalid write of size (?P<size>\d{1,9}) at " + _ADDRESS), "out-of-bounds write"),
+    (re.compile(r"Index \(-?\d+\) exceeds static array size"), "array index out of range"),
+    (re.compile(r"(?:Read-write|Write-write) data race at " + _ADDRESS), "data race"),
+    (re.compile(r"Work-group divergence detected"), "barrier divergence"),
+    (re.compile(r"Uninitialized (?:value written to|address used to .*?) " + _ADDRESS),
+     "uninitialised value"),
+    (re.compile(r"Controlflow depends on uninitialized value"), "uninitialised value"),
+    (re.compile(r"Instruction depends on an uninitialized index"), "uninitialised value"),
+    (re.compile(r"Invalid memory (?:load|store) - source pointer is not aligned"),
+     "unaligned access"),
+    (re.compile(r"Unaligned address"), "unaligned access"),
+    (re.compile(r"OCLGRIND FATAL ERROR"), "simulator error"),
+)  # fmt: skip
+_HEADLINE_CHARACTERS: Final = 500
+_SILENCED: Final = re.compile(r"Oclgrind: \d+ errors generated - suppressing")
+_KERNEL: Final = re.compile(r"\tKernel:\s+(\S{1,512})")
+_WORK_ITEM: Final = re.compile(r"Global(\(\d+,\d+,\d+\))(?: Local(\(\d+,\d+,\d+\)))?")
+_GROUP: Final = re.compile(r"Group(\(\d+,\d+,\d+\))|Work-group:\s+(\(\d+,\d+,\d+\))")
+_LOCATION: Final = re.compile(r"\tAt line (\d{1,9}) \(column (\d{1,9})\) of ")
+_INSTRUCTION: Final = re.compile(r"\t\s*(?:%\S+ = )?(?:tail )?(load|store|call)\b(.*)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a work-item was.
+
+    Attributes
+    ----------
+    line, column
+        In the source the device was given, from 1; 0 where the simulator does not know.
+    access
+        What it did there: ``read``, ``write``, ``barrier``, or nothing known.
+    work_item
+        Its global index, ``(x,y,z)``; empty where the message names none.
+    group
+        Index of its work-group.
+    """
+
+    line: int = 0
+    column: int = 0
+    access: Access = ""
+    work_item: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message.
+
+    Attributes
+    ----------
+    kind
+        What it is about.
+    headline
+        Its first line.
+    kernel
+        The kernel's symbol; empty where none is named.
+    places
+        One place, or two for a race; none where the message has none.
+    address_space
+        ``global``, ``local``, ``private``, ``constant``; empty where it names no address.
+    address
+        The simulator's address: the buffer's number in the upper 16 bits. None where it has none.
+    nbytes
+        Size of the access; 0 where it is not said.
+    """
+
+    kind: Kind
+    headline: str
+    kernel: str = ""
+    places: tuple[Place, ...] = ()
+    address_space: str = ""
+    address: int | None = None
+    nbytes: int = 0
+
+
+def read_messages(text: str) -> Iterator[Message]:
+    """Every message of a log, in order. A last one that is cut off is read as far as it goes."""
+    for block in _blocks(text):
+        headline = block[0]
+        if _SILENCED.match(headline):
+            continue
+        yield _message(headline, block[1:])
+
+
+def is_silenced(text: str) -> bool:
+    """Whether Oclgrind says that it will write no more."""
+    return any(_SILENCED.match(line) for line in text.split("\n"))
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    """A headline and the lines that belong to it."""
+    block: list[str] = []
+    after_headline = False
+    for line in text.split("\n"):
+        if line.startswith("\t"):
+            # Without a headline before it, it is the rest of a message that began earlier.
+            if block:
+                block.append(line)
+            after_headline = False
+        elif not line.strip():
+            after_headline = False
+        elif after_headline:
+            block[0] += f" {line.strip()}"
+        else:
+            if block:
+                yield block
+            block = [line]
+            after_headline = True
+    if block:
+        yield block
+
+
+def _message(headline: str, lines: list[str]) -> Message:
+    kind: Kind = "other"
+    space, address, size = "", None, 0
+    for pattern, named in _HEADLINES:
+        match = pattern.match(headline)
+        if match is None:
+            continue
+        kind = named
+        if "size" in pattern.groupindex:
+            size = int(match["size"])
+        if pattern.groups > 1:
+            space, number = match.groups()[-2:]
+            space, address = space.strip("()"), int(number, 16)
+        break
+    kernel = next((found[1] for line in lines if (found := _KERNEL.match(line))), "")
+    return Message(
+        kind,
+        headline.strip()[:_HEADLINE_CHARACTERS],
+        kernel,
+        tuple(_places(lines)),
+        space,
+        address,
+        size,
+    )
+
+
+def _places(lines: list[str]) -> Iterator[Place]:
+    work_item = group = ""
+    access: Access = ""
+    for line in lines:
+        if match := _WORK_ITEM.search(line):
+            work_item = match[1]
+        if match := _GROUP.search(line):
+            group = match[1] or match[2]
+        if match := _INSTRUCTION.match(line):
+            access = _access(match[1], match[2])
+        if match := _LOCATION.match(line):
+            yield Place(int(match[1]), int(match[2]), access, work_item, group)
+            access = ""
+
+
+def _access(instruction: str, rest: str) -> Access:
+    if instruction == "load":
+        return "read"
+    if instruction == "store":
+        return "write"
+    return "barrier" if "barrier" in rest else ""
