@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tapml.cli.model_arguments import (
@@ -13,14 +14,18 @@ from tapml.cli.model_arguments import (
     given_settings,
 )
 from tapml.cli.progress import watch
+from tapml_targets.errors import InputError
 
 _EPILOG: Final = """\
 examples:
   tapml carve --out my-suite                                     everything, the shipped model
   tapml carve --model ~/models/my-llama --out attention --operator '*softmax*' --layer 0
   tapml carve --out decode --entry decode --step 1 --step 2 --budget 64M
+  tapml carve --export pytest tests/carved                       as pytest files, at once
+  tapml carve --from-suite my-suite --export pytest tests/carved --libraries opencl
 
-Needs no device. `tapml replay my-suite` replays the tests on one, without the model.
+Needs no device. `tapml replay my-suite` replays the tests on one, without the model;
+`pytest tests/carved --tapml-device opencl` runs exported ones.
 """
 
 
@@ -60,10 +65,34 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the new suite")
-    parser.add_argument("--overwrite", action="store_true", help="replace a suite that is there")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the new suite")
     parser.add_argument(
-        "--budget", type=byte_size, metavar="SIZE", help="most its tensors may take, 512M"
+        "--overwrite", action="store_true", help="replace a suite or exported tests that are there"
+    )
+    parser.add_argument(
+        "--budget",
+        type=byte_size,
+        metavar="SIZE",
+        help="most its tensors may take, weights apart, 512M: the first call site of every "
+        "operator in every entry comes first, then the rest in the order in which it runs",
+    )
+    group = parser.add_argument_group("export")
+    group.add_argument(
+        "--export",
+        nargs=2,
+        metavar=("pytest", "FOLDER"),
+        help="write pytest files that run on any device without the model",
+    )
+    group.add_argument(
+        "--from-suite", type=Path, metavar="SUITE", help="export this suite instead of carving one"
+    )
+    group.add_argument(
+        "--libraries",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="compile for this platform besides, for what every device of it has (opencl), or for "
+        "the limits of a device of this machine (opencl:1); may be given several times",
     )
     add_model_arguments(parser)
     add_filter_arguments(parser)
@@ -72,7 +101,83 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carve a suite."""
+    """Carve a suite, export one, or both."""
+    if arguments.export is None:
+        if arguments.out is None or arguments.from_suite is not None:
+            raise InputError(
+                "expected --out FOLDER for the new suite, --export pytest FOLDER, or both; "
+                "--from-suite goes with --export"
+            )
+        return _carve(arguments, arguments.out)
+    kind, folder = arguments.export
+    if kind != "pytest":
+        raise InputError(f"--export {kind}: tests are exported as `pytest`")
+    if arguments.from_suite is not None:
+        if arguments.out is not None:
+            raise InputError("--from-suite exports a suite that is there: leave out --out")
+        return _export(arguments, arguments.from_suite, Path(folder))
+    if arguments.out is not None:
+        _carve(arguments, arguments.out)
+        return _export(arguments, arguments.out, Path(folder))
+    target = Path(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the export, so that the suite's files can be linked.
+    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
+        _carve(arguments, Path(scratch) / "suite")
+        return _export(arguments, Path(scratch) / "suite", target)
+
+
+def _export(arguments: argparse.Namespace, suite: Path, folder: Path) -> int:
+    from tapml.carving.export_pytest import export_pytest
+    from tapml.carving.suite import Suite
+    from tapml.offload.phases import Phases
+
+    with watch(quiet=arguments.quiet) as watcher, Suite.open(suite) as opened:
+        phases = Phases(watcher)
+        with phases.phase("export tests", group="overhead", platform="llvm", once=True) as phase:
+            cases = export_pytest(
+                opened,
+                folder,
+                filters=filters_of(arguments),
+                targets=_targets(arguments.libraries),
+                overwrite=arguments.overwrite,
+                progress=lambda done: phase.progress(done.tests, done.total),
+            )
+            count = sum(len(file.tests) for file in cases.files.values())
+            phase.detail = f"{count} tests"
+    print(f"{count} tests in {len(cases.files)} files: pytest {folder} --tapml-device opencl")
+    return 0
+
+
+def _targets(names: list[str]) -> dict[str, Any]:
+    """What to compile for, by platform.
+
+    Raises
+    ------
+    InputError
+        If a platform is unknown or named twice.
+    NoSuchDeviceError
+        If a device is named that is not here.
+    """
+    from tapml.carving.export_pytest import portable_target
+    from tapml_targets.ranking import find_device
+    from tapml_targets.target import Target
+
+    targets: dict[str, Any] = {}
+    for name in names:
+        platform, _, index = name.partition(":")
+        if platform in targets:
+            raise InputError(f"--libraries {name}: {platform} was named before")
+        targets[platform] = (
+            Target(platform, limits=find_device(name).limits)
+            if index
+            else portable_target(platform)
+        )
+    return targets
+
+
+def _carve(arguments: argparse.Namespace, out: Path) -> int:
+    """Carve a suite into `out`."""
     from tapml.carving.record import carve
     from tapml.execute.executor import Executor
     from tapml.offload.phases import Phases
@@ -91,7 +196,7 @@ def run(arguments: argparse.Namespace) -> int:
                 rooted.model,
                 executor,
                 rooted.prompts,
-                arguments.out,
+                out,
                 filters=filters_of(arguments),
                 max_new_tokens=settings.new_tokens,
                 budget_bytes=arguments.budget,
@@ -107,5 +212,6 @@ def run(arguments: argparse.Namespace) -> int:
         f"{summary.prompts} prompts; {summary.stored_bytes / 1e6:.1f} MB stored for "
         f"{summary.tensor_bytes / 1e6:.1f} MB of tensors"
     )
-    print(f"suite: {arguments.out}")
+    if arguments.out is not None:
+        print(f"suite: {out}")
     return 0

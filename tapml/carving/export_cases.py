@@ -1,0 +1,96 @@
+"""What an exported folder lists: its test files, their operators and the ids of their tests.
+
+Read while pytest collects, so it needs the standard library alone. Names of operators and tests
+come from a model and live in this file as data; no name of theirs becomes code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tapml_targets.errors import InputError
+
+FORMAT: Final = "tapml-pytest/1"
+CASES: Final = "cases.json"
+SUITE: Final = "suite"
+LIBRARIES: Final = "libraries"
+MAX_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """A test file: its operator and the ids of its tests, in the order of the carve."""
+
+    operator: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExportedCases:
+    """All of an exported folder.
+
+    Attributes
+    ----------
+    model
+        Name of the model the suite was carved from.
+    files
+        By file name.
+    """
+
+    model: str
+    files: Mapping[str, ExportedFile]
+
+    def to_json(self) -> dict[str, Any]:
+        """As :func:`read_cases` reads it."""
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "files": {
+                name: {"operator": file.operator, "tests": list(file.tests)}
+                for name, file in self.files.items()
+            },
+        }
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder was written by ``tapml carve --export pytest``."""
+    return (folder / CASES).is_file() and (folder / SUITE).is_dir()
+
+
+def read_cases(folder: Path) -> ExportedCases:
+    """Read and check what a folder lists.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, too large or not as it was written.
+    """
+    path = folder / CASES
+    again = "export again with `tapml carve --from-suite SUITE --export pytest FOLDER`"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror}): {again}") from error
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path} is larger than {MAX_BYTES} bytes: {again}")
+    try:
+        return _checked(json.loads(data))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error!r}): {again}") from error
+
+
+def _checked(data: Any) -> ExportedCases:
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {data['format']!r}, expected {FORMAT!r}")
+    files = {}
+    for name, file in data["files"].items():
+        tests = file["tests"]
+        if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
+            raise TypeError(f"tests of {name!r}: expected a list of texts")
+        files[name] = ExportedFile(str(file["operator"]), tuple(tests))
+    return ExportedCases(str(data["model"]), files)

@@ -1,0 +1,133 @@
+"""Expectations of an exported suite: what each test should give, in one file that is only read.
+
+Unlike the oracle's cache they are kept by test, whatever compiler made them, so that a machine
+without one can judge. They are the closer measurement, with as many movements of the inputs as are
+made before a target is accused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tapml.compare.expectation import Expectation
+from tapml.compare.expectation_store import decode
+from tapml.compare.oracle import CarvedCase
+from tapml.graph.plan import Operator
+from tapml_targets.errors import CompileError, InputError
+
+EXPECTATIONS: Final = "expectations.sqlite"
+_APPLICATION_ID: Final = 0x74617865
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE expectation (test TEXT PRIMARY KEY, data BLOB, problem TEXT) WITHOUT ROWID;
+"""
+_ROWS_PER_TRANSACTION: Final = 64
+
+
+def write_expectations(path: Path, rows: Iterable[tuple[str, bytes | None, str | None]]) -> None:
+    """Write a new file of (test id, encoded expectation, or why there is none)."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        # A new file that is renamed with its folder once it is whole.
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        connection.executescript(_SCHEMA)
+        connection.execute("BEGIN")
+        for count, row in enumerate(rows, 1):
+            connection.execute("INSERT INTO expectation VALUES (?, ?, ?)", row)
+            if count % _ROWS_PER_TRANSACTION == 0:
+                connection.execute("COMMIT")
+                connection.execute("BEGIN")
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+class ExportedExpectations:
+    """Expectations by test, in place of an :class:`tapml.compare.oracle.Oracle`.
+
+    Parameters
+    ----------
+    path
+        What :func:`write_expectations` wrote; it is not written to and may be on read-only media.
+    operators
+        The suite's operators, by name.
+
+    Raises
+    ------
+    InputError
+        If it is no such file.
+    """
+
+    def __init__(self, path: Path, operators: Mapping[str, Operator]) -> None:
+        self._path = path
+        self._operators = operators
+        if not path.is_file():
+            raise InputError(f"there is no {path}: export the suite again")
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self._connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            (application,) = self._connection.execute("PRAGMA application_id").fetchone()
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise InputError(f"{path} is damaged ({error}): export the suite again") from error
+        if (application, version) != (_APPLICATION_ID, _SCHEMA_VERSION):
+            self._connection.close()
+            raise InputError(
+                f"{path} holds no expectations of schema {_SCHEMA_VERSION}: export the suite again"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def expect(self, test: CarvedCase) -> Expectation:
+        """What `test` should give.
+
+        Raises
+        ------
+        CompileError
+            If the operator has no float64 twin.
+        InputError
+            If the file has nothing about the test, or is damaged.
+        """
+        try:
+            row = self._connection.execute(
+                "SELECT data, problem FROM expectation WHERE test = ?", (test.id,)
+            ).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self._path} is damaged ({error}): export again") from error
+        if row is None:
+            raise InputError(f"{self._path} has no expectation of test {test.id}: export again")
+        data, problem = row
+        if data is None:
+            raise CompileError(str(problem))
+        operator = self._operators[test.operator]
+        try:
+            return decode(bytes(data), operator, test.read_inputs, test.read_outputs())
+        except (ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"{self._path} is damaged (test {test.id}: {error}): export again"
+            ) from error
+
+    def appeal(self, test: CarvedCase) -> Expectation:
+        """The same: what the file holds is the closer measurement already."""
+        return self.expect(test)

@@ -1,0 +1,285 @@
+"""A suite as plain pytest files: one per operator, with everything that running them takes.
+
+    test_softmax.py ...    a parametrised test over the operator's carved tests
+    cases.json             which tests each file has
+    suite/                 the suite, linked or copied
+    expectations.sqlite    what every test should give, and how far honest arithmetic may be off
+    libraries/             compiled kernels by platform, where they were asked for
+    README.txt             the one command
+
+The model is not needed to run them; with Libraries for the device's platform, TVM and PyTorch are
+not needed either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tapml.carving.export_cases import (
+    CASES,
+    LIBRARIES,
+    SUITE,
+    ExportedCases,
+    ExportedFile,
+    is_export,
+)
+from tapml.carving.export_expectations import EXPECTATIONS, write_expectations
+from tapml.carving.index import INDEX_NAME
+from tapml.carving.selection import Filters
+from tapml.carving.suite import Suite
+from tapml.carving.suite_tensors import PACKS_NAME
+from tapml.compare.expectation_store import encode
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.twin import compile_twins
+from tapml_targets.errors import CompileError, InputError, SetupError
+from tapml_targets.library_format import pack
+from tapml_targets.limits import Limits
+from tapml_targets.platforms import check_platform
+from tapml_targets.target import Target
+
+LONGEST_NAME: Final = 80
+PORTABLE_LIMITS: Final = Limits(max_threads_per_block=256, max_shared_memory_bytes=32 << 10)
+"""What nearly every device has: OpenCL's and Vulkan's usual least, and WebGPU's default."""
+
+_FILE: Final = '''\
+"""Carved tests of one operator: what it read and what it wrote while a whole model ran."""
+
+import pytest
+
+from tapml.pytest_plugin import carved_cases
+
+
+@pytest.mark.parametrize("case", carved_cases(__file__))
+def {name}(tapml_replay, case):
+    tapml_replay(case)
+'''
+
+_README: Final = """\
+Tests of {operators} operators, carved from a run of the model {model}.
+
+  pip install with tapml, pytest and the driver of a device, then
+
+  pytest --tapml-device opencl                      in this folder
+  pytest --tapml-device opencl:0 --tapml-device opencl:1 --junitxml report.xml
+  pytest --tapml-repro failures                     a folder for each failure that replays alone
+  pytest --tapml-policy policy.toml                 other limits
+
+The model is not needed. Compiled kernels lie in libraries/ for: {platforms}. For any other platform
+TVM compiles them here, once. Written by `tapml carve --export pytest`; docs/suites.md has the rest.
+"""
+
+
+@dataclass(frozen=True)
+class ExportProgress:
+    """How far an export is: tests whose expectations are written, and the number of all."""
+
+    tests: int
+    total: int
+
+
+def export_pytest(
+    suite: Suite,
+    folder: str | Path,
+    *,
+    filters: Filters | None = None,
+    targets: Mapping[str, Target] | None = None,
+    policy: Policy | None = None,
+    overwrite: bool = False,
+    progress: Callable[[ExportProgress], None] | None = None,
+) -> ExportedCases:
+    """Write a suite as pytest files.
+
+    The same suite gives the same files. Nothing half-written is left behind.
+
+    Parameters
+    ----------
+    suite
+        A complete one. Its files are linked where the file system allows it, else copied.
+    folder
+        Where to; must not exist unless `overwrite`.
+    filters
+        Which tests; None for all.
+    targets
+        What to compile for besides, by the name of the folder the Libraries go to.
+    policy
+        Says how often the inputs are moved, and from which seed.
+    overwrite
+        Whether an earlier export at `folder` is replaced.
+    progress
+        Called after every test.
+
+    Raises
+    ------
+    InputError
+        If the suite is not complete, no test passes `filters`, or `folder` exists.
+    SetupError
+        If `folder` cannot be written.
+    """
+    target = Path(folder)
+    filters = filters or Filters()
+    _check(suite, target, overwrite=overwrite)
+    cases = _cases(suite, filters)
+    partial = target.with_name(target.name + ".partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _write_texts(partial, cases, tuple(targets or ()))
+        _link_suite(suite.path, partial / SUITE)
+        _write_expectations(partial, suite, cases, policy or Policy(), progress)
+        _write_libraries(partial / LIBRARIES, suite, cases, targets or {})
+        _publish(partial, target)
+    except OSError as error:
+        raise SetupError(
+            f"the tests cannot be written to {target} ({error}): free some space or choose "
+            "another folder"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return cases
+
+
+def portable_target(platform: str) -> Target:
+    """What to compile for where the device is not known yet.
+
+    Raises
+    ------
+    InputError
+        If there is no such platform.
+    """
+    return Target(check_platform(platform), limits=PORTABLE_LIMITS)
+
+
+def file_names(operators: Iterable[str]) -> dict[str, str]:
+    """A file name for each operator, which is also the name of a function: ``test_softmax.py``.
+
+    Whatever a name holds, letters of ASCII, digits and underscores come out, and no two alike.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for operator in sorted(operators):
+        plain = re.sub(r"[^0-9a-z]+", "_", operator.lower()).strip("_")[:LONGEST_NAME]
+        stem = base = f"test_{plain or 'operator'}"
+        number = 2
+        while stem in taken:
+            stem = f"{base}_{number}"
+            number += 1
+        taken.add(stem)
+        names[operator] = f"{stem}.py"
+    return names
+
+
+def _check(suite: Suite, target: Path, *, overwrite: bool) -> None:
+    if not suite.complete:
+        raise InputError(f"{suite.path} is of a carve that did not end: carve again to export it")
+    if not target.exists():
+        return
+    if not overwrite:
+        raise InputError(f"{target} exists: name another folder, or replace it (--overwrite)")
+    # Only what an export wrote is ever removed.
+    if not is_export(target):
+        raise InputError(f"{target} is no folder of exported tests: it is not replaced")
+
+
+def _cases(suite: Suite, filters: Filters) -> ExportedCases:
+    tests: dict[str, list[str]] = {}
+    for test in suite.tests(filters):
+        tests.setdefault(test.operator, []).append(test.id)
+    if not tests:
+        raise InputError(f"no test of {suite.path} passes the filters: there is nothing to export")
+    names = file_names(tests)
+    files = {names[operator]: ExportedFile(operator, tuple(ids)) for operator, ids in tests.items()}
+    return ExportedCases(str(suite.facts.get("model", "")), dict(sorted(files.items())))
+
+
+def _write_texts(folder: Path, cases: ExportedCases, platforms: Sequence[str]) -> None:
+    for name in cases.files:
+        (folder / name).write_text(_FILE.format(name=name.removesuffix(".py")), encoding="utf-8")
+    text = json.dumps(cases.to_json(), indent=1)
+    (folder / CASES).write_text(text + "\n", encoding="utf-8")
+    readme = _README.format(
+        operators=len(cases.files),
+        model=json.dumps(cases.model),
+        platforms=", ".join(platforms) or "none",
+    )
+    (folder / "README.txt").write_text(readme, encoding="utf-8")
+
+
+def _link_suite(suite: Path, folder: Path) -> None:
+    """The suite's own files; a finished suite is never written again, so they may be shared."""
+    (folder / PACKS_NAME).mkdir(parents=True)
+    for name in (INDEX_NAME, *(f"{PACKS_NAME}/{each.name}" for each in _packs(suite))):
+        try:
+            os.link(suite / name, folder / name)
+        except OSError:
+            # Another file system, or one without links.
+            shutil.copyfile(suite / name, folder / name)
+
+
+def _packs(suite: Path) -> list[Path]:
+    return sorted((suite / PACKS_NAME).iterdir())
+
+
+def _write_expectations(
+    folder: Path,
+    suite: Suite,
+    cases: ExportedCases,
+    policy: Policy,
+    progress: Callable[[ExportProgress], None] | None,
+) -> None:
+    total = sum(len(file.tests) for file in cases.files.values())
+    scratch = folder / "oracle.sqlite"
+
+    def rows(oracle: Oracle) -> Iterator[tuple[str, bytes | None, str | None]]:
+        done = 0
+        for file in cases.files.values():
+            for identifier in file.tests:
+                test = suite.test(identifier)
+                try:
+                    yield test.id, encode(oracle.appeal(test), test.read_outputs()), None
+                except CompileError as error:
+                    yield test.id, None, str(error)
+                done += 1
+                if progress is not None:
+                    progress(ExportProgress(done, total))
+
+    with Oracle(suite.operators, compile_twins, policy, cache=scratch) as oracle:
+        write_expectations(folder / EXPECTATIONS, rows(oracle))
+    for file in folder.glob(f"{scratch.name}*"):
+        file.unlink()
+
+
+def _write_libraries(
+    folder: Path, suite: Suite, cases: ExportedCases, targets: Mapping[str, Target]
+) -> None:
+    """One Library per operator and target; what does not compile is left to the replay to say."""
+    operators = {file.operator: name for name, file in cases.files.items()}
+    for platform, target in targets.items():
+        (folder / platform).mkdir(parents=True)
+        with Compiler() as compiler:
+            wanted = [suite.operators[name] for name in operators]
+            for operator, library in compiler.compile_all(wanted, target):
+                if isinstance(library, CompileError):
+                    continue
+                stem = operators[operator.name].removesuffix(".py")
+                (folder / platform / f"{stem}.tapml").write_bytes(pack(library))
+
+
+def _publish(partial: Path, target: Path) -> None:
+    if target.exists():
+        old = target.with_name(target.name + ".replaced")
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+        partial.rename(target)
+        shutil.rmtree(old)
+    else:
+        partial.rename(target)

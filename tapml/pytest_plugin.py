@@ -1,0 +1,201 @@
+"""The pytest plug-in: carved tests as pytest tests, on any device, without the model.
+
+    pytest tests/carved --tapml-device opencl:0 --tapml-device opencl:1 --junitxml report.xml
+
+It is loaded by every pytest of the environment, so nothing but the standard library and pytest is
+imported before a test asks for a device. A result of its own for each verdict: *pass* passes,
+*degraded* and *fail* fail, and *not run* is skipped with its reason, for it is never a pass.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from tapml.carving.exported import ExportReplayer
+    from tapml.carving.replay_results import ReplayResult
+    from tapml_rpc.client import Session
+
+DEFAULT_DEVICE: Final = "opencl"
+REQUIRE_DEVICES: Final = "TAPML_REQUIRE_DEVICES"
+
+__all__ = ["carved_cases", "tapml_device", "tapml_replay"]
+
+
+def carved_cases(file: str) -> list[str]:
+    """Ids of the carved tests of an exported test file, for ``pytest.mark.parametrize``.
+
+    Parameters
+    ----------
+    file
+        The test file, ``__file__``; ``cases.json`` beside it lists its tests.
+
+    Raises
+    ------
+    InputError
+        If the folder is no exported one, or lists no such file.
+    """
+    from tapml.carving.export_cases import read_cases
+    from tapml_targets.errors import InputError
+
+    path = Path(file)
+    listed = read_cases(path.parent).files.get(path.name)
+    if listed is None:
+        raise InputError(f"{path.parent} lists no tests for {path.name}: export the suite again")
+    return list(listed.tests)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, in a group of their own."""
+    group = parser.getgroup("tapml", "carved tests on a device (tapml)")
+    group.addoption(
+        "--tapml-device",
+        action="append",
+        default=None,
+        metavar="NAME",
+        help="device to run carved tests on: opencl, opencl:1, cpu; may be given several times "
+        f"(default: {DEFAULT_DEVICE})",
+    )
+    group.addoption(
+        "--tapml-policy",
+        default=None,
+        metavar="FILE",
+        help="a TOML file with the limits of the verdicts (default: the calibrated ones)",
+    )
+    group.addoption(
+        "--tapml-repro",
+        default=None,
+        metavar="FOLDER",
+        help="write a folder for each failure that replays alone: `tapml replay FOLDER/...`",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test that needs a device runs on each of those asked for, one device after another."""
+    if "tapml_device" in metafunc.fixturenames:
+        devices = metafunc.config.getoption("--tapml-device") or [DEFAULT_DEVICE]
+        devices = list(dict.fromkeys(devices))
+        metafunc.parametrize("tapml_device", devices, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def tapml_device(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """An open session with the device in hand, one per device for all tests.
+
+    Where the device is absent its tests are skipped with the reason, or fail if
+    ``TAPML_REQUIRE_DEVICES=1`` says that there must be one.
+    """
+    from tapml_rpc.local import open_local
+    from tapml_targets.errors import NoSuchDeviceError
+
+    try:
+        session = open_local(request.param)
+    except NoSuchDeviceError as error:
+        if os.environ.get(REQUIRE_DEVICES) == "1":
+            pytest.fail(f"{error}; {REQUIRE_DEVICES}=1 says there must be one", pytrace=False)
+        pytest.skip(f"not run: {error}")
+    with session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def _tapml_replayer(
+    request: pytest.FixtureRequest, tapml_device: Session
+) -> Iterator[ExportReplayer]:
+    """What replays exported tests on the device in hand."""
+    from tapml.carving.exported import ExportReplayer
+    from tapml.compare.policy import Policy
+
+    policy = Policy()
+    file = request.config.getoption("--tapml-policy")
+    if file is not None:
+        from tapml.compare.policy_file import read_policy
+
+        policy = read_policy(Path(file))
+    with ExportReplayer(tapml_device, policy) as replayer:
+        yield replayer
+
+
+@pytest.fixture
+def tapml_replay(
+    request: pytest.FixtureRequest, _tapml_replayer: ExportReplayer
+) -> Callable[[str], None]:
+    """Replays one carved test by its id, and fails, skips or passes by its verdict.
+
+    Status, ratio, operator and device go to JUnit as properties of the test.
+    """
+    from tapml_targets.errors import DeviceLostError
+
+    path = request.path
+
+    def record(name: str, value: object) -> None:
+        # What `record_property` does, without its warning about pytest's default JUnit family.
+        request.node.user_properties.append((f"tapml_{name}", value))
+
+    def replay(case: str) -> None:
+        __tracebackhide__ = True
+        try:
+            result = _tapml_replayer.replay(path.parent, path.name, case)
+        except DeviceLostError as error:
+            record("status", "lost")
+            pytest.fail(f"device lost: {error}", pytrace=False)
+        verdict, device = result.verdict, _tapml_replayer.session.device
+        record("status", verdict.status)
+        record("ratio", _plain(verdict.worst_ratio))
+        record("operator", result.operator)
+        record("device", device.name)
+        record("driver", f"{device.vendor_platform} {device.driver_version}")
+        if verdict.status == "not run":
+            pytest.skip(f"not run: {verdict.reason}")
+        if verdict.status != "pass":
+            folder = request.config.getoption("--tapml-repro")
+            pytest.fail(_failure(_tapml_replayer, path, result, folder), pytrace=False)
+
+    return replay
+
+
+def _failure(replayer: ExportReplayer, file: Path, result: ReplayResult, folder: str | None) -> str:
+    """What a person is told: the verdict, where the errors are, and how to see it again."""
+    verdict, device = result.verdict, replayer.session.device
+    lines = [
+        f"{verdict.status}: operator {result.operator} on {device.name} ({device.vendor_platform} "
+        f"{device.driver_version}), test {result.test}",
+        verdict.reason,
+    ]
+    lines += [f"{each.name}: {each.reason}" for each in verdict.outputs if each.status != "pass"]
+    if folder is None:
+        lines.append("--tapml-repro FOLDER writes a folder that replays this failure alone")
+    else:
+        lines.append(_write_repro(replayer, file, result, Path(folder)))
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _write_repro(replayer: ExportReplayer, file: Path, result: ReplayResult, folder: Path) -> str:
+    from tapml.carving.replay_repro import Failure, write_repro
+
+    library = replayer.kernels(file.parent, file.name)
+    if library is None or not result.verdict.outputs:
+        return "no repro folder: no kernel ran"
+    device = replayer.session.device
+    plain = re.sub(r"[^0-9A-Za-z]+", "_", f"{result.test}_{device.platform}_{device.index}")
+    failure = Failure(
+        operator=replayer.operator(file.parent, file.name),
+        result=result,
+        library=library,
+        device=device,
+        expectation=replayer.expectations(file.parent).appeal(result.case),
+        policy=replayer.policy,
+    )
+    written = write_repro(folder / file.stem / plain, failure)
+    return f"repro: tapml replay {written}"
+
+
+def _plain(ratio: float) -> float | str:
+    return round(ratio, 6) if math.isfinite(ratio) else str(ratio)
