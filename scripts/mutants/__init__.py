@@ -1,0 +1,1 @@
+"""Wrong kernels made by rule from compiled ones, and how many of them tapml finds."""

@@ -1,0 +1,121 @@
+"""What a kernel leaves in memory, bit for bit, whatever a judge would say of it.
+
+Apart from the product's replay on purpose: a mutant counts as observable by the bytes alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from tapml.carving.carved_test import CarvedTest
+from tapml.carving.replay_memory import POISONS, Arena, Bytes
+from tapml.graph.plan import Operator
+from tapml_rpc.client import Session
+from tapml_rpc.remote import RemoteLibrary, RemoteTensor
+from tapml_targets.errors import DeviceLostError, TapmlError
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one test left, once per poison.
+
+    Attributes
+    ----------
+    outputs, guards, inputs
+        Digests of the outputs, of the bytes around them, of the inputs with the bytes around them.
+    workspaces
+        Workspaces that were written beyond.
+    error
+        What the device said where it refused the call.
+    """
+
+    outputs: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    inputs: str = ""
+    workspaces: tuple[str, ...] = ()
+    error: str = ""
+
+    def differs_in(self, clean: Trace) -> str:
+        """What changed against the right kernel; empty where nothing did."""
+        if self.error != clean.error:
+            return "an error"
+        if (self.guards, self.inputs, self.workspaces) != (
+            clean.guards,
+            clean.inputs,
+            clean.workspaces,
+        ):
+            return "memory outside the outputs"
+        return "output bits" if self.outputs != clean.outputs else ""
+
+
+def observe(
+    operator: Operator, test: CarvedTest, library: RemoteLibrary, session: Session
+) -> Trace:
+    """Run a test once per poison and say what memory holds afterwards.
+
+    Raises
+    ------
+    DeviceLostError
+        If the device is lost.
+    """
+    inputs = [np.ascontiguousarray(values) for values in test.read_inputs()]
+    outputs = test.read_outputs()
+    read = Arena.of([values.nbytes for values in inputs])
+    written = Arena.of([values.nbytes for values in outputs])
+    sent = read.filled(POISONS[0], inputs)
+    source, sink = session.allocate(read.nbytes), session.allocate(written.nbytes)
+    places = {"input": iter(zip(read.windows, inputs, strict=True))}
+    places["output"] = iter(zip(written.windows, outputs, strict=True))
+    tensors = []
+    for parameter in operator.parameters:
+        window, values = next(places[parameter.role])
+        buffer = source if parameter.role == "input" else sink
+        tensors.append(RemoteTensor(buffer, window.offset, values.shape, parameter.dtype))
+    reads, reports = [], []
+    try:
+        with session.batch() as batch:
+            batch.write(source, sent)
+            for poison in POISONS:
+                fill = bytes([poison])
+                batch.fill(sink, fill, written.nbytes)
+                reports.append(
+                    batch.call(library, operator.name, tensors, test.symbols, workspace_poison=fill)
+                )
+                reads.append(batch.read(sink, written.nbytes))
+            after = batch.read(source, read.nbytes)
+        memories = [np.frombuffer(each.result(), np.uint8) for each in reads]
+        damaged = tuple(name for each in reports for name in each.result().damaged_guards)
+    except DeviceLostError:
+        raise
+    except TapmlError as error:
+        session.reset()
+        return Trace(error=type(error).__name__)
+    finally:
+        session.free(source)
+        session.free(sink)
+    return Trace(
+        tuple(_inside(written, memory) for memory in memories),
+        tuple(_around(written, memory) for memory in memories),
+        _digest(np.frombuffer(after.result(), np.uint8)),
+        damaged,
+    )
+
+
+def _inside(arena: Arena, memory: Bytes) -> str:
+    """A digest of the tensors."""
+    return _digest(np.concatenate([arena.take(memory, i) for i in range(len(arena.windows))]))
+
+
+def _around(arena: Arena, memory: Bytes) -> str:
+    """A digest of all bytes but the tensors'."""
+    outside = np.ones(arena.nbytes, np.bool_)
+    for window in arena.windows:
+        outside[window.offset : window.offset + window.nbytes] = False
+    return _digest(memory[outside])
+
+
+def _digest(memory: Bytes) -> str:
+    return hashlib.sha256(memory.tobytes()).hexdigest()

@@ -1,0 +1,238 @@
+"""Runs mutants and says of each whether it shows, and whether tapml finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from scripts.mutants.observing import Trace, observe
+from scripts.mutants.sampling import Mutant
+from scripts.mutants.subject import Device, Subject, spread
+from tapml.carving.replay import replay_operator
+from tapml.carving.replay_results import OperatorVerdict
+from tapml.compare.verdict import OutputNumbers
+from tapml.graph.plan import Operator
+from tapml_rpc.remote import RemoteLibrary
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import CompileError, DeviceLostError, MismatchError
+from tapml_targets.library import Library
+
+Outcome = Literal["not built", "equivalent", "detected", "missed"]
+Report = tuple[str, ...]
+Checker = Callable[[Operator, Sequence[Any], Library], Report]
+
+# What these change may show in no output and still be wrong: who reads and writes what, and when.
+_IN_MEMORY: Final = frozenset(
+    {
+        "index shift", "bound off by one", "dropped guard", "dropped barrier", "reduction start",
+        "transposed load", "wrong stride", "skipped tail", "stale output", "wrong cast",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Score:
+    """What came of one mutant.
+
+    Attributes
+    ----------
+    mutant
+        Which.
+    outcome
+        Whether it was built, shows, and was found.
+    observed
+        What changed against the right kernel; empty for an equivalent mutant.
+    found_by
+        ``numbers``, ``memory checks``, ``lost device``, ``refused call`` or ``Oclgrind``.
+    status
+        Of the verdict.
+    ratio
+        Largest error / (sensitivity + ulp) over all tests; 0 where no output is floating point.
+    relative
+        The same in units of its limit.
+    clean
+        `relative` of the right kernel.
+    reason
+        The verdict's, or the compiler's.
+    """
+
+    mutant: Mutant
+    outcome: Outcome
+    observed: str = ""
+    found_by: str = ""
+    status: str = ""
+    ratio: float = 0.0
+    relative: float = 0.0
+    clean: float = 0.0
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        site = self.mutant.site
+        return {
+            "name": self.mutant.name,
+            "operator": self.mutant.operator,
+            "kind": site.kind,
+            "rule": site.rule,
+            "line": site.line,
+            "before": site.before,
+            "after": site.after,
+            "outcome": self.outcome,
+            "observed": self.observed,
+            "found_by": self.found_by,
+            "status": self.status,
+            "ratio": str(self.ratio),
+            "relative": str(self.relative),
+            "clean_relative": str(self.clean),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class _Clean:
+    """The right kernel of an operator."""
+
+    traces: tuple[Trace, ...]
+    relative: float
+    report: Report
+
+
+class Scorer:
+    """Scores the mutants of one subject on one device.
+
+    Parameters
+    ----------
+    subject
+        Suite, kernels and oracle.
+    device
+        Where everything runs.
+    check
+        Replays on a checker and returns its findings as text; None where there is none.
+    """
+
+    def __init__(self, subject: Subject, device: Device, check: Checker | None = None) -> None:
+        self._subject = subject
+        self._device = device
+        self._check = check
+        self._clean: dict[str, _Clean] = {}
+
+    def score(self, mutants: Iterable[Mutant]) -> Iterator[Score]:
+        """Score them in the order given; operator by operator is fastest."""
+        for mutant in mutants:
+            yield self._score(mutant)
+
+    def largest_clean(self) -> float:
+        """Largest ratio of a right kernel so far, in units of its limit."""
+        return max((clean.relative for clean in self._clean.values()), default=0.0)
+
+    def _score(self, mutant: Mutant) -> Score:
+        clean = self._clean_of(mutant.operator)
+        library = mutant.site.apply(self._subject.libraries[mutant.operator])
+        try:
+            remote = self._device.session.upload(library)
+        except CompileError as error:
+            return Score(mutant, "not built", reason=str(error))
+        try:
+            verdict = self._replay(mutant.operator, remote)
+            observed = self._observed(mutant.operator, remote, clean)
+            self._device.session.unload(remote)
+        except DeviceLostError as error:
+            # It is the verdict: the operator that ran is named, and the device is opened anew.
+            self._device.close()
+            reason = str(error).splitlines()[0]
+            return Score(mutant, "detected", "the device is lost", "lost device", "fail",
+                         reason=reason)  # fmt: skip
+        numbers = _float_outputs(verdict)
+        score = Score(
+            mutant,
+            "missed",
+            observed,
+            status=verdict.status,
+            ratio=max((output.ratio for output in numbers), default=0.0),
+            relative=_relative(numbers),
+            clean=clean.relative,
+            reason=verdict.reason,
+        )
+        if verdict.status in ("fail", "degraded"):
+            return replace(score, outcome="detected", found_by=_found_by(verdict),
+                           observed=observed or "the verdict")  # fmt: skip
+        if self._check is not None and mutant.site.kind in _IN_MEMORY:
+            report = self._checked(self._check, mutant.operator, library)
+            if report != clean.report:
+                found = "; ".join(sorted(set(report) - set(clean.report)))
+                return replace(score, outcome="detected" if found else "missed",
+                               observed=observed or "Oclgrind's report",
+                               found_by="Oclgrind" if found else "", reason=found)  # fmt: skip
+        return score if observed else replace(score, outcome="equivalent")
+
+    def _replay(self, operator: str, remote: RemoteLibrary) -> OperatorVerdict:
+        """The product's own verdict on an operator."""
+        subject = self._subject
+        return replay_operator(
+            subject.suite.operators[operator], subject.tests[operator], remote,
+            self._device.session, subject.oracle, subject.policy, memory=self._device.memory,
+        )  # fmt: skip
+
+    def _traces(self, operator: str, remote: RemoteLibrary) -> tuple[Trace, ...]:
+        plan_operator = self._subject.suite.operators[operator]
+        return tuple(
+            observe(plan_operator, test, remote, self._device.session)
+            for test in self._subject.tests[operator]
+        )
+
+    def _observed(self, operator: str, remote: RemoteLibrary, clean: _Clean) -> str:
+        """What the first test shows that shows anything."""
+        changes = (
+            trace.differs_in(right)
+            for trace, right in zip(self._traces(operator, remote), clean.traces, strict=True)
+        )
+        return next(filter(None, changes), "")
+
+    def _checked(self, check: Checker, operator: str, library: Library) -> Report:
+        """The checker's findings on the first test and the last."""
+        tests = self._subject.tests[operator]
+        plan_operator = self._subject.suite.operators[operator]
+        return check(plan_operator, spread(tests, 2), library)
+
+    def _clean_of(self, operator: str) -> _Clean:
+        """The right kernel's traces and numbers; it must pass and do the same twice."""
+        known = self._clean.get(operator)
+        if known is not None:
+            return known
+        library = self._subject.libraries[operator]
+        remote = self._device.session.upload(library)
+        verdict = self._replay(operator, remote)
+        if verdict.status != "pass":
+            raise MismatchError(
+                f"the right kernel of {operator} is {verdict.status}: {verdict.reason}; mutants "
+                "can be scored only against kernels that pass"
+            )
+        traces = self._traces(operator, remote)
+        if self._traces(operator, remote) != traces:
+            raise MismatchError(f"the right kernel of {operator} gives other bits each time")
+        report = () if self._check is None else self._checked(self._check, operator, library)
+        clean = _Clean(traces, _relative(_float_outputs(verdict)), report)
+        self._clean[operator] = clean
+        return clean
+
+
+def _float_outputs(verdict: OperatorVerdict) -> list[OutputNumbers]:
+    return [
+        output
+        for result in verdict.results
+        for output in result.verdict.outputs
+        if lookup(output.dtype).is_float
+    ]
+
+
+def _relative(outputs: Sequence[OutputNumbers]) -> float:
+    """Largest ratio in units of its limit."""
+    return max((output.ratio / output.passing for output in outputs), default=0.0)
+
+
+def _found_by(verdict: OperatorVerdict) -> str:
+    verdicts = [result.verdict for result in verdict.results]
+    if any(output.status != "pass" for each in verdicts for output in each.outputs):
+        return "numbers"
+    return "memory checks" if any(each.findings for each in verdicts) else "refused call"

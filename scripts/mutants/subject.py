@@ -1,0 +1,166 @@
+"""What is made wrong: a model's operators, carved and compiled, and the device they run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tapml.carving.carved_test import CarvedTest
+from tapml.carving.record import carve
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.suite import Suite
+from tapml.compare.expectation_store import store_of
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.twin import compile_twins
+from tapml.execute.executor import Executor
+from tapml.offload.events import ignore
+from tapml.offload.phases import Phases
+from tapml.offload.rooted_reference import open_rooted_reference
+from tapml.offload.settings import Settings
+from tapml_rpc.client import Session
+from tapml_rpc.local import open_local
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import CompileError
+from tapml_targets.library import Library
+from tapml_targets.target import Target
+
+# A right kernel of these models takes milliseconds; a wrong one may never end.
+KERNEL_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A suite and everything needed to replay it.
+
+    Attributes
+    ----------
+    suite
+        The carved tests.
+    libraries
+        The right kernels by operator, in graph order.
+    tests
+        The tests that are replayed, by operator.
+    oracle, policy
+        What replays are judged by.
+    """
+
+    suite: Suite
+    libraries: dict[str, Library]
+    tests: dict[str, tuple[CarvedTest, ...]]
+    oracle: Oracle
+    policy: Policy
+
+
+def carve_suite(settings: Settings, folder: Path) -> None:
+    """Carve a model as ``tapml carve`` does."""
+    rooted = open_rooted_reference(settings, Phases(ignore), every_entry=True)
+    executor = Executor(rooted.imported.plan, rooted.imported.weights, rooted.reference)
+    carve(
+        rooted.model, executor, rooted.prompts, folder, max_new_tokens=settings.new_tokens
+    ).close()
+
+
+@contextmanager
+def open_subject(
+    folder: Path, device: DeviceDescription, *, per_operator: int | None = None
+) -> Iterator[Subject]:
+    """Open a suite and compile its operators for a device.
+
+    Parameters
+    ----------
+    folder
+        The suite.
+    device
+        Where they will run.
+    per_operator
+        Most tests of one operator; None for all.
+
+    Raises
+    ------
+    CompileError
+        If an operator does not compile.
+    """
+    policy = Policy()
+    target = Target(device.platform, limits=device.limits)
+    with Suite.open(folder) as suite, Compiler() as compiler:
+        tests: dict[str, list[CarvedTest]] = {}
+        for test in suite.tests():
+            tests.setdefault(test.operator, []).append(test)
+        libraries = {}
+        for operator, library in compiler.compile_all(
+            [suite.operators[name] for name in tests], target
+        ):
+            if isinstance(library, CompileError):
+                raise library
+            libraries[operator.name] = library
+        with Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle:
+            chosen = {name: spread(found, per_operator) for name, found in tests.items()}
+            yield Subject(suite, libraries, chosen, oracle, policy)
+
+
+def spread(tests: Sequence[CarvedTest], most: int | None) -> tuple[CarvedTest, ...]:
+    """At most `most` tests, evenly over prompts, steps and layers: the first, the last, between."""
+    if most is None or len(tests) <= most:
+        return tuple(tests)
+    if most == 1:
+        return (tests[0],)
+    last = len(tests) - 1
+    return tuple(tests[round(position * last / (most - 1))] for position in range(most))
+
+
+class Device:
+    """A device that is opened again when a kernel has cost it its life. A context manager."""
+
+    def __init__(self, description: DeviceDescription, binaries: Path) -> None:
+        self.description = description
+        self._binaries = binaries
+        self._session: Session | None = None
+        self._memory: ReplayMemory | None = None
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def session(self) -> Session:
+        """The open session."""
+        if self._session is None:
+            with _cache_in(self._binaries):
+                self._session = open_local(self.description, kernel_deadline=KERNEL_SECONDS)
+        return self._session
+
+    @property
+    def memory(self) -> ReplayMemory:
+        """Buffers that the session's replays share."""
+        if self._memory is None:
+            self._memory = ReplayMemory(self.session)
+        return self._memory
+
+    def close(self) -> None:
+        """End the session, alive or not; the next use opens another."""
+        session, self._session, self._memory = self._session, None, None
+        if session is not None:
+            session.close()
+
+
+@contextmanager
+def _cache_in(folder: Path) -> Iterator[None]:
+    """Let the server keep what it builds of wrong kernels apart from the user's own cache."""
+    name = "TAPML_CACHE_DIR"
+    kept = os.environ.get(name)
+    os.environ[name] = str(folder)
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = kept

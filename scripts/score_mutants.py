@@ -1,0 +1,123 @@
+"""Makes wrong kernels by rule, and counts how many of them tapml finds.
+
+    python3 scripts/score_mutants.py                       300 mutants of the shipped model
+    python3 scripts/score_mutants.py --dtype float16       the same in half precision
+    python3 scripts/score_mutants.py --count 60 --seed 7 --json out.json
+
+Every mutant is the compiler's own Library with one thing changed; docs/mutants.md says how and what
+came of it. Run it in the project's environment (scripts/test.py makes it). Ctrl-C prints what there
+is. The exit code is 1 where an observable mutant was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from scripts.mutants.kinds import sites  # noqa: E402
+from scripts.mutants.report import lines, summary, table  # noqa: E402
+from scripts.mutants.sampling import Mutant, draw  # noqa: E402
+from scripts.mutants.scoring import Score, Scorer  # noqa: E402
+from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
+from tapml.offload.settings import Settings  # noqa: E402
+from tapml_targets.errors import TapmlError  # noqa: E402
+from tapml_targets.ranking import find_device  # noqa: E402
+
+SEED = 20261120
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Score; 0 if every observable mutant is found, 1 if not, 2 and more as ``tapml``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=300, help="mutants (default: 300)")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of the draw (default: {SEED})")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
+    parser.add_argument("--device", default="opencl", help="opencl, opencl:1 (default: the best)")
+    parser.add_argument("--model", default="pydoc-llama", help="shipped model or local folder")
+    parser.add_argument("--tests", type=int, default=6, help="tests per operator (default: 6)")
+    parser.add_argument("--suite", type=Path, help="a suite of the model, carved where not given")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as data")
+    options = parser.parse_args(arguments)
+    try:
+        return _score(options)
+    except TapmlError as error:
+        print(f"scripts/score_mutants.py: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _score(options: argparse.Namespace) -> int:
+    description = find_device(options.device, options.dtype)
+    print(f"device: {description.name} ({description.vendor_platform})", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tapml-mutants-") as temporary:
+        folder = options.suite or Path(temporary) / "suite"
+        if options.suite is None:
+            carve_suite(Settings(options.model, "opencl", dtype=options.dtype), folder)
+        with (
+            open_subject(folder, description, per_operator=options.tests) as subject,
+            Device(description, Path(temporary) / "cache") as device,
+        ):
+            scorer = Scorer(subject, device)
+            mutants, possible = _drawn(subject, options)
+            print(f"{len(mutants)} mutants of {possible} possible ones", flush=True)
+            scores, whole = _run(scorer, mutants)
+            clean = scorer.largest_clean()
+    print("\n".join(["", *lines(scores, clean)]))
+    if options.json is not None:
+        data: dict[str, Any] = {
+            "dtype": options.dtype,
+            "device": f"{description.name} ({description.vendor_platform})",
+            "seed": options.seed,
+            "possible": possible,
+            "kinds": table(scores),
+            **summary(scores, clean),
+            "mutants": [score.to_json() for score in scores],
+        }
+        options.json.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    if not whole:
+        return 130
+    return 1 if any(score.outcome == "missed" for score in scores) else 0
+
+
+def _drawn(subject: Subject, options: argparse.Namespace) -> tuple[tuple[Mutant, ...], int]:
+    """The mutants in graph order, and how many could have been made."""
+    places = {name: sites(library) for name, library in subject.libraries.items()}
+    mutants = draw(places, options.count, options.seed)
+    order = {name: position for position, name in enumerate(subject.libraries)}
+    possible = sum(len(found) for kinds in places.values() for found in kinds.values())
+    return tuple(sorted(mutants, key=lambda m: (order[m.operator], m.name))), possible
+
+
+def _run(scorer: Scorer, mutants: tuple[Mutant, ...]) -> tuple[list[Score], bool]:
+    """Score them all, or those before Ctrl-C."""
+    scores: list[Score] = []
+    missed = 0
+    try:
+        for score in scorer.score(mutants):
+            scores.append(score)
+            missed += score.outcome == "missed"
+            print(
+                f"\r{len(scores)} of {len(mutants)}, {missed} missed; "
+                f"{score.mutant.operator}: {score.mutant.site.kind}".ljust(100)[:100],
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+    except KeyboardInterrupt:
+        return scores, False
+    finally:
+        print(file=sys.stderr)
+    return scores, True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
