@@ -210,7 +210,8 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
     platform = description.platform
     if dtype != _ALWAYS_THERE and dtype not in description.limits.features:
         return RankedDevice(description, None, f"it has no {dtype}")
-    if not _has_probe(platform):
+    if not _has_probe(platform) or description.device_type == "checker":
+        # A checker is used only when named, and takes half a minute for what others do in 2 ms.
         return RankedDevice(description, None)
     state = {"device": to_plain(description), "drivers": _drivers_state(platform)}
     known = None if refresh else probe_cache.load("try", dtype, state)

@@ -100,7 +100,13 @@ def test_another_driver_version_is_tried_anew(machine: Machine) -> None:
     ranking.list_devices("opencl", refresh=True)
     machine.asked.clear()
     ranking.rank_devices("opencl")
-    assert machine.asked.count("try") == 5
+    assert machine.asked.count("try") == 4
+
+
+def test_a_checker_is_listed_and_not_tried(machine: Machine) -> None:
+    (checker,) = (e for e in ranking.rank_devices("opencl") if e.description.index == 0)
+    assert (checker.milliseconds, checker.problem) == (None, "")
+    assert machine.asked.count("try") == 4
 
 
 def test_an_old_result_is_not_used(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
