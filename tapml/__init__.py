@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from tapml.api.device import Device, device
     from tapml.api.functions import RemoteFunction, UploadedLibrary, compile, upload
     from tapml.api.module import Module
+    from tapml.api.replaying import replay
     from tapml.api.tensor import Tensor, allocate, tensor
     from tapml.api.validate import ValidationReport, validate
+    from tapml.compare.policy import Policy
     from tapml.offload.session import OffloadSession
 
     def cpu(index: int | None = None) -> Device:
@@ -36,6 +38,7 @@ __all__ = [
     "Device",
     "Module",
     "OffloadSession",
+    "Policy",
     "RemoteFunction",
     "Tensor",
     "UploadedLibrary",
@@ -46,6 +49,7 @@ __all__ = [
     "cpu",
     "device",
     "opencl",
+    "replay",
     "tensor",
     "upload",
     "validate",
@@ -65,6 +69,8 @@ _HOME = {
     "ValidationReport": "tapml.api.validate",
     "validate": "tapml.api.validate",
     "carve": "tapml.api.carving",
+    "replay": "tapml.api.replaying",
+    "Policy": "tapml.compare.policy",
     "OffloadSession": "tapml.offload.session",
 }
 

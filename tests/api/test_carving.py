@@ -8,6 +8,7 @@ import pytest
 
 import tapml
 from tapml_targets.errors import InputError
+from tests.conftest import RequireDevice
 from tests.models.folders import make_folder
 
 
@@ -39,3 +40,17 @@ def test_it_is_still_a_function_after_its_package_was_imported(model: Path, tmp_
     assert tapml.carving.record is not None
     with pytest.raises(InputError, match="no operator matches"):
         tapml.carve(model, tmp_path / "suite", tokens=[[1, 2, 3]], operators=["nothing*"])
+
+
+def test_a_suite_is_replayed_from_python(
+    model: Path, tmp_path: Path, require_device: RequireDevice
+) -> None:
+    where = require_device("opencl")[0]
+    with tapml.carve(model, tmp_path / "suite", tokens=[(1, 2, 3)], new_tokens=1):
+        pass
+    found = tapml.replay(
+        tmp_path / "suite", target=tapml.opencl(where.index), operators=["softmax*"]
+    )
+    assert found.status == "pass"
+    assert [each.operator for each in found.operators] == ["softmax"]
+    assert found.to_json()["format"] == "tapml-replay/1"
