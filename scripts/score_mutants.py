@@ -16,12 +16,14 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from scripts.mutants.checking import open_check  # noqa: E402
 from scripts.mutants.kinds import sites  # noqa: E402
 from scripts.mutants.report import lines, summary, table  # noqa: E402
 from scripts.mutants.sampling import Mutant, draw  # noqa: E402
@@ -46,6 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", default="pydoc-llama", help="shipped model or local folder")
     parser.add_argument("--tests", type=int, default=6, help="tests per operator (default: 6)")
     parser.add_argument("--suite", type=Path, help="a suite of the model, carved where not given")
+    parser.add_argument(
+        "--no-check", action="store_true", help="leave out Oclgrind, which takes most of the time"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as data")
     options = parser.parse_args(arguments)
     try:
@@ -65,8 +70,9 @@ def _score(options: argparse.Namespace) -> int:
         with (
             open_subject(folder, description, per_operator=options.tests) as subject,
             Device(description, Path(temporary) / "cache") as device,
+            nullcontext() if options.no_check else open_check() as check,
         ):
-            scorer = Scorer(subject, device)
+            scorer = Scorer(subject, device, check)
             mutants, possible = _drawn(subject, options)
             print(f"{len(mutants)} mutants of {possible} possible ones", flush=True)
             scores, whole = _run(scorer, mutants)

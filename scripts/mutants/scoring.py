@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from scripts.mutants.observing import Trace, observe
 from scripts.mutants.sampling import Mutant
 from scripts.mutants.subject import Device, Subject, spread
+from tapml.carving.carved_test import CarvedTest
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_results import OperatorVerdict
 from tapml.compare.verdict import OutputNumbers
@@ -19,8 +20,17 @@ from tapml_targets.errors import CompileError, DeviceLostError, MismatchError
 from tapml_targets.library import Library
 
 Outcome = Literal["not built", "equivalent", "detected", "missed"]
-Report = tuple[str, ...]
-Checker = Callable[[Operator, Sequence[Any], Library], Report]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a checker says of a Library: its findings, and why tests did not run."""
+
+    findings: frozenset[str] = frozenset()
+    not_run: tuple[str, ...] = ()
+
+
+Check = Callable[[Operator, Sequence[CarvedTest], Library], Report]
 
 # What these change may show in no output and still be wrong: who reads and writes what, and when.
 _IN_MEMORY: Final = frozenset(
@@ -111,7 +121,7 @@ class Scorer:
         Replays on a checker and returns its findings as text; None where there is none.
     """
 
-    def __init__(self, subject: Subject, device: Device, check: Checker | None = None) -> None:
+    def __init__(self, subject: Subject, device: Device, check: Check | None = None) -> None:
         self._subject = subject
         self._device = device
         self._check = check
@@ -159,11 +169,15 @@ class Scorer:
                            observed=observed or "the verdict")  # fmt: skip
         if self._check is not None and mutant.site.kind in _IN_MEMORY:
             report = self._checked(self._check, mutant.operator, library)
+            found = report.findings - clean.report.findings
             if report != clean.report:
-                found = "; ".join(sorted(set(report) - set(clean.report)))
-                return replace(score, outcome="detected" if found else "missed",
-                               observed=observed or "Oclgrind's report",
-                               found_by="Oclgrind" if found else "", reason=found)  # fmt: skip
+                return replace(
+                    score,
+                    outcome="detected" if found else "missed",
+                    observed=observed or "Oclgrind's report",
+                    found_by="Oclgrind" if found else "",
+                    reason="; ".join(sorted(found) or report.not_run),
+                )
         return score if observed else replace(score, outcome="equivalent")
 
     def _replay(self, operator: str, remote: RemoteLibrary) -> OperatorVerdict:
@@ -189,7 +203,7 @@ class Scorer:
         )
         return next(filter(None, changes), "")
 
-    def _checked(self, check: Checker, operator: str, library: Library) -> Report:
+    def _checked(self, check: Check, operator: str, library: Library) -> Report:
         """The checker's findings on the first test and the last."""
         tests = self._subject.tests[operator]
         plan_operator = self._subject.suite.operators[operator]
@@ -211,7 +225,7 @@ class Scorer:
         traces = self._traces(operator, remote)
         if self._traces(operator, remote) != traces:
             raise MismatchError(f"the right kernel of {operator} gives other bits each time")
-        report = () if self._check is None else self._checked(self._check, operator, library)
+        report = Report() if self._check is None else self._checked(self._check, operator, library)
         clean = _Clean(traces, _relative(_float_outputs(verdict)), report)
         self._clean[operator] = clean
         return clean

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,11 +114,19 @@ def spread(tests: Sequence[CarvedTest], most: int | None) -> tuple[CarvedTest, .
 
 
 class Device:
-    """A device that is opened again when a kernel has cost it its life. A context manager."""
+    """A device that is opened again when a kernel has cost it its life; a context manager.
 
-    def __init__(self, description: DeviceDescription, binaries: Path) -> None:
+    Parameters
+    ----------
+    description
+        Which.
+    cache
+        Where its server keeps what it builds.
+    """
+
+    def __init__(self, description: DeviceDescription, cache: Path) -> None:
         self.description = description
-        self._binaries = binaries
+        self._cache = cache
         self._session: Session | None = None
         self._memory: ReplayMemory | None = None
 
@@ -133,8 +140,12 @@ class Device:
     def session(self) -> Session:
         """The open session."""
         if self._session is None:
-            with _cache_in(self._binaries):
-                self._session = open_local(self.description, kernel_deadline=KERNEL_SECONDS)
+            # What is built of wrong kernels does not lie in the user's own cache.
+            self._session = open_local(
+                self.description,
+                kernel_deadline=KERNEL_SECONDS,
+                environ={"TAPML_CACHE_DIR": str(self._cache)},
+            )
         return self._session
 
     @property
@@ -149,18 +160,3 @@ class Device:
         session, self._session, self._memory = self._session, None, None
         if session is not None:
             session.close()
-
-
-@contextmanager
-def _cache_in(folder: Path) -> Iterator[None]:
-    """Let the server keep what it builds of wrong kernels apart from the user's own cache."""
-    name = "TAPML_CACHE_DIR"
-    kept = os.environ.get(name)
-    os.environ[name] = str(folder)
-    try:
-        yield
-    finally:
-        if kept is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = kept
