@@ -23,6 +23,7 @@ COMMANDS: Final = (
     "validate",
     "run",
     "report",
+    "diff",
     "devices",
     "doctor",
     "rpc",
