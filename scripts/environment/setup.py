@@ -30,8 +30,9 @@ from scripts.environment.record import (
 LOG_NAME = "tapml-setup.log"
 SECONDS_VARIABLE = "TAPML_SETUP_SECONDS"
 # Unpacked, with what pip needs meanwhile.
-NEEDED_MB = {"host": 2500, "opencl-cpu": 1200, "test": 200}
+NEEDED_MB = {"check": 200, "host": 2500, "opencl-cpu": 1200, "test": 200}
 WHAT = {
+    "check": "Oclgrind, a simulator that checks kernels (about 40 MB, once)",
     "host": "the compiler and transformers (about 150 MB, once)",
     "opencl-cpu": "Intel's OpenCL runtime for the CPU (about 280 MB, once)",
     "test": "the test tools (about 30 MB, once)",
