@@ -24,6 +24,7 @@ COMMANDS: Final = (
     "run",
     "report",
     "diff",
+    "policy",
     "devices",
     "doctor",
     "rpc",

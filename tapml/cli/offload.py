@@ -32,6 +32,7 @@ examples:
   tapml offload --model ~/models/my-llama --target opencl --session my-session
   tapml offload --session my-session                     go on where it stopped
   tapml offload --keep-on-source '*sort*' --keep-going   leave some operators on the source
+  tapml offload --policy limits.toml                     other limits, each with its reason
 
 The session's folder holds the journal, the carved tests, the compiled kernels, a report as HTML and
 JSON, and a repro folder for every operator that failed. Interrupt it at any time: run it again with
@@ -84,6 +85,9 @@ def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget", type=byte_size, metavar="SIZE", help="most the tests may take (default: 4G)"
     )
     group.add_argument("--workers", type=positive, default=0, metavar="N", help="compilers at once")
+    group.add_argument(
+        "--policy", type=Path, metavar="FILE", help="limits of the verdicts, as TOML"
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the report as JSON")
     output.add_argument("--quiet", action="store_true", help="only failures and the last line")
@@ -117,6 +121,7 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
 
 def run(arguments: argparse.Namespace) -> int:
     """Run or resume a session; the exit code says how it ended."""
+    from tapml.compare.policy_file import policy_of
     from tapml.offload.session import OffloadSession
 
     given, new = session_settings(arguments)
@@ -128,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep_going=arguments.keep_going,
         keep_on_source=tuple(arguments.keep_on_source),
         workers=arguments.workers,
+        policy=None if arguments.policy is None else policy_of(arguments.policy),
     )
     with watch(quiet=arguments.quiet) as watcher:
         result = session.run(watcher, options)

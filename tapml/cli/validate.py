@@ -35,13 +35,18 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Validate; 0 if everything passes, 1 if not."""
+    from tapml.compare.policy_file import policy_of
     from tapml.offload.session import OffloadSession
     from tapml.offload.settings import RunOptions
 
     _, settings = session_settings(arguments)
     with tempfile.TemporaryDirectory(prefix="tapml-validate-") as folder:
         session = OffloadSession.create(Path(folder), settings)
-        options = RunOptions(keep_going=True, workers=arguments.workers)
+        options = RunOptions(
+            keep_going=True,
+            workers=arguments.workers,
+            policy=None if arguments.policy is None else policy_of(arguments.policy),
+        )
         with watch(quiet=arguments.quiet) as watcher:
             result = session.run(watcher, options)
         return finish(result, arguments, report=False)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml.compare.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,12 @@ class RunOptions:
         Patterns (``fnmatch``) of operators that stay on the source; a legitimate end state.
     workers
         Compilers at the same time; 0 for one per core.
+    policy
+        Limits of the verdicts from this run on; None for those of the run before, at first the
+        defaults. Verdicts under another policy are made anew.
     """
 
     keep_going: bool = False
     keep_on_source: tuple[str, ...] = ()
     workers: int = 0
+    policy: Policy | None = None

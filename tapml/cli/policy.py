@@ -1,0 +1,46 @@
+"""``tapml policy``: the limits of verdicts as a file to start from, or a file checked."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+_EPILOG: Final = """\
+examples:
+  tapml policy > limits.toml                  the calibrated limits, to be edited
+  tapml policy limits.toml                    check a file; print what it loosens, and why
+  tapml replay my-suite --policy limits.toml  use it (offload and validate take it as well)
+
+A limit bounds error / (sensitivity + ulp); docs/verdicts.md says what that is and how the defaults
+were measured. Every override has a reason, and reports show it on their first page.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "policy",
+        help="print the limits of verdicts as TOML, or check such a file",
+        description="Print the limits of verdicts as TOML, or check such a file.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a policy to check")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or check; a file that is no policy ends with exit code 2."""
+    from tapml.compare.policy_file import policy_of, write_policy
+
+    policy = policy_of(arguments.file)
+    if arguments.file is None:
+        print(write_policy(policy), end="")
+        return 0
+    print(f"{arguments.file} is a policy: {len(policy.overrides)} overrides, hash {policy.hash}")
+    for line in policy.loosened:
+        print(f"loosened: {line}")
+    if not policy.loosened:
+        print("it loosens nothing")
+    return 0
