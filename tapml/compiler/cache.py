@@ -202,6 +202,6 @@ def generator_hash(platform: str) -> str:
     """Hash of our own code generators: a changed one must not serve what the old one wrote."""
     root = Path(tapml_targets.__file__).parent
     digest = hashlib.sha256()
-    for path in (*sorted((root / "codegen").glob("*.py")), root / platform / "codegen.py"):
+    for path in (*sorted((root / "codegen").glob("*.py")), *sorted((root / platform).glob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -158,10 +158,14 @@ class Compiler:
 
 
 def operator_source(operator: Operator, target: Target) -> OperatorSource:
-    """What the code generator of `target` is given: the function for its kind of platform."""
+    """What the code generator of `target` is given: the function for its kind of platform.
+
+    On one thread that is the CPU's: what TVM writes for a GPU may come with threads of its own.
+    """
+    serial = ("schedule", "one-thread") in target.options
     return OperatorSource(
         name=operator.name,
-        function=operator.function_for(function_kind(target.platform)),
+        function=operator.function_for("cpu" if serial else function_kind(target.platform)),
         parameters=operator.parameters,
         symbols=operator.symbols,
     )

@@ -205,11 +205,14 @@ class EntryProgram:
 class CodeModule:
     """Source text or binary for the platform's own compiler or loader.
 
-    `dialect` names what it is: ``opencl-c``, ``elf-shared-object``, ``wgsl``, ...
+    `dialect` names what it is: ``opencl-c``, ``elf-shared-object``, ``wgsl``, ... `options` are
+    names of build options, sorted, each once. A driver knows those of its dialect
+    (``fast-math``) and refuses others; what it tells its compiler for one is its own.
     """
 
     dialect: str
     code: bytes
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

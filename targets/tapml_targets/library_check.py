@@ -30,6 +30,7 @@ from tapml_targets.library import (
 
 MAX_NAME: Final = 512
 MAX_MODULES: Final = 4096
+MAX_OPTIONS: Final = 16
 MAX_KERNELS: Final = 65536
 MAX_OPERATORS: Final = 65536
 MAX_ENTRIES: Final = 1024
@@ -39,6 +40,7 @@ MAX_NESTING: Final = 16
 MAX_ITEMS: Final = 1 << 20
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
+_OPTION: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ROLES: Final = frozenset(("input", "output", "inout"))
 
 
@@ -57,6 +59,7 @@ def check_library(library: Library) -> None:
     _count(library.entries, MAX_ENTRIES, "entries")
     for index, module in enumerate(library.modules):
         _name(module.dialect, f"module {index}: dialect")
+        _check_options(module.options, f"module {index}: build options")
     for name, kernel in library.kernels.items():
         _keyed(name, kernel.name, "kernel")
         _check_kernel(kernel, len(library.modules))
@@ -68,6 +71,15 @@ def check_library(library: Library) -> None:
         if name in library.operators:
             raise ProtocolError(f"entry {name!r} has the name of an operator; rename one of them")
         _check_entry(entry, library.operators)
+
+
+def _check_options(options: Sequence[str], where: str) -> None:
+    _count(options, MAX_OPTIONS, where)
+    for option in options:
+        if len(option) > MAX_NAME or not _OPTION.fullmatch(option):
+            raise ProtocolError(f"{where}: {option[:80]!r} is no name like 'fast-math'")
+    if list(options) != sorted(set(options)):
+        raise ProtocolError(f"{where}: they must be sorted and none be there twice")
 
 
 def _check_kernel(kernel: Kernel, modules: int) -> None:

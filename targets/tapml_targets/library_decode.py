@@ -114,11 +114,15 @@ def _modules(data: Any, code: memoryview) -> tuple[CodeModule, ...]:
     modules: list[CodeModule] = []
     position = 0
     for item in _items(data, "modules"):
-        dialect, size = _fields(item, 2, "module")
+        dialect, size, options = _fields(item, 3, "module")
         end = position + _integer(size, "module size")
         if not position <= end <= len(code):
             raise ProtocolError(f"Library: module {len(modules)} is cut short or has no size")
-        modules.append(CodeModule(_text(dialect, "dialect"), bytes(code[position:end])))
+        modules.append(
+            CodeModule(
+                _text(dialect, "dialect"), bytes(code[position:end]), _texts(options, "options")
+            )
+        )
         position = end
     if position != len(code):
         raise ProtocolError(f"Library: {len(code) - position} bytes follow the last module")

@@ -5,7 +5,8 @@ A frame of fixed size, a msgpack header, then the modules' code, one after the o
     "TAPMLLIB"   8 bytes
     version      uint32, little endian
     header size  uint32, little endian
-    header       msgpack: [target, metadata, modules, kernels, operators, entries]
+    header       msgpack: [target, metadata, modules, kernels, operators, entries];
+                 a module is [dialect, bytes of code, build options]
     code         the modules' bytes in order
 
 Code stays outside msgpack so that a header is small enough to be bounded tightly: decoded msgpack
@@ -43,7 +44,7 @@ from tapml_targets.library_check import check_library
 from tapml_targets.library_decode import decode_header
 
 MAGIC: Final = b"TAPMLLIB"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_HEADER_BYTES: Final = 16 << 20
 MAX_LIBRARY_BYTES: Final = 1 << 30
 
@@ -67,7 +68,7 @@ def pack(library: Library) -> bytes:
     header = [
         library.target,
         sorted([name, text] for name, text in library.metadata.items()),
-        [[module.dialect, len(module.code)] for module in library.modules],
+        [[m.dialect, len(m.code), list(m.options)] for m in library.modules],
         [_kernel(library.kernels[name]) for name in sorted(library.kernels)],
         [_operator(library.operators[name]) for name in sorted(library.operators)],
         [_entry(library.entries[name]) for name in sorted(library.entries)],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tvm import relax, te, tirx
 
+from tapml.graph.plan import Operator
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.driver import Driver
 from tapml_targets.errors import CompileError
@@ -114,6 +115,79 @@ def test_a_schedule_kind_other_than_the_code_kind_can_be_chosen(driver: Driver) 
     library = generate(source(softmax()), target)
     _, result = run(driver, library, "softmax", [given, np.zeros_like(given)])
     np.testing.assert_allclose(result.sum(-1), 1, rtol=1e-5)
+
+
+def options(**values: str) -> Target:
+    return Target("opencl", options=tuple(sorted(values.items())))
+
+
+@pytest.mark.parametrize("schedule", ["fallback", "one-thread"])
+@pytest.mark.parametrize("of", [softmax, matmul_transposed])
+def test_an_operator_without_its_schedule_is_right(
+    driver: Driver, of: Callable[[], Operator], schedule: str
+) -> None:
+    """Other kernels, the same numbers."""
+    rng = np.random.default_rng(1)
+    shapes = {"softmax": [(5, 100)], "matmul": [(5, 48), (32, 48)]}[of().name]
+    given = [rng.standard_normal(shape, np.float32) for shape in shapes]
+    usual = generate(source(of()), OPENCL)
+    plain = generate(source(of()), options(schedule=schedule))
+    assert plain.modules != usual.modules
+    if schedule == "one-thread":
+        found = launches(plain.operators[of().name].statements)
+        assert all((launch.grid, launch.block) == ((1, 1, 1), (1, 1, 1)) for launch in found)
+    result = np.zeros((5, 100 if len(given) == 1 else 32), np.float32)
+    *_, first = run(driver, usual, of().name, [*given, result])
+    *_, second = run(driver, plain, of().name, [*given, result])
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
+
+
+def test_a_scan_runs_on_one_thread_in_its_form_for_processors(driver: Driver) -> None:
+    scan = from_relax("cumsum", (4, 300), lambda x: relax.op.cumsum(x, axis=-1))
+    library = generate(source(scan), options(schedule="one-thread"))
+    _, result = run(driver, library, "cumsum", [np.ones((4, 300), "f4"), np.zeros((4, 300), "f4")])
+    np.testing.assert_array_equal(result, np.tile(np.arange(1, 301, dtype="f4"), (4, 1)))
+
+
+@pytest.mark.parametrize("scan", [relax.op.cumsum, relax.op.sort])
+def test_what_was_written_with_threads_cannot_go_without(scan: Callable[..., Any]) -> None:
+    of = from_relax("scan", (2, 64), lambda x: scan(x, axis=-1), kind="opencl")
+    with pytest.raises(CompileError, match="written with its threads"):
+        generate(source(of), options(schedule="one-thread"))
+
+
+def test_the_options_of_the_build_are_the_target_s() -> None:
+    def built(**values: str) -> tuple[str, ...]:
+        return generate(source(scale()), options(**values)).modules[0].options
+
+    assert built() == ()
+    assert built(fast_math="1") == ("fast-math",)
+    assert built(fast_math="1", optimiser="off") == ("fast-math", "no-optimiser")
+    assert built(fast_math="1", math="precise") == ("exact-division",)
+
+
+def test_precise_math_changes_the_head_of_the_text_alone() -> None:
+    usual = generate(source(softmax()), OPENCL).modules[0].code
+    exact = generate(source(softmax()), options(math="precise")).modules[0].code
+    assert exact.startswith(b"#pragma OPENCL FP_CONTRACT OFF\n")
+    assert exact.endswith(usual)
+
+
+def test_a_compilation_anew_gives_the_same_kernels() -> None:
+    usual, anew = generate(source(softmax()), OPENCL), options(compilation="anew")
+    assert generate(source(softmax()), anew) == usual
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"fastmath": "1"}, "have no option 'fastmath'; there are compilation, fast_math"),
+        ({"fast_math": "yes"}, "'fast_math' of opencl targets is one of 0, 1, not 'yes'"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(values: dict[str, str], words: str) -> None:
+    with pytest.raises(CompileError, match=words):
+        generate(source(scale()), options(**values))
 
 
 def test_half_precision_kernels_say_so_and_enable_the_extension() -> None:

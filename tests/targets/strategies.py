@@ -30,6 +30,9 @@ from tapml_targets.library import (
 )
 
 NAMES = st.text("abcdefgh_./", min_size=1, max_size=8)
+OPTIONS = st.lists(
+    st.from_regex(r"[a-z][a-z0-9]{0,4}(-[a-z]{1,3})?", fullmatch=True), unique=True, max_size=3
+)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 DTYPES = st.sampled_from(["float32", "float16", "int64", "bool", "bfloat16", "uint4"])
 SCALARS = st.sampled_from(["int32", "int64", "uint8", "float32", "bool"])
@@ -151,7 +154,8 @@ def entries(draw: st.DrawFn, name: str, program: OperatorProgram) -> EntryProgra
 def libraries(draw: st.DrawFn) -> Library:
     """A Library that passes its checks."""
     modules = tuple(
-        CodeModule(draw(NAMES), code) for code in draw(st.lists(st.binary(max_size=40), min_size=1))
+        CodeModule(draw(NAMES), code, tuple(sorted(draw(OPTIONS))))
+        for code in draw(st.lists(st.binary(max_size=40), min_size=1))
     )
     kernel = Kernel(
         "kernel",

@@ -137,7 +137,7 @@ def test_deeply_nested_data_is_refused_without_exhausting_the_stack() -> None:
 def test_another_version_is_named() -> None:
     packed = bytearray(pack(library()))
     packed[8] = 9
-    with pytest.raises(ProtocolError, match="version 9 is not supported, expected 1"):
+    with pytest.raises(ProtocolError, match="version 9 is not supported, expected 2"):
         unpack(packed)
 
 
@@ -152,6 +152,11 @@ def with_operator(operator: OperatorProgram) -> Library:
 def with_entry(**changes: Any) -> Library:
     entry = library().entries["chain"]
     return replace(library(), entries={"chain": replace(entry, **changes)})
+
+
+def with_options(*options: str) -> Library:
+    (module,) = library().modules
+    return replace(library(), modules=(replace(module, options=options),))
 
 
 def nested(depth: int) -> OperatorProgram:
@@ -244,6 +249,15 @@ FAULTS: dict[str, tuple[Callable[[], Library], str]] = {
         lambda: with_entry(calls=(EntryCall("overrun", ("in", "out")),)),
         "expected symbols",
     ),
+    "a build option that is a compiler's flag": (
+        lambda: with_options("-cl-fast-relaxed-math"),
+        "is no name like 'fast-math'",
+    ),
+    "build options out of order": (
+        lambda: with_options("fast-math", "exact-division"),
+        "must be sorted",
+    ),
+    "a build option named twice": (lambda: with_options("a", "a"), "must be sorted"),
     "a name that cannot be printed": (
         lambda: replace(library(), target="a\nb"),
         "printable",

@@ -22,6 +22,7 @@ from tapml_targets.codegen import lowering
 from tapml_targets.codegen.host_function import calls_runtime, for_host
 from tapml_targets.codegen.host_program import bind_signature
 from tapml_targets.codegen.host_schedule import schedule_for_host
+from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.installed import compiler_versions
@@ -44,6 +45,10 @@ _DRIVERS: Final = ("cc", "gcc", "clang")
 _LINKERS: Final = ("ld.lld", "ld")
 _LINK_SECONDS: Final = 60
 _CACHE_LINE_BYTES: Final = 64
+_OPTIONS: Final[Mapping[str, tuple[str, ...] | None]] = {
+    "compilation": ("cached", "anew"),
+    "mcpu": None,
+}
 
 
 def generate(source: OperatorSource, target: Target) -> Library:
@@ -55,7 +60,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
         The operator, unscheduled.
     target
         Its option ``mcpu`` names the processor to compile for, ``native`` this machine's; default:
-        any processor of this architecture.
+        any processor of this architecture. ``compilation=anew`` changes the cache's key alone.
 
     Returns
     -------
@@ -65,8 +70,10 @@ def generate(source: OperatorSource, target: Target) -> Library:
     Raises
     ------
     CompileError
-        If TVM refuses the operator, it calls into TVM's runtime, or there is no linker.
+        If TVM refuses the operator, it calls into TVM's runtime, there is no linker, or an option
+        is unknown.
     """
+    options = check_options(target, _OPTIONS)
     if calls_runtime(source.function):
         raise CompileError(
             f"operator {source.name!r} calls functions of TVM's runtime, which a CPU device does "
@@ -76,7 +83,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
     function = lowering.load_function(edited)
     bind_signature(function, source)
     try:
-        compiled = _object_code(schedule_for_host(function), dict(target.options))
+        compiled = _object_code(schedule_for_host(function), options)
     except RuntimeError as error:
         raise CompileError(lowering.refusal(error)) from error
     code = link_shared_object(compiled)

@@ -63,11 +63,15 @@ def load_shared_object(
     SetupError
         If shared libraries are not allowed here.
     CompileError
-        If the module does not load here or lacks a function.
+        If the module does not load here, lacks a function or has build options: it is built.
     """
     if module.dialect != DIALECT:
         raise CompileError(
             f"the cpu platform takes {DIALECT!r} modules, this one holds {module.dialect!r}"
+        )
+    if module.options:
+        raise CompileError(
+            f"a shared object is built already: it takes no build option {module.options[0]!r}"
         )
     if not allowed:
         raise SetupError(

@@ -244,7 +244,7 @@ class OpenCLDriver:
                 f"OpenCL devices take {DIALECT!r} modules, this one holds {module.dialect!r}"
             )
         cl = self._cl
-        program = build_program(self._context, self._device, module.code)
+        program = build_program(self._context, self._device, module.code, module.options)
         loaded = {}
         for kernel in kernels:
             try:

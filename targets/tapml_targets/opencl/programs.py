@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyopencl as cl
 
@@ -16,32 +17,47 @@ from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import CompileError
 
 # What the operators need and no more: -cl-fast-relaxed-math would change results.
-BUILD_OPTIONS = "-cl-std=CL1.2"
-_FORMAT = b"tapml-opencl-binary-1"
+BASE_OPTIONS: Final = "-cl-std=CL1.2"
+# Names a Library may carry, and what the driver's compiler is told for them. A Library comes over
+# the wire: its text never reaches the compiler's command line.
+BUILD_OPTIONS: Final = {
+    "exact-division": "-cl-fp32-correctly-rounded-divide-sqrt",
+    "fast-math": "-cl-fast-relaxed-math",
+    "no-optimiser": "-cl-opt-disable",
+}
+_FORMAT = b"tapml-opencl-binary-2"
 
 
-def build_program(context: Any, device: Any, source: bytes) -> Any:
+def build_program(context: Any, device: Any, source: bytes, options: Sequence[str] = ()) -> Any:
     """Build `source` for `device`, from the cache where it holds the binary.
+
+    Parameters
+    ----------
+    options
+        Names of :data:`BUILD_OPTIONS`. ``exact-division`` (float32 division and square root rounded
+        correctly) counts where the device offers it and means nothing elsewhere.
 
     Raises
     ------
     CompileError
-        If the driver's compiler refuses the source; its log is in the message.
+        If the driver's compiler refuses the source; its log is in the message. Also if an option is
+        none of these.
     """
+    flags = _flags(device, options)
     try:
-        path = cache_folder("opencl-binaries") / f"{_key(device, source)}.bin"
+        path = cache_folder("opencl-binaries") / f"{_key(device, source, flags)}.bin"
     except OSError:
-        return _build_source(context, device, source)
+        return _build_source(context, device, source, flags)
     binary = _read(path)
     if binary is not None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return cl.Program(context, [device], [binary]).build(BUILD_OPTIONS)
+                return cl.Program(context, [device], [binary]).build(flags)
         except cl.Error:
             # The driver rejects what it once wrote, e.g. after an update that kept its version.
             path.unlink(missing_ok=True)
-    program = _build_source(context, device, source)
+    program = _build_source(context, device, source, flags)
     binary = _binary_of(program)
     if binary:
         try:
@@ -52,7 +68,19 @@ def build_program(context: Any, device: Any, source: bytes) -> Any:
     return program
 
 
-def _key(device: Any, source: bytes) -> str:
+def _flags(device: Any, options: Sequence[str]) -> str:
+    unknown = [option for option in options if option not in BUILD_OPTIONS]
+    if unknown:
+        raise CompileError(
+            f"OpenCL programs have no build option {unknown[0]!r}; there are "
+            f"{', '.join(sorted(BUILD_OPTIONS))}"
+        )
+    exact = device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    meant = [option for option in options if option != "exact-division" or exact]
+    return " ".join((BASE_OPTIONS, *(BUILD_OPTIONS[option] for option in meant)))
+
+
+def _key(device: Any, source: bytes, flags: str) -> str:
     platform = device.platform
     parts = (
         _FORMAT,
@@ -64,7 +92,7 @@ def _key(device: Any, source: bytes) -> str:
                 device.name,
                 device.version,
                 device.driver_version,
-                BUILD_OPTIONS,
+                flags,
             )
         ),
         source,
@@ -88,7 +116,7 @@ def _read(path: Path) -> bytes | None:
     return None
 
 
-def _build_source(context: Any, device: Any, source: bytes) -> Any:
+def _build_source(context: Any, device: Any, source: bytes, flags: str) -> Any:
     try:
         text = source.decode()
     except UnicodeDecodeError:
@@ -100,7 +128,7 @@ def _build_source(context: Any, device: Any, source: bytes) -> Any:
         program = cl.Program(context, text)
         try:
             _ = program.int_ptr
-            return program.build(BUILD_OPTIONS)
+            return program.build(flags)
         except cl.Error as error:
             raise CompileError(
                 f"{device.name} ({device.platform.name}) does not build this program:\n{error}"

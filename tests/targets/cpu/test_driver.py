@@ -166,6 +166,12 @@ def test_another_dialect_is_refused(processor: CPUDriver) -> None:
         processor.load(CodeModule("opencl-c", b""), [])
 
 
+def test_a_built_module_takes_no_build_options(processor: CPUDriver, library: Library) -> None:
+    module = replace(library.modules[0], options=("fast-math",))
+    with pytest.raises(CompileError, match="takes no build option 'fast-math'"):
+        processor.load(module, [])
+
+
 def test_an_error_inside_the_function_is_reported(processor: CPUDriver, library: Library) -> None:
     function = processor.load(library.modules[0], [Kernel("add_one", "add_one", 0)])["add_one"]
     buffer = processor.allocate(64)

@@ -10,6 +10,7 @@ import pytest
 from tapml_targets.driver import BufferUse, Driver
 from tapml_targets.errors import CompileError
 from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.opencl.precise_math import precise
 
 
 def run(driver: Driver, value: int) -> int:
@@ -55,6 +56,51 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_only(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path / "file"))
     assert run(driver, 5) == 5
+
+
+def build(driver: Driver, source: bytes, *options: str) -> int:
+    """What a kernel with one int output writes."""
+    module = CodeModule("opencl-c", source, options)
+    kernel = driver.load(module, [Kernel("put", "put", 0)])["put"]
+    buffer = driver.allocate(4)
+    driver.launch(kernel, (BufferUse(buffer, 0, 4),), (1, 1, 1), (1, 1, 1))
+    return int(np.frombuffer(driver.read(buffer, 0, 4), np.int32)[0])
+
+
+def test_fast_math_reaches_the_driver_s_compiler_and_has_binaries_of_its_own(
+    driver: Driver, own_cache: Path
+) -> None:
+    source = b"""__kernel void put(__global int* o) {
+    #ifdef __FAST_RELAXED_MATH__
+      o[0] = 1;
+    #else
+      o[0] = 0;
+    #endif
+    }"""
+    assert [build(driver, source), build(driver, source, "fast-math")] == [0, 1]
+    assert [build(driver, source), build(driver, source, "fast-math")] == [0, 1]
+    assert len(binaries(own_cache)) == 2
+
+
+@pytest.mark.parametrize("option", ["exact-division", "no-optimiser"])
+def test_the_other_build_options_are_accepted(driver: Driver, option: str) -> None:
+    assert build(driver, b"__kernel void put(__global int* o) { o[0] = 3; }", option) == 3
+
+
+@pytest.mark.parametrize("option", ["-cl-fast-relaxed-math", "-I /", "unheard-of"])
+def test_a_build_option_nobody_knows_never_reaches_a_compiler(driver: Driver, option: str) -> None:
+    with pytest.raises(CompileError, match=f"no build option {option!r}"):
+        build(driver, b"", option)
+
+
+def test_precise_math_has_no_fast_functions_and_keeps_its_lines(driver: Driver) -> None:
+    source = b"""__kernel void put(__global int* o) {
+      float third = native_divide(1.0f, 3.0f) + 0 * half_recip(3.0f) + 0 * native_powr(2.0f, 2.0f);
+      o[0] = __LINE__ * 100 + (third == 1.0f / 3.0f && native_exp(1.0f) == exp(1.0f));
+    }"""
+    module = precise(CodeModule("opencl-c", source, ("fast-math",)))
+    assert module.options == ("exact-division",)
+    assert build(driver, module.code, *module.options) == 301
 
 
 def test_source_that_is_no_text_is_refused(driver: Driver) -> None:
