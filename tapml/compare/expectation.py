@@ -72,6 +72,70 @@ class ExpectedOutput:
 
 
 @dataclass(frozen=True)
+class IndependentOutput:
+    """One written parameter as torch computes it in float64.
+
+    Attributes
+    ----------
+    twin_ratio
+        Largest difference between torch and the float64 twin in units of the expectation's
+        ``scale``; Inf where integers, NaN or Inf differ beyond what float64 leaves open.
+    reference_ratio
+        The same between torch and the reference's own output.
+    bound
+        The largest `twin_ratio` that two right implementations have.
+    values
+        torch's values where `twin_ratio` is above `bound`; None where the two agree.
+    """
+
+    twin_ratio: float
+    reference_ratio: float
+    bound: float
+    values: NDArray[Any] | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether torch and the float64 twin compute the same function here."""
+        return self.twin_ratio <= self.bound
+
+
+@dataclass(frozen=True)
+class IndependentCheck:
+    """The torch sub-graph of an operator in float64, beside the operator's float64 twin.
+
+    Attributes
+    ----------
+    outputs
+        One per written parameter; none where the check could not be made.
+    reason
+        Why it could not be made; empty where it was.
+    """
+
+    outputs: tuple[IndependentOutput, ...] = ()
+    reason: str = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether the check was made."""
+        return not self.reason
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the check was made and torch and the twin agree on every output."""
+        return self.available and all(output.agrees for output in self.outputs)
+
+    @property
+    def twin_ratio(self) -> float:
+        """Largest ratio between torch and the twin over the outputs."""
+        return max((output.twin_ratio for output in self.outputs), default=0.0)
+
+    @property
+    def reference_ratio(self) -> float:
+        """Largest ratio between torch and the reference over the outputs."""
+        return max((output.reference_ratio for output in self.outputs), default=0.0)
+
+
+@dataclass(frozen=True)
 class Expectation:
     """What one carved test should give.
 
@@ -84,8 +148,12 @@ class Expectation:
         correct sum grow with its square root.
     repeats
         How often the inputs were moved.
+    independent
+        What torch's own graph gives; None where another test of the operator with the same shapes
+        was checked in this one's place.
     """
 
     outputs: tuple[ExpectedOutput, ...]
     terms: int
     repeats: int
+    independent: IndependentCheck | None = None

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import as_float64
+from tapml.compare.independent_format import pack_check, unpack_check
 from tapml.compare.index_source import locate_source
 from tapml.compare.operator_class import traits_of
 from tapml.graph.plan import Operator
@@ -170,7 +171,8 @@ def encode(expectation: Expectation, reference: Sequence[NDArray[Any]]) -> bytes
             moved = (output.sensitivity.view(np.uint32) >> 16).astype(np.uint16).tobytes()
         header.append([form, len(values), len(moved), output.reference_ratio, output.source_place])
         parts += [values, moved]
-    head = msgpack.packb([expectation.terms, expectation.repeats, header])
+    check = None if expectation.independent is None else pack_check(expectation.independent)
+    head = msgpack.packb([expectation.terms, expectation.repeats, header, check])
     return b"".join([len(head).to_bytes(4, "little"), head, *parts])
 
 
@@ -206,7 +208,7 @@ def decode(
         The reference's raw outputs.
     """
     head_end = 4 + int.from_bytes(data[:4], "little")
-    terms, repeats, header = msgpack.unpackb(data[4:head_end])
+    terms, repeats, header, check = msgpack.unpackb(data[4:head_end])
     position = head_end
     outputs = []
     for parameter, kind, traits, raw, (form, values_size, moved_size, ratio, place) in zip(
@@ -243,4 +245,5 @@ def decode(
                 traits.arithmetic,
             )
         )
-    return Expectation(tuple(outputs), terms, repeats)
+    independent = None if check is None else unpack_check(check, outputs)
+    return Expectation(tuple(outputs), terms, repeats, independent)

@@ -15,13 +15,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tapml.compare.arbitration import decide, join_suspects
 from tapml.compare.discrete import judge_discrete
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import Float64s, as_float64, float_format
 from tapml.compare.metrics import measure
 from tapml.compare.policy import ChosenLimits, Policy, RatioLimits
+from tapml.compare.ratios import float_errors, worst_ratio
 from tapml.compare.verdict import OutputNumbers, Status, Suspect, Verdict, worse
 from tapml_targets.errors import InputError
+
+__all__ = ["choose_limits", "float_errors", "judge", "worst_ratio"]
 
 
 class Named(Protocol):
@@ -68,24 +72,25 @@ def judge(
         raise InputError(
             f"{operator.name}: expected {len(expectation.outputs)} outputs, got {len(actual)}"
         )
-    numbers = []
-    suspects = set()
+    judged = []
+    checks = () if expectation.independent is None else expectation.independent.outputs
     for position, (want, got) in enumerate(zip(expectation.outputs, actual, strict=True)):
         if got.shape != want.values.shape:
             raise InputError(
                 f"{operator.name}: output {want.name!r} has shape {got.shape}, "
                 f"expected {want.values.shape}"
             )
-        if want.is_float:
-            limits = choose_limits(policy, operator.name, want, expectation.terms).limits
-            output = _judge_float(want, got, limits, policy, detailed)
-        else:
-            output = judge_discrete(want, got)
+
+        def judge_against(expected: ExpectedOutput, got: NDArray[Any] = got) -> OutputNumbers:
+            if not expected.is_float:
+                return judge_discrete(expected, got)
+            limits = choose_limits(policy, operator.name, expected, expectation.terms).limits
+            return _judge_float(expected, got, limits, policy, detailed)
+
+        check = checks[position] if checks else None
         known = None if reference is None else reference[position]
-        output, suspect = _share_blame(output, want, known, got, policy)
-        numbers.append(output)
-        suspects.add(suspect)
-    return _summarise(numbers, suspects)
+        judged.append(decide(judge_against, want, check, known, got))
+    return _summarise(judged)
 
 
 def choose_limits(policy: Policy, operator: str, want: ExpectedOutput, terms: int) -> ChosenLimits:
@@ -98,43 +103,6 @@ def choose_limits(policy: Policy, operator: str, want: ExpectedOutput, terms: in
         arithmetic=want.arithmetic,
         output=want.name,
     )
-
-
-def float_errors(want: ExpectedOutput, got: Float64s) -> Float64s:
-    """Error of each element in units of ``want.scale``, shape of the output.
-
-    NaN and Inf match in place. Inf against finite counts how far float64 is from overflowing:
-    within its rounding both are honest. What cannot be reconciled is Inf.
-    """
-    with np.errstate(all="ignore"):
-        error: Float64s = np.subtract(got, want.values)
-        np.abs(error, out=error)
-        if not math.isfinite(float(error.sum())):
-            _reconcile(error, want, got)
-        error /= want.scale
-    return error
-
-
-def _reconcile(error: Float64s, want: ExpectedOutput, got: Float64s) -> None:
-    """Replace the errors at NaN and Inf, in place."""
-    expected = want.values
-    largest = float_format(want.dtype).max_finite
-    nan_expected, nan_actual = np.isnan(expected), np.isnan(got)
-    infinite = np.isinf(got)
-    same_sign = np.signbit(got) == np.signbit(expected)
-    distance = np.maximum(0.0, largest - np.abs(expected))
-    error[infinite] = np.where(same_sign, distance, np.inf)[infinite]
-    # float64 overflows too: the only honest answer is the same Inf.
-    error[np.isinf(expected)] = np.inf
-    error[infinite & (got == expected)] = 0.0
-    error[nan_expected != nan_actual] = np.inf
-    error[nan_expected & nan_actual] = 0.0
-
-
-def worst_ratio(want: ExpectedOutput, raw: NDArray[Any]) -> float:
-    """Largest error of a floating-point output's raw bits in units of ``want.scale``."""
-    ratios = float_errors(want, as_float64(raw, want.dtype))
-    return float(ratios.max(initial=0.0))
 
 
 def _judge_float(
@@ -245,74 +213,20 @@ def _float_reason(
     return text
 
 
-def _share_blame(
-    output: OutputNumbers,
-    want: ExpectedOutput,
-    reference: NDArray[Any] | None,
-    got: NDArray[Any],
-    policy: Policy,
-) -> tuple[OutputNumbers, Suspect]:
-    """Whom an output accuses. Where the reference is as wrong, the target is not accused alone."""
-    reference_is_off = want.reference_ratio > output.passing
-    if output.status == "pass":
-        return output, "reference" if reference_is_off else ""
-    if not reference_is_off or reference is None:
-        return output, "target"
-    agree = _agree(want, reference, got, output, policy)
-    note = (
-        f"the reference is off by a ratio of {want.reference_ratio:.3g} itself"
-        f"{' and agrees with the target' if agree else ''}"
-    )
-    values = {**output.__dict__, "reason": f"{output.reason}; {note}"}
-    if agree:
-        values["status"] = "degraded"
-        return OutputNumbers(**values), "reference"
-    return OutputNumbers(**values), "target and reference"
-
-
-def _agree(
-    want: ExpectedOutput,
-    reference: NDArray[Any],
-    got: NDArray[Any],
-    output: OutputNumbers,
-    policy: Policy,
-) -> bool:
-    """Whether target and reference err alike: float64 or the importer is then the odd one out.
-
-    Alike means close to each other, or off by as much: an operator that loses digits in any
-    float32 arithmetic loses different ones on every platform.
-    """
-    if not want.is_float:
-        return bool(np.array_equal(reference, got))
-    against_reference = ExpectedOutput(
-        want.name, want.dtype, want.kind, as_float64(reference, want.dtype), want.sensitivity
-    )
-    mutual = worst_ratio(against_reference, got)
-    alike = math.isfinite(output.ratio) and output.ratio <= 4.0 * want.reference_ratio
-    return mutual <= output.passing or alike
-
-
-def _summarise(outputs: Sequence[OutputNumbers], suspects: set[Suspect]) -> Verdict:
+def _summarise(judged: Sequence[tuple[OutputNumbers, Suspect]]) -> Verdict:
     """One verdict from the outputs' ones."""
-    if not outputs:
+    if not judged:
         return Verdict("pass", 0.0, (), "the operator writes nothing")
     status: Status = "pass"
-    for output in outputs:
+    for output, _ in judged:
         status = worse(status, output.status)
-    gravest = max(outputs, key=lambda o: (o.status == status, o.ratio))
-    worst = max(output.ratio for output in outputs)
-    suspect = _join_suspects(suspects)
-    reason = gravest.reason
-    if status == "pass" and suspect:
-        off = max(output.reference_ratio for output in outputs)
-        reason += f"; the reference is suspect: its own ratio is {off:.3g}"
-    return Verdict(status, worst, tuple(outputs), reason, suspect)
-
-
-def _join_suspects(suspects: set[Suspect]) -> Suspect:
-    accused = {name for name in suspects if name}
-    if not accused:
-        return ""
-    if len(accused) == 1:
-        return accused.pop()
-    return "target and reference"
+    gravest, _ = max(
+        judged, key=lambda each: (each[0].status == status, each[1] != "", each[0].ratio)
+    )
+    return Verdict(
+        status,
+        max(output.ratio for output, _ in judged),
+        tuple(output for output, _ in judged),
+        gravest.reason,
+        join_suspects({suspect for _, suspect in judged}),
+    )

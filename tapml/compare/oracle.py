@@ -1,7 +1,9 @@
-"""The float64 oracle: expected outputs and sensitivities of carved tests, kept beside the suite.
+"""The float64 oracles: expected outputs and sensitivities of carved tests, kept beside the suite.
 
 Target-independent, so it is computed once per suite: in the background while kernels compile, and
-read back afterwards. The twins themselves are compiled when the first test misses the cache.
+read back afterwards. The twins themselves are compiled when the first test misses the cache. The
+operator's torch sub-graph (:mod:`tapml.compare.independent`) runs for the first test of each call
+shape, and for every test before a target is accused.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -20,14 +23,16 @@ from numpy.typing import NDArray
 
 from tapml.compare.expectation import Expectation
 from tapml.compare.expectation_store import ExpectationStore, decode, encode
+from tapml.compare.independent import NO_TORCH, check_independently
 from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
 from tapml.compare.sensitivity import Case, Twin, expect
 from tapml.graph.plan import Operator
+from tapml.graph.torch_subgraph import form_at
 from tapml_targets.errors import InputError
-from tapml_targets.installed import compiler_versions
+from tapml_targets.installed import compiler_versions, versions_text
 
-ORACLE_VERSION: Final = 2
+ORACLE_VERSION: Final = 3
 """Part of every key: raise it when an expectation's meaning changes."""
 
 
@@ -116,6 +121,8 @@ class Oracle:
         self._computing = threading.Lock()
         self._background: ThreadPoolExecutor | None = None
         self._pending: dict[str, Future[object]] = {}
+        self._agreed: set[str] = set()
+        self._form_keys: dict[tuple[str, str], str] = {}
 
     def __enter__(self) -> Oracle:
         return self
@@ -191,9 +198,15 @@ class Oracle:
         if stored is not None:
             operator = self._operator(test)
             try:
-                return decode(stored, operator, test.read_inputs, test.read_outputs())
+                outputs = test.read_outputs()
+                expectation = decode(stored, operator, test.read_inputs, outputs)
             except (ValueError, TypeError, IndexError) as error:
                 log.warning("test %s: its cached expectation is damaged (%s)", test.id, error)
+            else:
+                checked = self._checked(test, expectation, outputs, repeats)
+                if checked is not expectation:
+                    self._keep(key, checked, outputs)
+                return checked
         return self._compute(test, repeats, key)
 
     def _compute(self, test: CarvedCase, repeats: int, key: str) -> Expectation:
@@ -203,8 +216,63 @@ class Oracle:
             outputs = test.read_outputs()
             case = Case(operator, test.read_inputs(), outputs, test.symbols, weight_keys(test))
             expectation = expect(case, twin, self._movements, repeats)
+        checked = self._checked(test, expectation, outputs, repeats)
+        self._keep(key, checked, outputs)
+        return checked
+
+    def _keep(self, key: str, expectation: Expectation, outputs: Sequence[NDArray[Any]]) -> None:
+        check = expectation.independent
+        if check is not None and check.reason == NO_TORCH:
+            # Where torch is installed one day the check is made.
+            expectation = replace(expectation, independent=None)
         self._store.write(key, encode(expectation, outputs))
-        return expectation
+
+    def _checked(
+        self,
+        test: CarvedCase,
+        expectation: Expectation,
+        outputs: Sequence[NDArray[Any]],
+        repeats: int,
+    ) -> Expectation:
+        """`expectation` with torch's own result, where it is this test's turn to be checked.
+
+        What torch and the importer make of an operator differs for all of its tests or for none,
+        so the first of each call shape stands for the others; where it differs, all are checked.
+        """
+        if expectation.independent is not None:
+            return expectation
+        operator = self._operator(test)
+        site = test.id.rpartition("@")[0]
+        # Only carved tests know their entry's symbols; shapes give those of the others.
+        symbols = {**getattr(test, "shape_symbols", {}), **test.symbols}
+        shapes = [raw.shape for raw in outputs]
+        key = _digest([self._form_key(operator, site), sorted(symbols.items()), shapes])
+        if repeats != self._policy.appeal_repeats and self._is_checked(key):
+            return expectation
+        check = check_independently(
+            operator, site, symbols, test.read_inputs(), outputs, expectation
+        )
+        if check.agrees or not check.available:
+            self._agreed.add(key)
+        if check.agrees:
+            self._store.write(key, b"")
+        return replace(expectation, independent=check)
+
+    def _is_checked(self, key: str) -> bool:
+        if key not in self._agreed and self._store.has(key):
+            self._agreed.add(key)
+        return key in self._agreed
+
+    def _form_key(self, operator: Operator, site: str) -> str:
+        """What torch and the twin are made from at a call site."""
+        known = self._form_keys.get((operator.name, site))
+        if known is None:
+            form = form_at(operator.torch_forms, site)
+            subgraph = None if form is None else form.subgraph
+            versions = [ORACLE_VERSION, compiler_versions(), versions_text("torch")]
+            known = _digest([*versions, operator.hash, repr(subgraph)])
+            self._form_keys[operator.name, site] = known
+        return known
 
     def _operator(self, test: CarvedCase) -> Operator:
         try:
@@ -226,4 +294,8 @@ class Oracle:
             repeats,
             self._policy.seed,
         ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return _digest(content)
+
+
+def _digest(content: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from tapml.compare.metrics import Metrics
 
 Status: TypeAlias = Literal["pass", "degraded", "fail", "not run"]
-Suspect: TypeAlias = Literal["", "target", "reference", "target and reference"]
+Suspect: TypeAlias = Literal["", "target", "reference", "importer", "twin", "target and reference"]
 
 _SEVERITY: Final[dict[Status, int]] = {"pass": 0, "not run": 1, "degraded": 2, "fail": 3}
 
@@ -53,6 +53,9 @@ class OutputNumbers:
         Why, in numbers.
     metrics
         Further error numbers, where they were asked for or the status is not a pass.
+    independent_ratio
+        Largest difference between the operator's float64 twin and torch's own graph in float64, in
+        units of (sensitivity + ulp); None where it was not looked at.
     """
 
     name: str
@@ -75,6 +78,7 @@ class OutputNumbers:
     flushed: int
     reason: str
     metrics: Metrics | None = None
+    independent_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ class Verdict:
     reason
         One line that says why, in numbers.
     suspect
-        Whom the numbers accuse; empty on a clean pass.
+        Whom the numbers accuse; empty on a clean pass. ``importer``: the operator does not compute
+        what the model does. ``twin``: the float64 twin is not what the operator computes.
     findings
         What memory checks saw: guards written, outputs left unwritten, runs that differ.
     """

@@ -55,7 +55,7 @@ class Text:
 
 
 Argument: TypeAlias = (
-    "None | bool | float | Reference | Extent | DataType | Text | tuple[Argument, ...]"
+    "bool | float | Reference | Extent | DataType | Text | tuple[Argument, ...] | None"
 )
 
 

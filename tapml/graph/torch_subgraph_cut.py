@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -192,7 +192,7 @@ class _Cut:
                 if base in self._program.nodes:
                     return self._program.nodes[base], int(index[:-1]) if index else None
         raise _NoSubgraphError(
-            f"what it writes ({storage}) is no result of a torch operation, but one on the way to it"
+            f"what it writes ({storage}) is a step on the way to a torch operation's result"
         )
 
     def _reference(self, node: fx.Node, index: int | None = None) -> Reference:
@@ -257,22 +257,23 @@ class _Cut:
             return self._reference(value)
         if isinstance(value, list | tuple):
             return tuple(self._argument(each, dtype) for each in value)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int | torch.SymInt):
+        if isinstance(value, torch.SymInt) or type(value) is int:
             return Extent(self._program.extent(value))
-        if isinstance(value, float):
-            return _rounded(value, dtype)
-        if isinstance(value, torch.dtype):
-            return DataType(str(value).removeprefix("torch."))
-        if isinstance(value, str):
-            return Text(value)
-        if isinstance(value, torch.device | torch.layout | torch.memory_format):
-            return None
-        _refuse(value)
+        return _plain_argument(value, dtype)
 
 
-def _refuse(value: Any) -> NoReturn:
+def _plain_argument(value: Any, dtype: torch.dtype | None) -> Argument:
+    """An argument that is no tensor and no integer."""
+    if isinstance(value, float):
+        return _rounded(value, dtype)
+    if isinstance(value, torch.dtype):
+        return DataType(str(value).removeprefix("torch."))
+    if isinstance(value, str):
+        return Text(value)
+    if isinstance(value, torch.device | torch.layout | torch.memory_format):
+        return None
+    if value is None or isinstance(value, bool):
+        return value
     raise _NoSubgraphError(f"a torch operation takes {type(value).__name__} {str(value)[:40]}")
 
 

@@ -1,0 +1,111 @@
+"""The third oracle: what torch's own operations give in float64, beside the operator's twin.
+
+Reference, target and twin are all made from the imported function. A fault of the import or of the
+legalisation is in all three, so they agree on what is not the model. The torch sub-graph shares
+nothing with them but the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.discrete import wrong_elements
+from tapml.compare.expectation import (
+    Expectation,
+    ExpectedOutput,
+    IndependentCheck,
+    IndependentOutput,
+)
+from tapml.compare.formats import as_float64
+from tapml.compare.independent_run import run_subgraph, torch_is_installed
+from tapml.compare.ratios import float_errors
+from tapml.graph.plan import Operator
+from tapml.graph.torch_subgraph import form_at
+from tapml_targets.errors import InputError
+
+NO_TORCH: Final = "torch is not installed"
+
+AGREEMENT: Final = 2.0
+"""Bound on |torch - twin| / (sensitivity + ulp) where both compute in float64.
+
+They differ by float64's own rounding, 1e-9 to 1e-6 of a unit however the operator is conditioned,
+for sensitivity amplifies as the operator does; and by constants of the legalisation that were
+rounded to the operator's dtype (the square root of a half in GELU), each half a unit at most.
+"""
+_EXACT_AGREEMENT: Final = 0.25
+_FLOAT64_AGREEMENT: Final = 128.0
+
+
+def check_independently(
+    operator: Operator,
+    site: str,
+    symbols: Mapping[str, int],
+    inputs: Sequence[NDArray[Any]],
+    reference: Sequence[NDArray[Any]],
+    expectation: Expectation,
+) -> IndependentCheck:
+    """Run an operator's torch sub-graph on the inputs of one test.
+
+    Parameters
+    ----------
+    operator
+        Its ``torch_forms`` hold the sub-graphs.
+    site
+        The call site, which chooses among them.
+    symbols
+        Shape symbols of the call site's entry, and the integers the operator takes.
+    inputs, reference
+        Raw inputs, and raw outputs of the reference.
+    expectation
+        The float64 twin's values and the sensitivities.
+    """
+    if not operator.torch_forms:
+        return IndependentCheck(reason="the plan was not made from a torch program")
+    form = form_at(operator.torch_forms, site)
+    if form is None or form.subgraph is None:
+        return IndependentCheck(reason="" if form is None else form.reason)
+    if not torch_is_installed():
+        return IndependentCheck(reason=NO_TORCH)
+    try:
+        values = run_subgraph(form.subgraph, operator.parameters, inputs, reference, symbols)
+    except InputError as error:
+        return IndependentCheck(reason=str(error))
+    return IndependentCheck(
+        tuple(
+            _output(want, own, raw)
+            for want, own, raw in zip(expectation.outputs, values, reference, strict=True)
+        )
+    )
+
+
+def agreement_bound(want: ExpectedOutput) -> float:
+    """How far torch and twin may honestly be apart on an output, in units of its scale."""
+    if not want.is_float:
+        return 0.0
+    if want.operator_class == "copy":
+        return _EXACT_AGREEMENT
+    # The unit itself is float64's rounding: this is any two right kernels' distance.
+    return _FLOAT64_AGREEMENT if want.dtype == "float64" else AGREEMENT
+
+
+def _output(want: ExpectedOutput, own: NDArray[Any], raw: NDArray[Any]) -> IndependentOutput:
+    bound = agreement_bound(want)
+    as_torch = replace(want, values=own)
+    twin_ratio = _distance(want, own)
+    return IndependentOutput(
+        twin_ratio,
+        _distance(as_torch, as_float64(raw, want.dtype) if want.is_float else raw),
+        bound,
+        own if twin_ratio > bound else None,
+    )
+
+
+def _distance(want: ExpectedOutput, got: NDArray[Any]) -> float:
+    if want.is_float:
+        return float(float_errors(want, got).max(initial=0.0))
+    return float(np.inf) if wrong_elements(want, got).any() else 0.0
