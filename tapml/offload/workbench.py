@@ -6,6 +6,7 @@ each other overlaps: kernels compile in child processes while the reference is r
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,7 @@ from tapml_targets.target import Target
 
 SUITE: Final = "suite"
 DEVICE: Final = "device"
+POLICY: Final = "policy"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Workbench:
     suite: Suite
     oracle: Oracle
     policy: Policy
+    compiler: Compiler
     compiled: CompileAhead
 
 
@@ -99,7 +102,7 @@ def open_workbench(
             journal.write_setting(DEVICE, f"{device.platform}:{device.index}")
             phase.detail = f"{device.name} ({device.vendor_platform})"
         target = Target(settings.target, limits=device.limits)
-        policy = Policy()
+        policy = _policy(journal, options)
         begun: list[tuple[CompileAhead, Oracle]] = []
 
         def begin(imported: ImportedModel) -> None:
@@ -149,6 +152,7 @@ def open_workbench(
             suite=suite,
             oracle=oracle,
             policy=policy,
+            compiler=compiler,
             compiled=compiled,
         )
 
@@ -176,6 +180,20 @@ def _open_device(settings: Settings, journal: Journal, watcher: Watcher) -> Sess
             raise
         # No device has it: the model runs as float32, or says that it was told not to.
         return open_local(device)
+
+
+def _policy(journal: Journal, options: RunOptions) -> Policy:
+    """The policy given for this run, else the one the session ran under last, else the defaults."""
+    if options.policy is not None:
+        journal.write_setting(POLICY, json.dumps(options.policy.to_json()))
+        return options.policy
+    kept = journal.read_setting(POLICY)
+    try:
+        return Policy() if kept is None else Policy.from_json(json.loads(kept))
+    except (InputError, ValueError) as error:
+        raise InputError(
+            f"the policy this session ran under cannot be read ({error}); name one with --policy"
+        ) from error
 
 
 def _suite(
