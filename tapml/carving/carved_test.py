@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,15 @@ class TensorRecord:
     def key(self) -> str:
         """Identifies the content, hexadecimal: the same key means the same bytes."""
         return self._tensors.key(self._run, self._index)
+
+    @property
+    def stored_key(self) -> str:
+        """Identifies the content by the index alone, hexadecimal; reads no byte of the tensor.
+
+        The same key means the same bytes. Unlike :attr:`key`, equal bytes may have another key in
+        a suite that was carved otherwise.
+        """
+        return self._tensors.stored_digest(self._run, self._index).hex()
 
     def read(self, *, verify: bool = False) -> Array:
         """The content as a read-only array of the raw bits; mapped from disk where possible.
@@ -108,10 +117,18 @@ class CarvedTest:
     @property
     def key(self) -> str:
         """Identifies operator, inputs and outputs by content, hexadecimal, in whatever suite."""
+        return self._digest(tensor.key for tensor in (*self.inputs, *self.outputs))
+
+    @property
+    def stored_key(self) -> str:
+        """The same without reading a tensor; see :attr:`TensorRecord.stored_key`."""
+        return self._digest(tensor.stored_key for tensor in (*self.inputs, *self.outputs))
+
+    def _digest(self, keys: Iterable[str]) -> str:
         digest = hashlib.sha256(self.operator_hash.encode())
         digest.update(repr(sorted(self.symbols.items())).encode())
-        for tensor in (*self.inputs, *self.outputs):
-            content: Any = (tensor.role, tensor.dtype, tensor.shape, tensor.key)
+        for tensor, key in zip((*self.inputs, *self.outputs), keys, strict=True):
+            content: Any = (tensor.role, tensor.dtype, tensor.shape, key)
             digest.update(repr(content).encode())
         return digest.hexdigest()
 

@@ -104,7 +104,8 @@ def carve(
         Bytes of tensors the suite may hold, weights and orders (tables that say how an operator
         rearranges its input) apart; None for no bound. When it is small,
         the first call site of every operator in every entry comes first, then the others in the
-        order in which they run (:class:`~tapml.carving.selection.Selector`).
+        order in which they run (:class:`~tapml.carving.selection.Selector`). The same carve keeps
+        the same tests, and the suite records what was left out.
     progress
         Called after every run.
     overwrite
@@ -177,7 +178,9 @@ class _Work:
     max_new_tokens: int
     progress: Progress | None
 
-    def run(self, recorder: Recorder, selector: Selector) -> None:
+    def run(self, recorder: Recorder, selector: Selector) -> int:
+        """Run all prompts; return the most decode steps that a full budget left out."""
+        left_out = 0
         runner = _RecordingRunner(self.executor, recorder)
         for number, (token_ids, text) in enumerate(self.prompts):
             recorder.prompt(token_ids, text)
@@ -193,7 +196,9 @@ class _Work:
                         )
                     )
                 if selector.exhausted:
+                    left_out += self.max_new_tokens - 1 - generated.step
                     break
+        return left_out
 
 
 def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, Any]) -> None:
@@ -212,7 +217,7 @@ def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, A
         with open_storing() as process:
             process.open(folder, PACKS_NAME)
             recorder = Recorder(process, selector, weights)
-            work.run(recorder, selector)
+            steps_left_out = work.run(recorder, selector)
             recorder.finish()
         connection = connect_index(folder)
         finish_index(
@@ -223,6 +228,11 @@ def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, A
                 "runs": recorder.runs,
                 "budget_exhausted": selector.exhausted,
                 "operators_left_out": selector.left_out(plan),
+                "tests_left_out": [
+                    [entry, operator, count]
+                    for (entry, operator), count in sorted(selector.left_out_tests.items())
+                ],
+                "steps_left_out": steps_left_out,
             },
         )
     finally:

@@ -86,6 +86,8 @@ class Recorder:
         self._batch: list[tuple[Any, ...]] = []
         self._batch_memories: list[Bytes] = []
         self._batch_bytes = 0
+        self._settled_bytes = 0
+        self._since_settled_bytes = 0
 
     def memory(self, segment: Segment) -> HostMemory | None:
         """Where a segment of the run in hand lies: in shared memory where it is stored.
@@ -109,8 +111,15 @@ class Recorder:
         self._process.post("prompt", self._prompt, tokens, text)
 
     def begin(self, program: Program) -> None:
-        """Decide what to keep of a run."""
-        self._kept = self._selector.choose(program, self._step, self.stored_bytes)
+        """Decide what to keep of a run.
+
+        A budget is held against the most that can have been stored, which does not depend on how
+        far the other process is: the same carve keeps the same tests. Where that leaves no room
+        for all of the run, what is stored is waited for and counted.
+        """
+        if not self._selector.fits(program, self._step, self._most_bytes):
+            self._settle()
+        self._kept = self._selector.choose(program, self._step, self._most_bytes)
 
     def segment(self, segment: Segment, memory: Bytes) -> None:
         """Take a segment of the run."""
@@ -144,6 +153,7 @@ class Recorder:
         self._batch_memories += [memory for _, memory in self._segments]
         self._segments.clear()
         self._batch_bytes += kept.segment_bytes
+        self._since_settled_bytes += kept.nbytes
         self.runs += 1
         self.tests += len(kept.layout.calls)
         if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_RUNS:
@@ -159,6 +169,17 @@ class Recorder:
         """
         self._hand_over()
         self._weights.learn(self._process.finish())
+
+    @property
+    def _most_bytes(self) -> int:
+        """Bytes that are stored at most, weights apart."""
+        return self._settled_bytes + self._since_settled_bytes
+
+    def _settle(self) -> None:
+        """Wait until everything is stored, and count it."""
+        self._hand_over()
+        self._wait(0)
+        self._settled_bytes, self._since_settled_bytes = self._process.stored_bytes, 0
 
     def _state(
         self, cells: Mapping[str, StateCell], names: tuple[str, ...], *, follows: bool

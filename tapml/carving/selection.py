@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -109,6 +110,8 @@ class Selector:
         (entry, operator) pairs that have a test.
     exhausted
         Whether the last run found no room.
+    left_out_tests
+        Tests that the filters let through and the budget did not, by (entry, operator).
     """
 
     filters: Filters
@@ -117,7 +120,17 @@ class Selector:
     expected: Mapping[str, Program] = field(default_factory=dict)
     covered: set[tuple[str, str]] = field(default_factory=set)
     exhausted: bool = False
+    left_out_tests: Counter[tuple[str, str]] = field(default_factory=Counter)
     _full: dict[Program, KeptRun | None] = field(default_factory=dict)
+
+    def fits(self, program: Program, step: int, stored_bytes: int) -> bool:
+        """Whether all that is wanted of a run certainly finds room; arguments as of `choose`."""
+        entry = program.bound.entry.name
+        if self.budget_bytes is None or not self.filters.run(entry, step):
+            return True
+        kept = self._keep(program, self._wanted(program))
+        room = self.budget_bytes - stored_bytes - self._reserved(entry)
+        return kept is None or kept.nbytes <= room
 
     def choose(self, program: Program, step: int, stored_bytes: int) -> KeptRun | None:
         """What to keep of the next run; None for nothing.
@@ -155,20 +168,28 @@ class Selector:
         wanted = self._wanted(program)
         entry = program.bound.entry.name
         first = self._first_sites(program, wanted)
+        reserved = self._reserved(entry)
+        chosen: list[int] = []
+        best: KeptRun | None = None
+        for positions, free in ((first, room), (wanted, room - reserved)):
+            best, chosen = self._grow(program, chosen, positions, free, best)
+        calls = program.bound.calls
+        self.covered.update((entry, calls[position].step.operator) for position in chosen)
+        kept = set(chosen)
+        self.left_out_tests.update(
+            (entry, calls[position].step.operator) for position in wanted if position not in kept
+        )
+        self.exhausted = best is None
+        return best
+
+    def _reserved(self, entry: str) -> int:
+        """Bytes kept free for the first call sites of the entries that are still to come."""
         reserved = 0
         for name, other in self.expected.items():
             if name != entry:
                 kept = self._keep(other, self._first_sites(other, self._wanted(other)))
                 reserved += 0 if kept is None else kept.nbytes
-        chosen: list[int] = []
-        best: KeptRun | None = None
-        for positions, free in ((first, room), (wanted, room - reserved)):
-            best, chosen = self._grow(program, chosen, positions, free, best)
-        if best is not None:
-            calls = program.bound.calls
-            self.covered.update((entry, calls[position].step.operator) for position in chosen)
-        self.exhausted = best is None
-        return best
+        return reserved
 
     def _grow(
         self,

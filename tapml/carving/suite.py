@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 from tapml.carving.carved_test import CarvedTest, TensorRecord
 from tapml.carving.definitions import unpack_operators, unpack_parameters
 from tapml.carving.index import open_index, read_facts, unpack
-from tapml.carving.layout import LaidCall
+from tapml.carving.layout import LaidCall, Layout
 from tapml.carving.selection import Filters
 from tapml.carving.suite_tensors import RunRecord, SuiteTensors
 from tapml.carving.summary import SuiteSummary, summarize
@@ -48,6 +48,9 @@ class Suite:
         self.path = path
         self._connection = connection
         self._tensors = SuiteTensors(path, connection)
+        self._last_run: tuple[str, RunRecord] | None = None
+        # Layouts live as long as the suite.
+        self._calls: dict[int, dict[str, LaidCall]] = {}
         self.facts: dict[str, Any] = read_facts(connection)
 
     @classmethod
@@ -175,11 +178,11 @@ class Suite:
             If there is none.
         """
         site, _, place = identifier.rpartition("@")
-        for run in self.runs(Filters()):
-            if place == f"p{run.prompt}.s{run.step}":
-                for call in run.layout.calls:
-                    if call.site == site:
-                        return self._test(run, call)
+        run = self._run_at(place)
+        if run is not None:
+            call = self._calls_of(run.layout).get(site)
+            if call is not None:
+                return self._test(run, call)
         raise InputError(f"{self.path} has no test {identifier!r}")
 
     def runs(self, filters: Filters) -> Iterator[RunRecord]:
@@ -187,16 +190,44 @@ class Suite:
         rows = self._connection.execute(
             "SELECT id, prompt, step, entry, layout, data FROM run ORDER BY id"
         )
-        for identifier, prompt, step, entry, layout, data in rows:
-            if not filters.run(entry, step):
-                continue
-            try:
-                segments, before, after = unpack(data)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{self.path} is damaged ({error}); carve again") from error
-            yield RunRecord(
-                identifier, prompt, step, self._tensors.layout(layout), segments, before, after
-            )
+        for row in rows:
+            _, _, step, entry, _, _ = row
+            if filters.run(entry, step):
+                yield self._run(row)
+
+    def _run(self, row: tuple[Any, ...]) -> RunRecord:
+        identifier, prompt, step, _, layout, data = row
+        try:
+            segments, before, after = unpack(data)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.path} is damaged ({error}); carve again") from error
+        return RunRecord(
+            identifier, prompt, step, self._tensors.layout(layout), segments, before, after
+        )
+
+    def _run_at(self, place: str) -> RunRecord | None:
+        """The run of a place in an id; the last one is remembered, for tests come in order."""
+        if self._last_run is None or self._last_run[0] != place:
+            identifier = self._run_ids.get(place)
+            if identifier is None:
+                return None
+            row = self._connection.execute(
+                "SELECT id, prompt, step, entry, layout, data FROM run WHERE id = ?", (identifier,)
+            ).fetchone()
+            self._last_run = place, self._run(row)
+        return self._last_run[1]
+
+    @cached_property
+    def _run_ids(self) -> dict[str, int]:
+        rows = self._connection.execute("SELECT id, prompt, step FROM run")
+        return {f"p{prompt}.s{step}": identifier for identifier, prompt, step in rows}
+
+    def _calls_of(self, layout: Layout) -> dict[str, LaidCall]:
+        """A layout's call sites by name."""
+        calls = self._calls.get(id(layout))
+        if calls is None:
+            calls = self._calls[id(layout)] = {call.site: call for call in layout.calls}
+        return calls
 
     def weight_digest(self, name: str) -> str:
         """Content hash of a weight, hexadecimal."""

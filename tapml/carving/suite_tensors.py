@@ -19,6 +19,7 @@ from tapml.carving.chunks import Chunk, ChunkReader, digest_of
 from tapml.carving.index import unpack
 from tapml.carving.layout import LaidValue, Layout
 from tapml.carving.movement import Order
+from tapml.carving.stored_content import StoredContent
 from tapml.carving.version_rows import read_version
 from tapml.execute.arrays import Array, Bytes, flat_bytes, window
 from tapml_targets.dtype import dtype
@@ -144,6 +145,24 @@ class SuiteTensors:
                 window_of = ""
         return hashlib.sha256(content + window_of.encode()).hexdigest()
 
+    def stored_digest(self, run: RunRecord, index: int) -> bytes:
+        """Identifies the content of a tensor by the index alone; see :mod:`stored_content`."""
+        value = run.layout.values[index]
+        if value.source == "moved":
+            content = self._order_row(run.layout, value.byte_offset)[0]
+            place = self.stored_digest(run, int(value.key)).hex()
+        elif value.source == "weight":
+            content, place = self._weight(str(value.key))[0], str(value.byte_offset)
+        else:
+            where, first = self._place(run, value)
+            content = (
+                self._content.of_version(where)
+                if isinstance(where, int)
+                else self._content.of_chunks(where)
+            )
+            place = str(first)
+        return hashlib.sha256(content + f"{place}+{_nbytes(value)}".encode()).digest()
+
     def weight_digest(self, name: str) -> str:
         """Content hash of a weight, hexadecimal."""
         return self._weight(name)[0].hex()
@@ -159,6 +178,10 @@ class SuiteTensors:
         for chunk in self._chunks.values():
             self._reader.read([chunk], verify=True)
         return len(self._chunks)
+
+    @cached_property
+    def _content(self) -> StoredContent:
+        return StoredContent(self._connection, self._chunks)
 
     @cached_property
     def _chunks(self) -> dict[int, Chunk]:
