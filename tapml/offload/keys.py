@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
+from tapml.carving.carved_test import CarvedTest
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
 from tapml.offload.journal import verdict_key
@@ -18,9 +19,10 @@ def kernel_key(library: Library) -> str:
     return library_hash(pack(library))
 
 
-def tests_key(tests: Iterable[str], suite: str) -> str:
-    """Hash of the tests replayed: their names and the suite that holds their tensors."""
-    return hashlib.sha256("\n".join((suite, *tests)).encode()).hexdigest()
+def tests_key(tests: Iterable[CarvedTest]) -> str:
+    """Hash of the tests replayed: their names and, by the suite's index, their tensors."""
+    lines = (f"{test.id} {test.stored_key}" for test in tests)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def operator_key(
