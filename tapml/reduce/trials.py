@@ -1,0 +1,182 @@
+"""Tries inputs on a kernel, to see whether it still fails.
+
+Reference, float64 twin and sensitivities are computed anew for every candidate: a reduced test is
+judged as a carved one is, never by what the larger one expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.carving.memory_case import MemoryCase, content_key
+from tapml.carving.replay import replay
+from tapml.carving.replay_results import ReplayResult
+from tapml.carving.repro_failure import Failure
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compiler.reference import compile_reference
+from tapml.compiler.twin import compile_twins
+from tapml.graph.plan import Operator
+from tapml.reduce.device import ReopeningDevice
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import CompileError, DeviceLostError, InputError
+from tapml_targets.expression import bind_shape, evaluate
+from tapml_targets.library import Library
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Inputs for an operator.
+
+    Attributes
+    ----------
+    inputs
+        Raw, in parameter order.
+    symbols
+        Integers passed beside the tensors.
+    """
+
+    inputs: tuple[Array, ...]
+    symbols: Mapping[str, int]
+
+
+class Trials:
+    """Runs candidates of one operator with one Library on a device.
+
+    Parameters
+    ----------
+    operator
+        With its function.
+    library
+        What is run on the device.
+    policy
+        The limits of the verdicts.
+    device
+        Opened again where a candidate takes it down.
+
+    Attributes
+    ----------
+    count
+        How many candidates were run.
+
+    Raises
+    ------
+    CompileError
+        If reference or twin cannot be compiled.
+    """
+
+    def __init__(
+        self, operator: Operator, library: Library, policy: Policy, device: ReopeningDevice
+    ) -> None:
+        self.operator = operator
+        self.library = library
+        self.count = 0
+        self._policy = policy
+        self._device = device
+        self._reference = compile_reference([operator])[operator.name]
+        self._twins = compile_twins([operator])
+
+    def run(self, candidate: Candidate, name: str = "candidate") -> ReplayResult | None:
+        """Replay a candidate; None where it cannot be run or takes the device down.
+
+        Raises
+        ------
+        TapmlError
+            If a lost device cannot be opened again.
+        """
+        self.count += 1
+        try:
+            case = self._case(candidate, name)
+            with np.errstate(all="ignore"), self._oracle() as oracle:
+                return replay(
+                    self.operator,
+                    case,
+                    self._device.upload(self.library),
+                    self._device.memory().session,
+                    oracle,
+                    self._policy,
+                    memory=self._device.memory(),
+                )
+        except DeviceLostError:
+            self._device.lost()
+            return None
+        except (InputError, CompileError):
+            return None
+
+    def failure(self, result: ReplayResult) -> Failure:
+        """What a repro folder of a result is made from."""
+        with np.errstate(all="ignore"), self._oracle() as oracle:
+            expectation = oracle.appeal(result.case)
+        return Failure(
+            operator=self.operator,
+            result=result,
+            library=self.library,
+            device=self._device.description,
+            expectation=expectation,
+            policy=self._policy,
+        )
+
+    def _oracle(self) -> Oracle:
+        # A new one each time: a candidate is met once, and nothing of it should be kept.
+        operators = {self.operator.name: self.operator}
+        return Oracle(operators, lambda _: self._twins, self._policy)
+
+    def _case(self, candidate: Candidate, name: str) -> MemoryCase:
+        operator, inputs = self.operator, candidate.inputs
+        outputs = empty_outputs(operator, inputs, candidate.symbols)
+        read, written = iter(inputs), iter(outputs)
+        arguments = []
+        for parameter in operator.parameters:
+            if parameter.role == "inout":
+                array = next(written)
+                np.copyto(array, next(read))
+            else:
+                array = next(read if parameter.role == "input" else written)
+            arguments.append(array)
+        with np.errstate(all="ignore"):
+            self._reference(*arguments, symbols=candidate.symbols)
+        key = content_key(operator.hash, candidate.symbols, [*inputs, *outputs])
+        return MemoryCase(name, key, operator.name, candidate.symbols, inputs, tuple(outputs))
+
+
+def bound_symbols(
+    operator: Operator, inputs: Sequence[Array], passed: Mapping[str, int]
+) -> dict[str, int]:
+    """Values of all shape symbols of an operator that is given these inputs.
+
+    Raises
+    ------
+    InputError
+        If an input does not have the shape the operator declares.
+    """
+    symbols = dict(passed)
+    for parameter, array in zip(operator.read, inputs, strict=True):
+        bind_shape(parameter.shape, array.shape, symbols, f"input {parameter.name}")
+    return symbols
+
+
+def empty_outputs(
+    operator: Operator, inputs: Sequence[Array], passed: Mapping[str, int]
+) -> list[Array]:
+    """Arrays of the outputs' shapes and dtypes.
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit together.
+    """
+    symbols = bound_symbols(operator, inputs, passed)
+    return [
+        np.zeros(
+            [evaluate(extent, symbols) for extent in parameter.shape],
+            lookup(parameter.dtype).numpy_name,
+        )
+        for parameter in operator.written
+    ]
