@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,10 +15,14 @@ from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml_targets.errors import EXIT_MISMATCH
 
 if TYPE_CHECKING:
-    from tapml.carving.replay_repro import Failure
-    from tapml.carving.replay_results import OperatorVerdict
+    from tapml.carving.replay_results import OperatorVerdict, ReplayResult
     from tapml.carving.replay_suite import SuiteReplayer
+    from tapml.carving.repro_failure import Failure
+    from tapml.carving.repro_folder import Repro
+    from tapml.compare.oracle import Oracle
     from tapml.compare.policy import Policy
+    from tapml.compiler.compiler import Compiler
+    from tapml.localize.diagnosis import Diagnosis
     from tapml_targets.driver import DeviceDescription
 
 _EPILOG: Final = """\
@@ -26,6 +31,8 @@ examples:
   tapml replay my-suite --device opencl:1 --operator '*softmax*'
   tapml replay my-session                        the tests that a session carved
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
+  tapml replay softmax.tapml.zip                 the same from a bundle
+  tapml replay my-suite --diagnose               inner step, places and cause of each failure
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
 
@@ -42,7 +49,9 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", type=Path, help="a suite, a session or a repro folder")
+    parser.add_argument(
+        "folder", type=Path, help="a suite, a session, a repro folder or a bundle (.tapml.zip)"
+    )
     parser.add_argument(
         "--device", metavar="NAME", help="opencl, opencl:1 (default: opencl, or the repro's)"
     )
@@ -53,39 +62,70 @@ def add_parser(subparsers: Any) -> None:
         metavar="FOLDER",
         help="write a repro folder for each failure",
     )
+    parser.add_argument(
+        "--diagnose", action="store_true", help="look for the inner step and the cause of failures"
+    )
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="limits of the verdicts, as TOML"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay; 0 if everything passes, 1 if not."""
-    from tapml.carving.repro_folder import is_repro
+    from tapml.bundle.bundle import is_bundle, read_bundle
+    from tapml.carving.repro_folder import is_repro, read_repro
 
+    if is_bundle(arguments.folder):
+        return _replay_repro(arguments, read_bundle(arguments.folder))
     if is_repro(arguments.folder):
-        return _replay_repro(arguments)
+        return _replay_repro(arguments, read_repro(arguments.folder))
     return _replay_suite(arguments)
 
 
-def _replay_repro(arguments: argparse.Namespace) -> int:
-    from tapml.carving.repro_folder import read_repro, replay_repro
+def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
+    from tapml.carving.repro_folder import replay_repro
+    from tapml.compare.policy_file import read_policy
     from tapml_rpc.local import open_local
 
-    repro = read_repro(arguments.folder)
+    if arguments.policy is not None:
+        repro = replace(repro, policy=read_policy(arguments.policy))
     with open_local(arguments.device or _failing_device(repro.device)) as session:
         result = replay_repro(repro, session)
-        name = session.device.name
+        device = session.device
+    passed = result.verdict.status == "pass"
+    found = None
+    if arguments.diagnose and not passed:
+        found = _diagnosed(repro, result, device)
     if arguments.json:
-        json.dump(result.to_json(), sys.stdout, indent=1)
+        data = result.to_json() | ({} if found is None else {"diagnosis": found.to_json()})
+        json.dump(data, sys.stdout, indent=1)
         print()
-    else:
-        print(f"{result.verdict.status}: {result.test} on {name}: {result.verdict.reason}")
-        if name != repro.device.get("name"):
-            print(f"it was written for another device: {repro.device.get('name')}")
-        if repro.edited:
-            print(f"kernels edited since: {', '.join(repro.edited)}")
-        if result.verdict.status != repro.status:
-            print(f"when it was written: {repro.status}: {repro.reason}")
-    return 0 if result.verdict.status == "pass" else EXIT_MISMATCH
+        return 0 if passed else EXIT_MISMATCH
+    print(f"{result.verdict.status}: {result.test} on {device.name}: {result.verdict.reason}")
+    if device.name != repro.device.get("name"):
+        print(f"it was written for another device: {repro.device.get('name')}")
+    if repro.edited:
+        print(f"kernels edited since: {', '.join(repro.edited)}")
+    if result.verdict.status != repro.status:
+        print(f"when it was written: {repro.status}: {repro.reason}")
+    for line in () if found is None else found.lines():
+        print(f"  {line}")
+    return 0 if passed else EXIT_MISMATCH
+
+
+def _diagnosed(repro: Repro, result: ReplayResult, device: DeviceDescription) -> Diagnosis | None:
+    """What localization finds now; it compiles, so it needs the toolkit."""
+    from tapml.carving.repro_failure import Failure
+    from tapml.compiler.compiler import Compiler
+    from tapml.localize.apart import diagnosed
+
+    failure = Failure(
+        repro.operator, result, repro.library, device, repro.expectation, repro.policy
+    )
+    with Compiler() as compiler:
+        return diagnosed(failure, compiler).diagnosis
 
 
 def _failing_device(wanted: Mapping[str, Any]) -> DeviceDescription | str:
@@ -100,13 +140,13 @@ def _failing_device(wanted: Mapping[str, Any]) -> DeviceDescription | str:
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:
-    from tapml.compare.policy import Policy
+    from tapml.compare.policy_file import policy_of
 
-    with _open_replayer(arguments, Policy()) as replayer:
+    with _open_replayer(arguments, policy_of(arguments.policy)) as (replayer, compiler):
         found = replayer.replay(
             filters_of(arguments),
             on_operator=None if arguments.json else _print_verdict,
-            on_failure=_repro_writer(arguments.repro),
+            on_failure=_Failures(arguments, compiler, replayer.oracle),
         )
     failed = [each for each in found.operators if each.status != "pass"]
     if arguments.json:
@@ -119,7 +159,9 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _open_replayer(arguments: argparse.Namespace, policy: Policy) -> Iterator[SuiteReplayer]:
+def _open_replayer(
+    arguments: argparse.Namespace, policy: Policy
+) -> Iterator[tuple[SuiteReplayer, Compiler]]:
     """The suite, the compiler, the device and the oracle, open together."""
     from tapml.carving.replay_suite import SuiteReplayer
     from tapml.carving.suite import Suite
@@ -138,7 +180,7 @@ def _open_replayer(arguments: argparse.Namespace, policy: Policy) -> Iterator[Su
         open_local(arguments.device or "opencl") as session,
         Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
     ):
-        yield SuiteReplayer(suite, session, compiler, oracle, policy)
+        yield SuiteReplayer(suite, session, compiler, oracle, policy), compiler
 
 
 def _print_verdict(verdict: OperatorVerdict) -> None:
@@ -152,15 +194,25 @@ def _print_verdict(verdict: OperatorVerdict) -> None:
     print("  ".join(parts), flush=True)
 
 
-def _repro_writer(folder: Path | None) -> Any:
-    """What writes a repro folder for each failure; None where none are wanted."""
-    if folder is None:
-        return None
+@dataclass(frozen=True)
+class _Failures:
+    """What is done with each failing operator: looked into, written down."""
 
-    from tapml.carving.replay_repro import write_repro
+    arguments: argparse.Namespace
+    compiler: Compiler
+    oracle: Oracle
 
-    def write(failure: Failure) -> None:
-        written = write_repro(folder / failure.operator.name, failure)
-        print(f"  repro: {written}", file=sys.stderr, flush=True)
+    def __call__(self, failure: Failure) -> None:
+        """Diagnose and write a repro folder, as asked; JSON on standard output stays alone."""
+        stream = sys.stderr if self.arguments.json else sys.stdout
+        if self.arguments.diagnose:
+            from tapml.localize.apart import diagnosed
 
-    return write
+            failure = diagnosed(failure, self.compiler, oracle=self.oracle)
+            for line in failure.diagnosis.lines() if failure.diagnosis is not None else ():
+                print(f"  {line}", file=stream, flush=True)
+        if self.arguments.repro is not None:
+            from tapml.carving.replay_repro import write_repro
+
+            folder = write_repro(self.arguments.repro / failure.operator.name, failure)
+            print(f"  repro: {folder}", file=stream, flush=True)
