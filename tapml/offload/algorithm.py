@@ -137,7 +137,7 @@ class Mover:
         key = operator_key(
             operator,
             record.kernel,
-            tests_key((test.id for test in tests), str(bench.suite.facts["created"])),
+            tests_key(tests),
             bench.policy,
             bench.fingerprint,
         )
