@@ -12,6 +12,7 @@ from tapml.cli.carve import filters_of
 from tapml_targets.errors import EXIT_MISMATCH, NoSuchDeviceError
 
 if TYPE_CHECKING:
+    from tapml.carving.repro_folder import Repro
     from tapml.check.checked_replay import CheckReport
     from tapml.check.checker import Checker
     from tapml.check.operator_check import OperatorCheck
@@ -38,9 +39,10 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_check(arguments: argparse.Namespace) -> int:
     """Check; 0 without findings, 1 with some, or where an operator could not be checked."""
-    from tapml.carving.repro_folder import is_repro
+    from tapml.bundle.source import read_failure
 
-    report = _check_repro(arguments) if is_repro(arguments.folder) else _check_suite(arguments)
+    repro = read_failure(arguments.folder)
+    report = _check_suite(arguments) if repro is None else _check_repro(arguments, repro)
     if arguments.json:
         json.dump(report.to_json(), sys.stdout, indent=1)
         print()
@@ -49,12 +51,10 @@ def run_check(arguments: argparse.Namespace) -> int:
     return 0 if report.status == "pass" else EXIT_MISMATCH
 
 
-def _check_repro(arguments: argparse.Namespace) -> CheckReport:
-    from tapml.carving.repro_folder import read_repro
+def _check_repro(arguments: argparse.Namespace, repro: Repro) -> CheckReport:
     from tapml.check.checked_replay import check_repro
     from tapml.check.checker import open_checker
 
-    repro = read_repro(arguments.folder)
     with open_checker() as checker:
         report = check_repro(repro, str(arguments.folder), checker, seconds=arguments.check_seconds)
     if not arguments.json:

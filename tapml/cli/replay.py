@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
+from tapml.cli.check import add_check_arguments, run_check
 from tapml_targets.errors import EXIT_MISMATCH
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ examples:
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
   tapml replay softmax.tapml.zip                 the same from a bundle
   tapml replay my-suite --diagnose               inner step, places and cause of each failure
+  tapml replay my-suite --check                  on Oclgrind: memory faults with their source lines
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
 
@@ -68,20 +70,19 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--policy", type=Path, metavar="FILE", help="limits of the verdicts, as TOML"
     )
+    add_check_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay; 0 if everything passes, 1 if not."""
-    from tapml.bundle.bundle import is_bundle, read_bundle
-    from tapml.carving.repro_folder import is_repro, read_repro
+    from tapml.bundle.source import read_failure
 
-    if is_bundle(arguments.folder):
-        return _replay_repro(arguments, read_bundle(arguments.folder))
-    if is_repro(arguments.folder):
-        return _replay_repro(arguments, read_repro(arguments.folder))
-    return _replay_suite(arguments)
+    if arguments.check:
+        return run_check(arguments)
+    repro = read_failure(arguments.folder)
+    return _replay_suite(arguments) if repro is None else _replay_repro(arguments, repro)
 
 
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
@@ -117,15 +118,12 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
 
 def _diagnosed(repro: Repro, result: ReplayResult, device: DeviceDescription) -> Diagnosis | None:
     """What localization finds now; it compiles, so it needs the toolkit."""
-    from tapml.carving.repro_failure import Failure
+    from tapml.carving.repro_folder import failure_of
     from tapml.compiler.compiler import Compiler
     from tapml.localize.apart import diagnosed
 
-    failure = Failure(
-        repro.operator, result, repro.library, device, repro.expectation, repro.policy
-    )
     with Compiler() as compiler:
-        return diagnosed(failure, compiler).diagnosis
+        return diagnosed(failure_of(repro, result, device), compiler).diagnosis
 
 
 def _failing_device(wanted: Mapping[str, Any]) -> DeviceDescription | str:
