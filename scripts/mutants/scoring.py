@@ -143,6 +143,10 @@ class Scorer:
             remote = self._device.session.upload(library)
         except CompileError as error:
             return Score(mutant, "not built", reason=str(error))
+        except DeviceLostError as error:
+            # A crash of the driver's compiler, which no kernel of ours ran into.
+            self._device.close()
+            return Score(mutant, "not built", reason=str(error).splitlines()[0])
         try:
             verdict = self._replay(mutant.operator, remote)
             observed = self._observed(mutant.operator, remote, clean)

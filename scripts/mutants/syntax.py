@@ -294,7 +294,7 @@ class _Parser:
 
     def _statement(self) -> Statement:
         text = self._peek()
-        start = self._tokens[self._at].start
+        start = self._current().start
         if text == "if":
             return self._if(start)
         if text == "for":
@@ -341,7 +341,7 @@ class _Parser:
         if level == len(_PRECEDENCE):
             return self._unary()
         # Parentheses around the left side lie inside the whole.
-        start = self._tokens[self._at].start
+        start = self._current().start
         left = self._expression(level + 1)
         while self._peek() in _PRECEDENCE[level]:
             operator = self._next().text
@@ -352,7 +352,7 @@ class _Parser:
         return left
 
     def _unary(self) -> Expression:
-        token = self._tokens[self._at]
+        token = self._current()
         if token.text in ("-", "!", "~"):
             self._next()
             operand = self._unary()
@@ -368,7 +368,7 @@ class _Parser:
         return self._postfix()
 
     def _postfix(self) -> Expression:
-        start = self._tokens[self._at].start
+        start = self._current().start
         expression = self._primary()
         while self._accept("["):
             subscript = self._expression()
@@ -403,11 +403,15 @@ class _Parser:
         position = self._at + ahead
         return self._tokens[position].text if position < len(self._tokens) else ""
 
-    def _next(self) -> Token:
+    def _current(self) -> Token:
         if self._at >= len(self._tokens):
             raise UnknownSyntaxError("the text ends inside a kernel")
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._current()
         self._at += 1
-        return self._tokens[self._at - 1]
+        return token
 
     def _accept(self, text: str) -> bool:
         if self._peek() != text:
