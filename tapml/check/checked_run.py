@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from tapml_targets.library import Library, Parameter
 
 MAX_TEST_BYTES: Final = 16 << 20
 """Tensors of one test: the simulator keeps 48 bytes for every byte of them."""
+NO_OPTIMISER: Final = "no-optimiser"
 _GROSS: Final = 0.05
 
 Array = NDArray[Any]
@@ -39,11 +40,14 @@ class CheckedRun:
         Why it did not run to its end; empty where it did.
     notes
         Outputs that are far from the carved ones.
+    gave_up
+        Whether it met something that the simulator does not know.
     """
 
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     notes: tuple[str, ...] = ()
+    gave_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ def run_checked(
 ) -> CheckedRun:
     """Run a test once on the simulator.
 
+    What its optimiser makes of some kernels (LLVM's ``freeze``) Oclgrind cannot watch: they run
+    again as they were written.
+
     Raises
     ------
     InputError
@@ -68,6 +75,13 @@ def run_checked(
     SetupError
         If the simulator's process cannot be started again.
     """
+    run = _run(operator, test, library, checker)
+    if run.reason and run.gave_up:
+        return _run(operator, test, _unoptimised(library), checker)
+    return run
+
+
+def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checker) -> CheckedRun:
     workspaces = _workspaces(operator, test, library)
     total = case_bytes(test, operator) + sum(workspaces.values())
     if total > MAX_TEST_BYTES:
@@ -106,14 +120,22 @@ def run_checked(
         reason = "its launch was refused"
         refused = (Finding("launch refused", operator.name, test.id, "", str(error)),)
     messages, silent = checker.messages()
+    gave_up = [message for message in messages if message.kind == "simulator error"]
+    if gave_up:
+        reason = f"the simulator gave up: {gave_up[0].headline}"
     places = [TensorPlace(each.number, each.parameter.name, each.buffer.nbytes) for each in placed]
     findings = findings_of(
-        messages, library, operator=operator.name, test=test.id, tensors=places, at_least=silent
+        (message for message in messages if message.kind != "simulator error"),
+        library,
+        operator=operator.name,
+        test=test.id,
+        tensors=places,
+        at_least=silent,
     )
     if reason:
         # What a process that failed still does is not to be relied on.
         checker.renew()
-        return CheckedRun((*findings, *refused), reason)
+        return CheckedRun((*findings, *refused), reason, gave_up=bool(gave_up))
     changed = [
         Finding(
             "input changed",
@@ -129,6 +151,14 @@ def run_checked(
     ]
     notes = [_note(each, found) for each, found in zip(placed, after, strict=True)]
     return CheckedRun((*findings, *changed), notes=tuple(filter(None, notes)))
+
+
+def _unoptimised(library: Library) -> Library:
+    modules = (
+        replace(module, options=tuple(sorted({*module.options, NO_OPTIMISER})))
+        for module in library.modules
+    )
+    return replace(library, modules=tuple(modules))
 
 
 def _workspaces(operator: Operator, test: CarvedCase, library: Library) -> dict[str, int]:
@@ -160,7 +190,7 @@ def _place(
             buffer, number = checker.allocate(values.nbytes)
         else:
             buffer, number = checker.place(before)
-        placed.append(_Placed(parameter, buffer, number, np.ascontiguousarray(values)))
+        placed.append(_Placed(parameter, buffer, number, np.asarray(values, order="C")))
     for name, nbytes in workspaces.items():
         buffer, number = checker.allocate(nbytes)
         placed.append(_Placed(Parameter(name, (nbytes,), "uint8", "output"), buffer, number, None))

@@ -84,7 +84,7 @@ class Checker:
 
     def place(self, values: NDArray[Any]) -> tuple[RemoteBuffer, int]:
         """Memory that holds exactly `values`, and its number."""
-        data = np.ascontiguousarray(values)
+        data = np.asarray(values, order="C")
         buffer, number = self.allocate(data.nbytes)
         if data.nbytes <= _WHOLE_BYTES:
             self.session.write(buffer, data)
