@@ -64,7 +64,7 @@ class RatioLimits:
 _EXACT: Final = RatioLimits(0.25, 0.25)
 
 _SINGLE: Final[dict[OperatorClass, RatioLimits]] = {
-    "copy": _EXACT,
+    "exact": _EXACT,
     "elementwise": RatioLimits(8.0, 32.0),
     "transcendental": RatioLimits(16.0, 64.0),
     "reduction": RatioLimits(32.0, 128.0),
@@ -79,7 +79,7 @@ _SINGLE: Final[dict[OperatorClass, RatioLimits]] = {
 # With ten bits or seven a lost term of a long sum weighs no more than honest rounding: the range
 # between right and wrong is narrow, and so is the one that is called degraded.
 _HALF: Final[dict[OperatorClass, RatioLimits]] = {
-    "copy": _EXACT,
+    "exact": _EXACT,
     "elementwise": RatioLimits(8.0, 16.0),
     "transcendental": RatioLimits(16.0, 24.0),
     "reduction": RatioLimits(16.0, 24.0, 64),
@@ -92,7 +92,7 @@ _HALF: Final[dict[OperatorClass, RatioLimits]] = {
 }
 
 _BRAIN: Final[dict[OperatorClass, RatioLimits]] = {
-    "copy": _EXACT,
+    "exact": _EXACT,
     "elementwise": RatioLimits(8.0, 16.0),
     "transcendental": RatioLimits(16.0, 24.0),
     "reduction": RatioLimits(24.0, 32.0, 64),
@@ -106,7 +106,7 @@ _BRAIN: Final[dict[OperatorClass, RatioLimits]] = {
 
 # Not calibrated: no device here computes in them.
 _BYTE: Final[dict[OperatorClass, RatioLimits]] = {
-    "copy": _EXACT,
+    "exact": _EXACT,
     "rounded": RatioLimits(2.0, 4.0),
     "unclassified": RatioLimits(4.0, 8.0, 64),
 }

@@ -24,7 +24,7 @@ from tapml_targets.expression import Expression, bind_shape, evaluate
 from tapml_targets.library import Parameter
 
 OperatorClass: TypeAlias = Literal[
-    "copy",
+    "exact",
     "elementwise",
     "transcendental",
     "reduction",
@@ -37,7 +37,7 @@ OperatorClass: TypeAlias = Literal[
     "unclassified",
 ]
 """
-``copy``
+``exact``
     Data is moved, chosen, negated, compared: exact in any arithmetic.
 ``elementwise``
     Additions, products, quotients, square roots, casts, each rounded once.
@@ -101,6 +101,14 @@ def traits_of(operator: Operator) -> tuple[OutputTraits, ...]:
     """The traits of each written parameter, in order."""
     # Sorts and scans alone have another function for each kind of platform.
     return _traits(operator.function, operator.parameters, bool(operator.variants))
+
+
+def subtracts(operator: Operator) -> bool:
+    """Whether anything on the way to an output is a floating-point difference or quotient."""
+    tree = FunctionTree.parse(operator.function)
+    return tree is None or any(
+        tree.float_dtypes(store.value, {"prim.Sub", "prim.Div"}) for store in tree.stores
+    )
 
 
 def terms_of(
@@ -180,7 +188,7 @@ def _output_traits(tree: FunctionTree, buffer: int, dtype: str) -> OutputTraits:
     arithmetic = _narrowest(tree, stores, buffer)
     operator_class = _class_of(tree, stores)
     terms = _longest(tree, stores, arithmetic)
-    if arithmetic and _bits(arithmetic) > _bits(dtype) and operator_class != "copy":
+    if arithmetic and _bits(arithmetic) > _bits(dtype) and operator_class != "exact":
         return OutputTraits("rounded", arithmetic, 1)
     return OutputTraits(operator_class, arithmetic, terms)
 
@@ -202,7 +210,7 @@ def _class_of(tree: FunctionTree, stores: Sequence[Store]) -> OperatorClass:
         return "reduction"
     if calls & _TRANSCENDENTAL_CALLS:
         return "transcendental"
-    return "copy" if all(_is_exact(tree, store) for store in stores) else "elementwise"
+    return "exact" if all(_is_exact(tree, store) for store in stores) else "elementwise"
 
 
 def _unknown(tree: FunctionTree, store: Store) -> bool:

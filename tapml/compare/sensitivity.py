@@ -101,7 +101,7 @@ def _moving(operator: Operator, traits: Sequence[OutputTraits]) -> list[str | No
     An input that is exact in the arithmetic that reads it (a float16 weight of a sum in float32)
     moves by that arithmetic's last place: nothing on the way loses more.
     """
-    if all(output.operator_class == "copy" for output in traits):
+    if all(output.operator_class == "exact" for output in traits):
         return []
     arithmetic = min((t.arithmetic for t in traits if t.arithmetic), key=_bits, default="")
     moving = [
@@ -135,21 +135,49 @@ def _is_float(parameter: Parameter) -> bool:
 
 def _run(case: Case, twin: Twin, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Outputs of the twin on `inputs`, in the order of ``operator.written``."""
-    remaining, shapes = iter(inputs), iter(case.outputs)
+    outputs = [
+        np.empty(like.shape, np.float64 if _is_float(parameter) else like.dtype)
+        for parameter, like in zip(case.operator.written, case.outputs, strict=True)
+    ]
+    return run_operator(case.operator, twin, inputs, outputs, case.symbols)
+
+
+def run_operator(
+    operator: Operator,
+    function: Twin,
+    inputs: Sequence[NDArray[Any]],
+    outputs: Sequence[NDArray[Any]],
+    symbols: Mapping[str, int],
+) -> list[NDArray[Any]]:
+    """Call an operator's function.
+
+    Parameters
+    ----------
+    function
+        Called like :class:`tapml.compiler.reference.ReferenceFunction`.
+    inputs
+        One array per parameter read; those updated in place are copied first.
+    outputs
+        One array per parameter written, filled in place where it is not updated.
+
+    Returns
+    -------
+    list
+        What was written, in the order of ``operator.written``.
+    """
+    remaining, places = iter(inputs), iter(outputs)
     arguments: list[NDArray[Any]] = []
     written: list[NDArray[Any]] = []
-    for parameter in case.operator.parameters:
+    for parameter in operator.parameters:
         if parameter.role == "input":
-            arguments.append(np.ascontiguousarray(next(remaining)))
+            arguments.append(np.asarray(next(remaining), order="C"))
             continue
-        like = next(shapes)
+        array = next(places)
         if parameter.role == "inout":
             array = np.array(next(remaining), order="C")
-        else:
-            array = np.zeros(like.shape, np.float64 if _is_float(parameter) else like.dtype)
         arguments.append(array)
         written.append(array)
-    twin(*arguments, symbols=case.symbols)
+    function(*arguments, symbols=symbols)
     return written
 
 
@@ -166,9 +194,9 @@ class _Spread:
         self.count += 1
         with np.errstate(all="ignore"):
             if self.exact.dtype == np.float64:
-                change = moved - self.exact
+                change = np.asarray(moved - self.exact)
             else:
-                change = moved.astype(np.float64) - self.exact.astype(np.float64)
+                change = np.asarray(moved.astype(np.float64) - self.exact.astype(np.float64))
             np.square(change, out=change)
             if not np.isfinite(change.sum()):
                 change[~np.isfinite(change)] = 0.0
@@ -223,7 +251,7 @@ def _output(
     parameter, raw = case.operator.written[index], case.outputs[index]
     kind = case.operator.output_kinds[index]
     values = spread.exact
-    if traits.operator_class == "copy":
+    if traits.operator_class == "exact":
         sensitivity = np.zeros(values.shape, np.float32)
     elif traits.operator_class == "rounded":
         sensitivity = round_up(ROUNDED_SHARE * spread.sensitivity())
