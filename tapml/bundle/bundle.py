@@ -22,6 +22,7 @@ from tapml.carving.replay_repro import (
     DESCRIPTION,
     DIAGNOSIS,
     ERRORS,
+    INDEPENDENT,
     LIBRARY,
     OPERATOR,
     README,
@@ -108,7 +109,7 @@ def _members(folder: Path) -> Iterator[str]:
     """The files of a repro folder, as its description names them."""
     description = json.loads((folder / DESCRIPTION).read_bytes())
     yield from (DESCRIPTION, LIBRARY, ERRORS)
-    for optional in (OPERATOR, DIAGNOSIS, *DOCUMENTS):
+    for optional in (OPERATOR, DIAGNOSIS, INDEPENDENT, *DOCUMENTS):
         if (folder / optional).is_file():
             yield optional
     for kind in TENSORS:

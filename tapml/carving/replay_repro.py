@@ -6,6 +6,7 @@
     inputs/ reference/ actual/ expected/ sensitivity/    tensors as .npy, bfloat16 as uint16
     operator.tapml   the operator's function and body, in the form suites have them
     diagnosis.json   what localization found, where it was asked
+    independent.tapml    what torch gives in float64, where that was compared
     errors.txt       where the errors are
     README.txt       the one command
 
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from tapml.carving.definitions import pack_plan
 from tapml.carving.repro_failure import KERNELS, Failure
 from tapml.carving.repro_pages import errors_page, readme
+from tapml.compare.independent_format import pack_check
 from tapml.graph.plan import GraphPlan, Operator
 from tapml_targets.description_format import to_plain
 from tapml_targets.errors import SetupError
@@ -41,6 +43,7 @@ DESCRIPTION: Final = "repro.json"
 LIBRARY: Final = "library.tapml"
 OPERATOR: Final = "operator.tapml"
 DIAGNOSIS: Final = "diagnosis.json"
+INDEPENDENT: Final = "independent.tapml"
 ERRORS: Final = "errors.txt"
 README: Final = "README.txt"
 TENSORS: Final = ("inputs", "reference", "actual", "expected", "sensitivity")
@@ -144,6 +147,8 @@ def _write_contents(folder: Path, final: Path, failure: Failure) -> None:
         "verdict": result.verdict.to_json(),
     }
     _write_json(folder / DESCRIPTION, description)
+    if failure.expectation.independent is not None:
+        (folder / INDEPENDENT).write_bytes(pack_check(failure.expectation.independent))
     if failure.diagnosis is not None:
         _write_json(folder / DIAGNOSIS, failure.diagnosis.to_json())
     (folder / ERRORS).write_text(errors_page(failure))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tapml.carving.definitions import unpack_operators
@@ -24,9 +22,8 @@ from tapml.carving.replay_repro import (
 )
 from tapml.carving.replay_results import ReplayResult
 from tapml.carving.repro_failure import KERNELS, Failure
-from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.index_source import locate_source
-from tapml.compare.operator_class import checked_class
+from tapml.carving.repro_tensors import read_bounded, read_expectation, read_tensors
+from tapml.compare.expectation import Expectation
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator, Origin
@@ -43,7 +40,6 @@ _MAX_DESCRIPTION_BYTES: Final = 16 << 20
 _MAX_LIBRARY_BYTES: Final = 1 << 30
 _MAX_OPERATOR_BYTES: Final = 64 << 20
 _MAX_DIAGNOSIS_BYTES: Final = 4 << 20
-_NPY_HEADER_BYTES: Final = 4096
 _ORIGIN: Final = ("module_path", "source", "operation", "node")
 _KINDS: Final = ("value", "index", "code", "predicate", "state")
 _ROLES: Final = ("input", "output", "inout")
@@ -157,7 +153,7 @@ def read_repro(folder: Path) -> Repro:
 
 
 def _read(folder: Path) -> Repro:
-    description = json.loads(_bounded(folder / DESCRIPTION, _MAX_DESCRIPTION_BYTES))
+    description = json.loads(read_bounded(folder / DESCRIPTION, _MAX_DESCRIPTION_BYTES))
     if description["format"] != FORMAT_VERSION:
         raise InputError(
             f"{folder} has repro format {str(description['format'])[:20]}; this tapml reads format "
@@ -165,8 +161,8 @@ def _read(folder: Path) -> Repro:
         )
     operator = _operator(description["operator"])
     names = description["files"]
-    inputs = _tensors(folder / "inputs", names["inputs"], operator.read)
-    outputs = _tensors(folder / "reference", names["reference"], operator.written)
+    inputs = read_tensors(folder / "inputs", names["inputs"], operator.read)
+    outputs = read_tensors(folder / "reference", names["reference"], operator.written)
     test = description["test"]
     case = MemoryCase(
         id=str(test["id"]),
@@ -176,7 +172,7 @@ def _read(folder: Path) -> Repro:
         arrays=inputs,
         results=outputs,
     )
-    library = unpack(_bounded(folder / LIBRARY, _MAX_LIBRARY_BYTES))
+    library = unpack(read_bounded(folder / LIBRARY, _MAX_LIBRARY_BYTES))
     library, edited = _with_sources(library, folder / KERNELS, description["kernels"])
     verdict = description["verdict"]
     return Repro(
@@ -186,7 +182,7 @@ def _read(folder: Path) -> Repro:
         lifetimes=_lifetimes(test["lifetimes"], len(inputs)),
         library=library,
         edited=edited,
-        expectation=_expectation(folder, description, operator, inputs),
+        expectation=read_expectation(folder, description, operator, inputs),
         policy=Policy.from_json(description["policy"]),
         device=dict(description["device"]),
         status=str(verdict["status"]),
@@ -209,7 +205,7 @@ def _definition(path: Path, operator: Operator) -> Operator | None:
     """The operator with its function, checked against what the test has."""
     if not path.exists():
         return None
-    definition = unpack_operators(_bounded(path, _MAX_OPERATOR_BYTES)).get(operator.name)
+    definition = unpack_operators(read_bounded(path, _MAX_OPERATOR_BYTES)).get(operator.name)
     if definition is None or len(definition.parameters) != len(operator.parameters):
         raise InputError(f"{path} does not define {operator.name}")
     symbols: dict[str, int] = {}
@@ -224,14 +220,7 @@ def _definition(path: Path, operator: Operator) -> Operator | None:
 def _diagnosis(path: Path) -> Diagnosis | None:
     if not path.exists():
         return None
-    return Diagnosis.from_json(json.loads(_bounded(path, _MAX_DIAGNOSIS_BYTES)))
-
-
-def _bounded(path: Path, limit: int) -> bytes:
-    size = path.stat().st_size
-    if size > limit:
-        raise InputError(f"{path} has {size} bytes; at most {limit} are expected")
-    return path.read_bytes()
+    return Diagnosis.from_json(json.loads(read_bounded(path, _MAX_DIAGNOSIS_BYTES)))
 
 
 def _operator(data: Mapping[str, Any]) -> Operator:
@@ -255,33 +244,6 @@ def _operator(data: Mapping[str, Any]) -> Operator:
     )
 
 
-def _tensors(
-    folder: Path, names: Sequence[str], parameters: Sequence[Parameter], dtype: str | None = None
-) -> tuple[Array, ...]:
-    """One array per parameter, checked against its shape and dtype."""
-    arrays = []
-    for name, parameter in zip(names, parameters, strict=True):
-        expected = np.dtype(dtype or lookup(parameter.dtype).numpy_name)
-        arrays.append(_array(folder, name, parameter, expected))
-    return tuple(arrays)
-
-
-def _array(folder: Path, name: str, parameter: Parameter, expected: np.dtype[Any]) -> Array:
-    path = folder / name
-    if path.name != name:
-        raise InputError(f"{name!r} is no name of a file in {folder}")
-    shape = tuple(int(extent) for extent in parameter.shape if isinstance(extent, int))
-    nbytes = math.prod(shape) * expected.itemsize
-    if path.stat().st_size > nbytes + _NPY_HEADER_BYTES:
-        raise InputError(f"{path} is larger than a {expected}{list(shape)} array")
-    array: Array = np.load(path, allow_pickle=False)
-    if array.dtype != expected or array.shape != shape:
-        raise InputError(
-            f"{path}: expected {expected}{list(shape)}, got {array.dtype}{list(array.shape)}"
-        )
-    return array
-
-
 def _with_sources(
     library: Library, folder: Path, names: Sequence[str | None]
 ) -> tuple[Library, tuple[str, ...]]:
@@ -293,39 +255,8 @@ def _with_sources(
             path = folder / name
             if path.name != name:
                 raise InputError(f"{name!r} is no name of a file in {folder}")
-            code = _bounded(path, _MAX_LIBRARY_BYTES)
+            code = read_bounded(path, _MAX_LIBRARY_BYTES)
             if code != module.code:
                 edited.append(name)
         modules.append(replace(module, code=code))
     return replace(library, modules=tuple(modules)), tuple(edited)
-
-
-def _expectation(
-    folder: Path, description: Mapping[str, Any], operator: Operator, inputs: Sequence[Array]
-) -> Expectation:
-    names = description["files"]
-    outputs = []
-    for index, (parameter, kind) in enumerate(
-        zip(operator.written, operator.output_kinds, strict=True)
-    ):
-        is_float = lookup(parameter.dtype).is_float
-        carrier = "float64" if is_float else lookup(parameter.dtype).numpy_name
-        values = _array(folder / "expected", names["expected"][index], parameter, np.dtype(carrier))
-        moved = _array(
-            folder / "sensitivity", names["sensitivity"][index], parameter, np.dtype("float32")
-        )
-        outputs.append(
-            ExpectedOutput(
-                parameter.name,
-                parameter.dtype,
-                kind,
-                values,
-                moved,
-                locate_source(
-                    description["index_sources"][index], operator.read, inputs, values.shape
-                ),
-                float(description["reference_ratios"][index]),
-                *checked_class(description["classes"][index]),
-            )
-        )
-    return Expectation(tuple(outputs), int(description["terms"]), int(description["repeats"]))

@@ -116,8 +116,8 @@ def test_a_folder_says_what_and_where(folder: Path, failure: Failure) -> None:
     assert description["versions"]["numpy"] == np.__version__
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "README.txt", "actual", "errors.txt", "expected", "inputs", "kernels", "library.tapml",
-        "operator.tapml", "reference", "repro.json", "sensitivity",
+        "README.txt", "actual", "errors.txt", "expected", "independent.tapml", "inputs", "kernels",
+        "library.tapml", "operator.tapml", "reference", "repro.json", "sensitivity",
     }  # fmt: skip
     loaded = np.load(folder / "inputs" / "01_p1.npy", allow_pickle=False)
     np.testing.assert_array_equal(loaded, failure.result.case.read_inputs()[1])
@@ -129,6 +129,8 @@ def test_a_folder_gives_back_the_operator_and_what_a_diagnosis_needs(
     repro = read_repro(folder)
     assert repro.definition == failure.operator
     assert repro.lifetimes == ("activation", "weight")
+    assert repro.expectation.independent == failure.expectation.independent
+    assert repro.expectation.independent is not None
     assert repro.origins == failure.origins
     again = failure_of(repro, replay_repro(repro, session), session.device)
     assert again.operator == failure.operator
