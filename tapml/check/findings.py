@@ -17,7 +17,8 @@ from tapml_targets.library import Library
 FindingKind: TypeAlias = Kind | Literal["input changed", "launch refused"]
 
 _CONTEXT_LINES: Final = 2
-_LINE_CHARACTERS: Final = 400
+_LINE_CHARACTERS: Final = 4000
+_EXCERPT_CHARACTERS: Final = 120
 # An address: the number of the buffer, and the byte within it.
 _OFFSET_BITS: Final = 48
 
@@ -51,6 +52,13 @@ class SourcePlace:
     group: str
     excerpt: tuple[str, ...]
 
+    def sentence(self) -> str:
+        """Who does what where."""
+        does = {"read": "reads", "write": "writes", "barrier": "waits"}.get(self.access, "is")
+        who = f"work-item {self.work_item}" if self.work_item else "a work-item"
+        group = f" of group {self.group}" if self.group else ""
+        return f"{who}{group} {does} at line {self.line}, column {self.column}:"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -73,7 +81,8 @@ class Finding:
     tensor
         Parameter or workspace behind a global address; empty where it is not known.
     byte
-        Byte of the tensor, from 0; outside of it where the access was. None where it is not known.
+        Byte of the tensor, from 0, or of an array in local or private memory; outside of it where
+        the access was. None where it is not known.
     tensor_bytes
         Size of the tensor.
     count
@@ -124,23 +133,25 @@ class Finding:
         where = f"kernel {self.kernel}" if self.kernel else ""
         head = ", ".join(part for part in (f"{self.kind} in {self.operator}", where, times) if part)
         lines = [head, f"  {self.what()}; first in test {self.test}"]
+        shown: tuple[str, ...] = ()
         for place in self.places:
-            did = {"read": "reads", "write": "writes", "barrier": "waits"}.get(place.access, "is")
-            who = f"work-item {place.work_item}" if place.work_item else "a work-item"
-            group = f" of group {place.group}" if place.group else ""
-            lines.append(f"  {who}{group} {did} at line {place.line}, column {place.column}:")
-            lines.extend(f"    {line}" for line in place.excerpt)
+            lines.append(f"  {place.sentence()}")
+            if place.excerpt != shown:
+                lines.extend(f"    {line}" for line in place.excerpt)
+            shown = place.excerpt
         for origin in self.origins[:1]:
             lines.append(f"  from {origin.source} ({origin.module_path}), {origin.operation}")
         return lines
 
     def what(self) -> str:
-        """The simulator's words, with the tensor in place of its address."""
-        if self.byte is None:
+        """The simulator's words, with the tensor and the byte in place of an address."""
+        words, address, _ = self.message.partition(" memory address ")
+        if not address or self.byte is None:
             return self.message
-        words, _, _ = self.message.partition(" memory address ")
-        place = f"byte {self.byte} of {self.tensor}, which has {self.tensor_bytes}"
-        return f"{words.removesuffix(' global')} {place}"
+        if self.tensor:
+            words = words.removesuffix(" global")
+            return f"{words} byte {self.byte} of {self.tensor}, which has {self.tensor_bytes}"
+        return f"{words} memory, byte {self.byte}"
 
 
 @dataclass(frozen=True)
@@ -192,7 +203,7 @@ def findings_of(
             address_space=message.address_space,
             at_least=at_least,
         )
-        found.append(_with_tensor(finding, message, by_buffer))
+        found.append(_with_place(finding, message, by_buffer))
     return merged(found)
 
 
@@ -210,13 +221,16 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(faults.values())
 
 
-def _with_tensor(finding: Finding, message: Message, tensors: Mapping[int, TensorPlace]) -> Finding:
-    if message.address is None or message.address_space != "global":
+def _with_place(finding: Finding, message: Message, tensors: Mapping[int, TensorPlace]) -> Finding:
+    """Say which byte of which tensor the message's address is."""
+    if message.address is None:
         return finding
     buffer, byte = divmod(message.address, 1 << _OFFSET_BITS)
     if byte >= 1 << (_OFFSET_BITS - 1):
         # Before the first byte of the buffer that follows.
         buffer, byte = buffer + 1, byte - (1 << _OFFSET_BITS)
+    if message.address_space != "global":
+        return replace(finding, byte=byte)
     tensor = tensors.get(buffer)
     if tensor is None:
         return finding
@@ -230,11 +244,9 @@ def _source_place(place: Place, module: int, sources: Sequence[Sequence[str]]) -
         text = lines[place.line - 1].strip()[:_LINE_CHARACTERS]
         first = max(1, place.line - _CONTEXT_LINES)
         last = min(len(lines), place.line + _CONTEXT_LINES)
-        excerpt = [
-            f"{'>' if number == place.line else ' '}{number:5d}  "
-            f"{lines[number - 1].rstrip()[:_LINE_CHARACTERS]}"
-            for number in range(first, last + 1)
-        ]
+        for number in range(first, last + 1):
+            mark, column = (">", place.column) if number == place.line else (" ", 0)
+            excerpt.append(f"{mark}{number:5d}  {_cut(lines[number - 1], column)}")
     return SourcePlace(
         module,
         place.line,
@@ -245,3 +257,13 @@ def _source_place(place: Place, module: int, sources: Sequence[Sequence[str]]) -
         place.group,
         tuple(excerpt),
     )
+
+
+def _cut(line: str, column: int) -> str:
+    """What a reader takes in of a generated line, which may be long: the part around `column`."""
+    line = line.rstrip()
+    if len(line) <= _EXCERPT_CHARACTERS:
+        return line
+    start = min(max(0, column - _EXCERPT_CHARACTERS // 2), len(line) - _EXCERPT_CHARACTERS)
+    end = start + _EXCERPT_CHARACTERS
+    return "…" * (start > 0) + line[start:end] + "…" * (end < len(line))

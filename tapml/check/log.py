@@ -43,6 +43,13 @@ _HEADLINES: Final[tuple[tuple[re.Pattern[str], Kind], ...]] = (
     (re.compile(r"Unaligned address"), "unaligned access"),
     (re.compile(r"OCLGRIND FATAL ERROR"), "simulator error"),
 )  # fmt: skip
+_BUILT_INS: Final[dict[str, Access]] = {
+    "barrier": "barrier",
+    "vload": "read",
+    "vstore": "write",
+    "atom": "write",
+}
+_BUILT_IN: Final = re.compile(rf"@_Z\d+({'|'.join(_BUILT_INS)})")
 _HEADLINE_CHARACTERS: Final = 500
 _SILENCED: Final = re.compile(r"Oclgrind: \d+ errors generated - suppressing")
 _KERNEL: Final = re.compile(r"\tKernel:\s+(\S{1,512})")
@@ -189,4 +196,6 @@ def _access(instruction: str, rest: str) -> Access:
         return "read"
     if instruction == "store":
         return "write"
-    return "barrier" if "barrier" in rest else ""
+    # Built-in functions by their mangled names: @_Z7barrierj, @_Z7vstore4Dv4_fjPU3AS3f.
+    match = _BUILT_IN.search(rest)
+    return _BUILT_INS[match[1]] if match else ""
