@@ -73,7 +73,8 @@ def replay(
     test
         From a suite.
     library
-        What to run; holds an operator of the same name. Uploaded where it is not yet.
+        What to run; holds an operator, or an entry, of the same name and parameters. Uploaded where
+        it is not yet.
     session
         The device.
     oracle, policy
@@ -101,11 +102,11 @@ def replay(
             finding = "the kernel wrote to a weight, which it may only read"
             result = replace(result, verdict=result.verdict.with_finding("fail", finding))
         return result
-    if operator.name not in remote.operators:
-        known = ", ".join(remote.operators[:20])
+    if operator.name not in (*remote.operators, *remote.entries):
+        known = ", ".join((*remote.operators, *remote.entries)[:20])
         raise InputError(f"the Library has no operator {operator.name!r}; it has {known}")
     started = time.perf_counter()
-    inputs = [np.ascontiguousarray(values) for values in test.read_inputs()]
+    inputs = [np.asarray(values, order="C") for values in test.read_inputs()]
     reference = test.read_outputs()
     read = time.perf_counter()
     try:

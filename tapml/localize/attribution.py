@@ -1,0 +1,207 @@
+"""What a wrong kernel is due to: its schedule, fusion, math, the driver or the code generator.
+
+The operator is compiled in other ways, each different in one respect, and the failing test is
+replayed with each; the kernel itself is replayed on a second driver. What stops failing names the
+cause (``docs/attribution.md`` has the table). Section IV-E of the TapML paper does this by hand: a
+GELU that was NaN on one platform only was right again once fast math was off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from tapml.carving.repro_failure import Failure
+from tapml.graph.plan import Operator
+from tapml.localize.conclusion import Evidence, Variant, conclude
+from tapml.localize.diagnosis import Attribution
+from tapml.localize.second_driver import second_driver
+from tapml.localize.unfused import is_fused, unfused
+from tapml.localize.variants import Trial, Trials
+from tapml_rpc.client import Session
+from tapml_targets.errors import TapmlError
+from tapml_targets.library import Library
+
+__all__ = ["Compile", "Second", "attribute", "second_driver"]
+
+Compile: TypeAlias = Callable[[Operator, Mapping[str, str]], Library]
+Second: TypeAlias = Callable[[], AbstractContextManager[Session]]
+
+# Elements times terms that one thread may be asked for: seconds on a processor's OpenCL.
+_MOST_ON_ONE_THREAD: Final = 1 << 27
+
+
+def attribute(
+    failure: Failure,
+    session: Session,
+    *,
+    compile: Compile,
+    second: Second | None = None,
+    budget_seconds: float = 30.0,
+) -> Attribution:
+    """Find what a failing test's kernel is wrong by.
+
+    Parameters
+    ----------
+    failure
+        One test that did not pass, with the Library it was replayed with.
+    session
+        The device it failed on. A variant that kills it costs the session, so give one of its own.
+    compile
+        Compiles an operator, also one of a body, with target options; ``{}`` is the usual way.
+    second
+        Opens a session on another driver, e.g. from :func:`second_driver`; None where there is
+        none.
+    budget_seconds
+        After so long no further variant is begun; what was left out is in the evidence.
+
+    Returns
+    -------
+    Attribution
+        ``unknown`` where the test does not fail again or the evidence does not tell.
+
+    Raises
+    ------
+    DeviceLostError
+        If `session`'s device is lost; losing the second one is evidence.
+    """
+    return _Attribution(failure, session, compile, second, budget_seconds).find()
+
+
+class _Attribution:
+    """The variants in the order in which they cost least and tell most."""
+
+    def __init__(
+        self,
+        failure: Failure,
+        session: Session,
+        compile_with: Compile,
+        second: Second | None,
+        budget_seconds: float,
+    ) -> None:
+        self._failure = failure
+        self._session = session
+        self._compile = compile_with
+        self._second = second
+        self._trials = Trials(failure, budget_seconds)
+        self._done: dict[Variant, Trial] = {}
+        # The failing kernel's own options belong to every variant of it.
+        options = {option for module in failure.library.modules for option in module.options}
+        self._own = {"fast_math": "1"} if "fast-math" in options else {}
+
+    def find(self) -> Attribution:
+        """Try variants until a rule holds."""
+        evidence = Evidence(self._done, self._failure.result.verdict.suspect)
+        rule = None
+        for stage in (
+            self._try_again,
+            self._try_anew,
+            self._try_math,
+            self._try_driver,
+            self._try_schedule,
+            self._try_fusion,
+        ):
+            stage()
+            rule = conclude(evidence)
+            if rule is not None:
+                break
+        tried = tuple((trial.variant, trial.text) for trial in self._done.values())
+        if rule is None:
+            return Attribution("unknown", tried, "the evidence does not tell")
+        return Attribution(rule.cause, tried, rule.sentence)
+
+    def _try_again(self) -> None:
+        self._done["again"] = self._trials.again(self._session)
+
+    def _try_anew(self) -> None:
+        variant = "compiled anew"
+        try:
+            library = self._compile(self._failure.operator, self._own | {"compilation": "anew"})
+        except TapmlError as error:
+            self._done["anew"] = Trial(variant, None, f"not replayed: {error}")
+            return
+        if self._is_the_failing(library):
+            self._done["anew"] = Trial(variant, None, "the same kernel, byte for byte")
+        else:
+            self._done["anew"] = self._trials.run(variant, lambda: library, self._session)
+
+    def _try_math(self) -> None:
+        precise = self._compiled("with precise math", {"math": "precise"})
+        self._done["precise"] = precise
+        if precise.right and self._own:
+            self._done["usual math"] = self._compiled("without fast_math", {"fast_math": "0"})
+
+    def _try_driver(self) -> None:
+        plain = self._compiled("without the driver's optimiser", {"optimiser": "off"})
+        self._done["unoptimised"] = plain
+        self._done["second"] = self._elsewhere()
+
+    def _try_schedule(self) -> None:
+        plain = self._plainly_scheduled()
+        self._done["plain"] = plain
+        if plain.right:
+            return
+        variant, points = "without a schedule, on one thread", self._points()
+        if points > _MOST_ON_ONE_THREAD:
+            text = f"not tried: {points} terms are too many for one thread"
+            self._done["serial"] = Trial(variant, None, text)
+        else:
+            self._done["serial"] = self._compiled(variant, {"schedule": "one-thread"})
+
+    def _try_fusion(self) -> None:
+        """The body's steps one after another, with schedules of their own."""
+        operator, variant = self._failure.operator, "without fusion, step after step"
+        if not is_fused(operator):
+            self._done["apart"] = Trial(variant, None, "the operator is a single step")
+            return
+
+        def make() -> Library:
+            return unfused(operator, lambda step: self._compile(step, self._own))
+
+        self._done["apart"] = self._trials.run(variant, make, self._session)
+
+    def _is_the_failing(self, library: Library) -> bool:
+        failing, name = self._failure.library, self._failure.operator.name
+        return (library.modules, library.kernels, library.operators.get(name)) == (
+            failing.modules,
+            failing.kernels,
+            failing.operators.get(name),
+        )
+
+    def _compiled(self, variant: str, options: Mapping[str, str]) -> Trial:
+        return self._trials.run(
+            variant,
+            lambda: self._compile(self._failure.operator, {**self._own, **options}),
+            self._session,
+        )
+
+    def _elsewhere(self) -> Trial:
+        """The failing kernel on another driver."""
+        variant = "on a second driver"
+        if self._second is None:
+            return Trial(variant, None, "there is none here")
+        try:
+            with self._second() as other:
+                variant = f"on {other.device.vendor_platform} ({other.device.name})"
+                return self._trials.run(variant, lambda: self._failure.library, other)
+        except TapmlError as error:
+            # A second driver that dies of the kernel tells nothing about the first.
+            return Trial(variant, None, f"not replayed: {error}")
+
+    def _plainly_scheduled(self) -> Trial:
+        variant = "with the plainest schedule for a GPU"
+        try:
+            library = self._compile(self._failure.operator, {**self._own, "schedule": "fallback"})
+        except TapmlError as error:
+            return Trial(variant, None, f"not replayed: {error}")
+        if self._is_the_failing(library):
+            return Trial(variant, None, "the same kernel: it had that schedule")
+        return self._trials.run(variant, lambda: library, self._session)
+
+    def _points(self) -> int:
+        expectation = self._failure.expectation
+        elements = sum(int(np.size(output.values)) for output in expectation.outputs)
+        return elements * max(1, expectation.terms)

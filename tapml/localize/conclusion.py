@@ -1,0 +1,167 @@
+"""From what the variants of a failing kernel gave to what is to blame: a table, read downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from tapml.localize.diagnosis import Cause
+from tapml.localize.variants import Trial
+
+Variant: TypeAlias = Literal[
+    "again", "anew", "precise", "usual math", "unoptimised", "second", "plain", "serial", "apart"
+]
+"""
+``again``
+    The failing kernel itself.
+``anew``
+    What the compiler gives today; no replay where that is the failing kernel.
+``precise``, ``usual math``
+    With precise math; with the driver's usual math where the kernel had fast math.
+``unoptimised``, ``second``
+    The same text without this driver's optimiser; the same kernel on another driver.
+``plain``, ``serial``
+    With the fallback schedule; on one thread, as written.
+``apart``
+    The body's steps one after another.
+"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was tried so far.
+
+    Attributes
+    ----------
+    trials
+        By variant; a variant that was looked at and not replayed has a trial without status.
+    suspect
+        Whom the verdict suspects (:attr:`tapml.compare.verdict.Verdict.suspect`).
+    """
+
+    trials: Mapping[Variant, Trial]
+    suspect: str
+
+    def right(self, *variants: Variant) -> bool:
+        """Whether any of `variants` passes."""
+        return any(self.trials[each].right for each in variants if each in self.trials)
+
+    def wrong(self, variant: Variant) -> bool:
+        """Whether `variant` fails as the original does."""
+        return variant in self.trials and self.trials[variant].wrong
+
+    def done(self, variant: Variant) -> bool:
+        """Whether `variant` was looked at, even if only to find that it cannot be replayed."""
+        return variant in self.trials
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether time ran out before everything was tried."""
+        return any(trial.late for trial in self.trials.values())
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of the table: where `holds` is true, `cause` is named and `sentence` says why."""
+
+    cause: Cause
+    holds: Callable[[Evidence], bool]
+    sentence: str
+
+
+RULES: Final = (
+    Rule(
+        "unknown",
+        lambda e: e.right("again"),
+        "it did not fail again: what is wrong comes and goes, as with a race or memory that was "
+        "never written; `tapml replay --check` looks for both",
+    ),
+    Rule(
+        "unknown",
+        lambda e: e.done("again") and not e.wrong("again"),
+        "the failing kernel could not be replayed",
+    ),
+    Rule(
+        "kernel text",
+        lambda e: e.right("anew"),
+        "what the compiler makes of the operator today is right; the kernel that failed is another "
+        "one: written by hand, edited, or left over",
+    ),
+    Rule(
+        "math",
+        lambda e: e.right("precise") and e.right("usual math"),
+        "the same schedule and fusion are right without the option fast_math: leave it off for "
+        "this operator, or write its function so that it holds under fast math",
+    ),
+    Rule(
+        "math",
+        lambda e: e.right("precise"),
+        "the same schedule and fusion are right where products and sums round by themselves and "
+        "every function is the full one: compile this operator with math=precise, or write its "
+        "function in a stable form",
+    ),
+    Rule(
+        "driver",
+        lambda e: e.right("unoptimised") and e.right("second"),
+        "the same kernel is right on another driver, and on this one once its optimiser leaves it "
+        "alone",
+    ),
+    Rule(
+        "schedule",
+        lambda e: e.right("plain", "serial") and e.right("second"),
+        "the operator is right under a plainer schedule. A second driver runs this kernel right as "
+        "it is: the schedule relies on what OpenCL does not promise (a missing barrier, threads in "
+        "lockstep), or this driver mistakes this form of the code; `tapml replay --check` tells",
+    ),
+    Rule(
+        "schedule",
+        lambda e: e.right("plain", "serial"),
+        "the operator is right under a plainer schedule",
+    ),
+    Rule(
+        "driver",
+        lambda e: e.right("second") and e.done("serial"),
+        "the same kernel is right on another driver, and wrong on this one under every schedule "
+        "that was tried",
+    ),
+    Rule(
+        "driver",
+        lambda e: e.right("unoptimised") and not e.wrong("second") and e.done("serial"),
+        "the same kernel is right once this driver's optimiser leaves it alone",
+    ),
+    Rule(
+        "fusion",
+        lambda e: e.right("apart"),
+        "each of the operator's steps is right by itself, one after another; fused into one kernel "
+        "they are wrong under every schedule that was tried",
+    ),
+    Rule(
+        "unknown",
+        lambda e: e.done("apart") and e.suspect not in ("", "target"),
+        "every form of the operator fails alike and the verdict does not suspect the target alone: "
+        "look at the operator's function, which the reference was made from as well",
+    ),
+    Rule(
+        "unknown",
+        lambda e: e.done("apart") and e.incomplete,
+        "nothing that was tried in time makes it right",
+    ),
+    Rule(
+        "code generator",
+        lambda e: e.done("apart") and e.wrong("second"),
+        "it is wrong in every form and on two drivers; LLVM makes a right one of the same function",
+    ),
+    Rule(
+        "code generator",
+        lambda e: e.done("apart"),
+        "it is wrong in every form; LLVM makes a right one of the same function. With no second "
+        "driver to ask, this one may be to blame as well",
+    ),
+)
+"""The first rule that holds counts."""
+
+
+def conclude(evidence: Evidence) -> Rule | None:
+    """The first rule that holds; None while more has to be tried."""
+    return next((rule for rule in RULES if rule.holds(evidence)), None)
