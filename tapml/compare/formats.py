@@ -133,8 +133,9 @@ def ulp(values: Float64s, name: str) -> Float64s:
     beyond the largest finite one (NaN and Inf too) have the unit of the last binade.
     """
     layout = float_format(name)
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
-    exponent = (bits >> _DOUBLE_MANTISSA) & _EXPONENT_BITS
+    bits = np.asarray(values, dtype=np.float64, order="C").view(np.int64)
+    # numpy makes numbers of arrays without dimensions.
+    exponent = np.asarray((bits >> _DOUBLE_MANTISSA) & _EXPONENT_BITS)
     last = int(np.frexp(layout.max_finite)[1]) - 1 + _DOUBLE_BIAS
     # float64's own subnormals have biased exponent 0 and a unit below any normal: stay at 1.
     lowest = max(layout.min_exponent + _DOUBLE_BIAS, layout.mantissa_bits + 1)

@@ -67,8 +67,13 @@ def check_independently(
     if not operator.torch_forms:
         return IndependentCheck(reason="the plan was not made from a torch program")
     form = form_at(operator.torch_forms, site)
-    if form is None or form.subgraph is None:
-        return IndependentCheck(reason="" if form is None else form.reason)
+    if form is None:
+        return IndependentCheck(
+            reason=f"the model writes it in {len(operator.torch_forms)} ways, and of which one "
+            f"{site!r} is, is not known"
+        )
+    if form.subgraph is None:
+        return IndependentCheck(reason=form.reason)
     if not torch_is_installed():
         return IndependentCheck(reason=NO_TORCH)
     try:

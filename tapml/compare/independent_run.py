@@ -119,14 +119,16 @@ def _widened(dtype: str, raw: Array) -> torch.Tensor:
 
 
 def _plain(result: Any, dtype: str, like: Array) -> Array:
-    """A result under the shape, and for integers the dtype, of a written parameter."""
+    """A result under the shape, and where both are integers the dtype, of a written parameter."""
     array: Array = result.detach().contiguous().numpy()
     if array.size != like.size:
         raise InputError(
             f"the torch sub-graph gives {array.size} elements where the operator writes {like.size}"
         )
     array = array.reshape(like.shape)
-    return array.astype(np.float64 if lookup(dtype).is_float else like.dtype)
+    # A fraction that an import made an integer of stays one, so that the two differ.
+    fractional = lookup(dtype).is_float or array.dtype == np.float64
+    return array.astype(np.float64 if fractional else like.dtype)
 
 
 def _pick(reference: Reference, values: Mapping[str, Any]) -> Any:

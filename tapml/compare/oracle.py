@@ -32,7 +32,7 @@ from tapml.graph.torch_subgraph import form_at
 from tapml_targets.errors import InputError
 from tapml_targets.installed import compiler_versions, versions_text
 
-ORACLE_VERSION: Final = 3
+ORACLE_VERSION: Final = 4
 """Part of every key: raise it when an expectation's meaning changes."""
 
 
@@ -84,6 +84,12 @@ class CarvedCase(Protocol):
 def weight_keys(test: CarvedCase) -> list[str | None]:
     """Per tensor read the content key of the weight it is; None for all others."""
     return [tensor.key if tensor.lifetime == "weight" else None for tensor in test.inputs]
+
+
+def site_of(test: CarvedCase) -> str:
+    """The call site of a test: its id, without the run that a carved test's ends with."""
+    site, separator, _ = test.id.rpartition("@")
+    return site if separator else test.id
 
 
 class Oracle:
@@ -242,11 +248,13 @@ class Oracle:
         if expectation.independent is not None:
             return expectation
         operator = self._operator(test)
-        site = test.id.rpartition("@")[0]
+        site = site_of(test)
         # Only carved tests know their entry's symbols; shapes give those of the others.
         symbols = {**getattr(test, "shape_symbols", {}), **test.symbols}
         shapes = [raw.shape for raw in outputs]
-        key = _digest([self._form_key(operator, site), sorted(symbols.items()), shapes])
+        versions = [ORACLE_VERSION, compiler_versions(), versions_text("torch")]
+        form = self._form_key(operator, site)
+        key = _digest(["check", *versions, form, sorted(symbols.items()), shapes])
         if repeats != self._policy.appeal_repeats and self._is_checked(key):
             return expectation
         check = check_independently(
@@ -264,13 +272,11 @@ class Oracle:
         return key in self._agreed
 
     def _form_key(self, operator: Operator, site: str) -> str:
-        """What torch and the twin are made from at a call site."""
+        """What the twin and torch compute at a call site."""
         known = self._form_keys.get((operator.name, site))
         if known is None:
             form = form_at(operator.torch_forms, site)
-            subgraph = None if form is None else form.subgraph
-            versions = [ORACLE_VERSION, compiler_versions(), versions_text("torch")]
-            known = _digest([*versions, operator.hash, repr(subgraph)])
+            known = _digest([operator.hash, repr(None if form is None else form.subgraph)])
             self._form_keys[operator.name, site] = known
         return known
 
@@ -290,7 +296,7 @@ class Oracle:
             # The twins are compiled, too.
             compiler_versions(),
             test.key,
-            self._operator(test).hash,
+            self._form_key(self._operator(test), site_of(test)),
             repeats,
             self._policy.seed,
         ]

@@ -19,7 +19,7 @@ def float_errors(want: ExpectedOutput, got: Float64s) -> Float64s:
     within its rounding both are honest. What cannot be reconciled is Inf.
     """
     with np.errstate(all="ignore"):
-        error: Float64s = np.subtract(got, want.values)
+        error: Float64s = np.asarray(np.subtract(got, want.values))
         np.abs(error, out=error)
         if not math.isfinite(float(error.sum())):
             _reconcile(error, want, got)

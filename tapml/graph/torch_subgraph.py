@@ -140,8 +140,9 @@ class TorchForm:
 
 
 def form_at(forms: Sequence[TorchForm], site: str) -> TorchForm | None:
-    """The form of a call site; the first where the site is not named; None without forms."""
-    return next((form for form in forms if site in form.sites), forms[0] if forms else None)
+    """The form of a call site; where the site is not named, the only one; else None."""
+    only = forms[0] if len(forms) == 1 else None
+    return next((form for form in forms if site in form.sites), only)
 
 
 def split_operation(operation: str) -> tuple[str, str]:

@@ -89,7 +89,11 @@ class _Program:
         """The storage that holds a node's tensor in the plan, where the plan has it."""
         if node.op == "placeholder":
             return self._storages.get(node.name)
-        value = self.entry.values.get(node.name if index is None else f"{node.name}[{index}]")
+        values = self.entry.values
+        value = values.get(node.name if index is None else f"{node.name}[{index}]")
+        if value is None and index == 0:
+            # An operation that gives several tensors may be imported as the first of them alone.
+            value = values.get(node.name)
         if value is None:
             return None
         # An input may be called like a node of another name space.
@@ -180,9 +184,24 @@ class _Cut:
 
     def subgraph(self) -> TorchSubgraph:
         outputs = [self._reference(*self._result(value.storage)) for value in self._written]
+        self._require_all_computed()
         return TorchSubgraph(
             tuple(self._inputs.values()), tuple(self._nodes.values()), tuple(outputs)
         )
+
+    def _require_all_computed(self) -> None:
+        """Refuse a sub-graph that computes anew what the operator is given.
+
+        The operator's input has been rounded on the way and torch's has not, so that the two
+        would differ where both are right.
+        """
+        used = {each.parameter for each in self._inputs.values()}
+        for storage, (parameter, _) in self._read.items():
+            made = self._program.entry.storages[storage].lifetime == "activation"
+            if made and parameter not in used:
+                raise _NoSubgraphError(
+                    f"it reads {storage}, a step inside a torch operation that cannot be split"
+                )
 
     def _result(self, storage: str) -> tuple[fx.Node, int | None]:
         """The FX node that a written storage holds the result of."""
