@@ -1,0 +1,143 @@
+"""Sessions, repro folders, exported folders and Libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tapml.carving.export_cases import LIBRARIES, read_cases
+from tapml.carving.repro_folder import read_repro
+from tapml.diff.outcome import SESSION_REPORT, read_outcome
+from tapml.inspection.page import Cell, Page, Table
+from tapml_targets.errors import InputError
+from tapml_targets.library import Condition, Launch, Library, Loop, Statement
+from tapml_targets.library_format import library_hash, unpack
+
+MAX_LIBRARY_BYTES: Final = 1 << 30
+
+
+def describe_session(folder: Path) -> Page:
+    """How far a session came, by the report it wrote last."""
+    if not (folder / SESSION_REPORT).is_file():
+        facts: dict[str, Cell] = {
+            "status": "no report yet: `tapml offload --session` goes on with it"
+        }
+        return Page("session", str(folder), facts)
+    outcome = read_outcome(folder)
+    rows = tuple(
+        (name, each.status, each.count, each.ratio, each.reason.partition("\n")[0])
+        for name, each in outcome.operators.items()
+    )
+    columns = ("operator", "status", "tests", "worst ratio", "reason")
+    return Page(
+        "session",
+        str(folder),
+        {"status": outcome.status, **outcome.facts},
+        (Table("operators", columns, rows),),
+    )
+
+
+def describe_repro(folder: Path) -> Page:
+    """What failed, where, and how."""
+    repro = read_repro(folder)
+    facts: dict[str, Cell] = {
+        "operator": repro.operator.name,
+        "test": repro.case.id,
+        "status": repro.status,
+        "reason": repro.reason,
+        "device": str(repro.device.get("name")),
+        "driver": str(repro.device.get("driver_version")),
+        "edited kernels": ", ".join(repro.edited) or "none",
+    }
+    arrays = (*repro.case.read_inputs(), *repro.case.read_outputs())
+    parameters = (*repro.operator.read, *repro.operator.written)
+    rows = tuple(
+        (parameter.role, parameter.name, " × ".join(map(str, array.shape)), parameter.dtype)
+        for parameter, array in zip(parameters, arrays, strict=True)
+    )
+    tables = (Table("tensors", ("role", "parameter", "shape", "dtype"), rows),)
+    return Page("repro", str(folder), facts, tables)
+
+
+def describe_export(folder: Path) -> Page:
+    """The files of exported tests."""
+    cases = read_cases(folder)
+    libraries = folder / LIBRARIES
+    platforms = sorted(each.name for each in libraries.iterdir()) if libraries.is_dir() else []
+    facts: dict[str, Cell] = {
+        "model": cases.model,
+        "tests": sum(len(file.tests) for file in cases.files.values()),
+        "compiled for": ", ".join(platforms) or "nothing: TVM compiles where they run",
+    }
+    rows = tuple((name, file.operator, len(file.tests)) for name, file in cases.files.items())
+    return Page(
+        "export", str(folder), facts, (Table("files", ("file", "operator", "tests"), rows),)
+    )
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file may be a packed Library: one that is not too large to be read whole."""
+    return path.is_file() and path.stat().st_size <= MAX_LIBRARY_BYTES
+
+
+def describe_library(path: Path) -> Page:
+    """Kernels and launches of a packed Library.
+
+    Raises
+    ------
+    ProtocolError
+        If the file is no Library.
+    """
+    if not is_library(path):
+        raise InputError(
+            f"{path} is no Library: expected a file of at most {MAX_LIBRARY_BYTES} bytes"
+        )
+    data = path.read_bytes()
+    library = unpack(data)
+    facts: dict[str, Cell] = {
+        "target": library.target,
+        "hash": library_hash(data),
+        "bytes": len(data),
+        "operators": len(library.operators),
+        "kernels": len(library.kernels),
+        "entries": ", ".join(library.entries) or "none",
+        **{str(name): value for name, value in library.metadata.items()},
+    }
+    return Page("library", str(path), facts, tuple(_library_tables(library)))
+
+
+def _library_tables(library: Library) -> Iterator[Table]:
+    rows = []
+    for operator in library.operators.values():
+        launches = list(_launches(operator.statements))
+        rows.append(
+            (operator.name, len(operator.parameters), len(launches), len(operator.workspaces))
+        )
+    yield Table("operators", ("operator", "parameters", "launches", "workspaces"), tuple(rows))
+    kernels = tuple(
+        (
+            kernel.name,
+            library.modules[kernel.module].dialect,
+            kernel.threads_per_block or None,
+            kernel.shared_memory_bytes,
+            " ".join(kernel.features),
+        )
+        for kernel in library.kernels.values()
+    )
+    yield Table("kernels", ("kernel", "dialect", "threads", "shared bytes", "features"), kernels)
+    modules = tuple(
+        (index, module.dialect, len(module.code), " ".join(module.options))
+        for index, module in enumerate(library.modules)
+    )
+    yield Table("modules", ("module", "dialect", "bytes", "options"), modules)
+
+
+def _launches(statements: Iterable[Statement]) -> Iterator[Launch]:
+    for statement in statements:
+        if isinstance(statement, Launch):
+            yield statement
+        elif isinstance(statement, Loop):
+            yield from _launches(statement.body)
+        elif isinstance(statement, Condition):
+            yield from _launches((*statement.then, *statement.otherwise))
