@@ -93,4 +93,5 @@ def carve(
         max_new_tokens=new_tokens,
         budget_bytes=budget_bytes,
         overwrite=overwrite,
+        durable=True,
     )

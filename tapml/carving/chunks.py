@@ -5,9 +5,10 @@ where it lies in the mapped file. Where a chunk lies is in the suite's index, wh
 the chunk: whatever ends the process, a pack may hold bytes that no index knows of, never the other
 way round.
 
-Nothing is forced to the disk: a suite can be carved again, and waiting for the disk would cost more
-than carving. After a power failure in the seconds behind a carve, a pack that is too short is
-noticed when the suite is opened, and other damage by the hashes.
+Nothing is forced to the disk while chunks are written: waiting for the disk would cost more than
+carving. A durable suite is, once, at the end (:mod:`tapml.carving.suite_folder`); after a power
+failure in the seconds behind any other carve, a pack that is too short is noticed when the suite is
+opened, and other damage by the hashes.
 """
 
 from __future__ import annotations

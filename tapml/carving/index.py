@@ -92,7 +92,7 @@ def connect_index(folder: Path) -> sqlite3.Connection:
     """Open the index in `folder` for writing."""
     connection = sqlite3.connect(folder / INDEX_NAME, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
-    # As with the packs: safe against the end of the process, not synced for a power failure.
+    # As with the packs: safe against the end of the process; synced for a power failure at the end.
     connection.execute("PRAGMA synchronous = OFF")
     return connection
 

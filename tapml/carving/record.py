@@ -78,6 +78,7 @@ def carve(
     budget_bytes: int | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,
+    durable: bool = False,
 ) -> Suite:
     """Run prompts through prefill and decode and record what every call site reads and writes.
 
@@ -110,6 +111,9 @@ def carve(
         Called after every run.
     overwrite
         Whether a suite at `path` is replaced.
+    durable
+        Whether to wait until the suite is on the disk before it gets its name: then a power failure
+        right after the carve cannot harm it. What can be carved again need not wait.
 
     Returns
     -------
@@ -157,7 +161,7 @@ def carve(
             _record(
                 _Work(model, executor, pairs, max_new_tokens, progress), folder, selector, facts
             )
-            publish(folder, target, overwrite=overwrite)
+            publish(folder, target, overwrite=overwrite, durable=durable)
     except (OSError, sqlite3.Error) as error:
         raise SetupError(
             f"the suite cannot be written to {target} ({error}): "

@@ -234,18 +234,27 @@ class Suite:
         return self._tensors.weight_digest(name)
 
     def verify(self) -> int:
-        """Check every chunk against its hash; return how many there are.
+        """Check every chunk against its hash, and that every test's tensors lie in chunks.
+
+        Reads the whole suite, a chunk at a time.
+
+        Returns
+        -------
+        int
+            Number of chunks.
 
         Raises
         ------
         InputError
-            If one is damaged.
+            If anything is damaged.
         """
+        for run in self.runs(Filters()):
+            self._tensors.check_places(run)
         return self._tensors.verify()
 
     def summary(self) -> SuiteSummary:
         """Tests per operator and entry, bytes, and how often bytes are used."""
-        return summarize(self, self._tensors.stored_bytes)
+        return summarize(self, self._tensors.stored())
 
     @cached_property
     def _parameters(self) -> dict[str, _Parameters]:

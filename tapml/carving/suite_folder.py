@@ -58,14 +58,28 @@ def _lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def publish(folder: Path, target: Path, *, overwrite: bool) -> None:
-    """Give the finished suite its name."""
+def publish(folder: Path, target: Path, *, overwrite: bool, durable: bool) -> None:
+    """Give the finished suite its name; with `durable`, once all of it is on the disk."""
     (folder / _LOCK_NAME).unlink()
+    if durable:
+        for path in (*folder.rglob("*"), folder):
+            _sync(path)
     old = target.with_name(target.name + ".replaced")
     if overwrite and target.exists():
         if old.exists():
             shutil.rmtree(old)
         target.rename(old)
     folder.rename(target)
+    if durable:
+        _sync(target.parent)
     if overwrite and old.exists():
         shutil.rmtree(old)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the list of a folder's files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

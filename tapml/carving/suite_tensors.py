@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tapml.carving.index import unpack
 from tapml.carving.layout import LaidValue, Layout
 from tapml.carving.movement import Order
 from tapml.carving.stored_content import StoredContent
+from tapml.carving.summary import StoredBytes
 from tapml.carving.version_rows import read_version
 from tapml.execute.arrays import Array, Bytes, flat_bytes, window
 from tapml_targets.dtype import dtype
@@ -82,10 +83,24 @@ class SuiteTensors:
         self._reader.close()
         self._versions.clear()
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all chunks."""
-        return sum(chunk.length for chunk in self._chunks.values())
+    def stored(self) -> StoredBytes:
+        """What lies in the packs."""
+
+        def held(table: Literal["weight", "ordering"]) -> int:
+            query = {
+                "weight": "SELECT chunks FROM weight",
+                "ordering": "SELECT chunks FROM ordering",
+            }[table]
+            rows = self._connection.execute(query)
+            identifiers = {each for (blob,) in rows for each in unpack(blob)}
+            return sum(chunk.length for chunk in self._places(tuple(identifiers)))
+
+        return StoredBytes(
+            len(self._chunks),
+            sum(chunk.length for chunk in self._chunks.values()),
+            held("weight"),
+            held("ordering"),
+        )
 
     def layout(self, identifier: int) -> Layout:
         """A layout, by its number in the index."""
@@ -166,6 +181,18 @@ class SuiteTensors:
     def weight_digest(self, name: str) -> str:
         """Content hash of a weight, hexadecimal."""
         return self._weight(name)[0].hex()
+
+    def check_places(self, run: RunRecord) -> None:
+        """Raise :class:`InputError` unless every tensor of a run lies in what is stored."""
+        for index, value in enumerate(run.layout.values):
+            self.stored_digest(run, index)
+            if value.source == "moved":
+                continue
+            place, first = self._place(run, value)
+            if isinstance(place, int):
+                continue
+            if first + _nbytes(value) > sum(chunk.length for chunk in self._places(place)):
+                raise InputError(f"{self._path} is damaged ({value.name}); carve again")
 
     def verify(self) -> int:
         """Check every chunk against its hash; return how many there are.

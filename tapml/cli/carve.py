@@ -202,6 +202,7 @@ def _carve(arguments: argparse.Namespace, out: Path) -> int:
                 budget_bytes=arguments.budget,
                 progress=carving_progress(phase, len(rooted.prompts), settings.new_tokens),
                 overwrite=arguments.overwrite,
+                durable=True,
             )
             with suite:
                 phase.detail = f"{suite.facts['tests']} tests"
