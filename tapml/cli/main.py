@@ -24,6 +24,7 @@ COMMANDS: Final = (
     "run",
     "report",
     "diff",
+    "inspect",
     "policy",
     "devices",
     "doctor",
