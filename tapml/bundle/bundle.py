@@ -138,13 +138,24 @@ def read_bundle(path: Path) -> Repro:
         If there is none, it is damaged, of another version, or not what a bundle may be.
     """
     with tempfile.TemporaryDirectory(prefix="tapml-bundle-") as temporary:
-        unpacked = Path(temporary)
-        extract_archive(path, unpacked)
-        folders = list(unpacked.iterdir())
-        if len(folders) != 1 or not folders[0].is_dir():
-            raise InputError(f"{path} is no bundle: expected one folder in it, got {len(folders)}")
-        _check_manifest(path, folders[0] / MANIFEST)
-        return read_repro(folders[0])
+        return read_repro(unpack_bundle(path, Path(temporary)))
+
+
+def unpack_bundle(path: Path, folder: Path) -> Path:
+    """Unpack a bundle into an empty folder, and return the repro folder in it.
+
+    Raises
+    ------
+    InputError
+        If there is none, it is damaged, of another version, or not what a bundle may be.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    extract_archive(path, folder)
+    folders = list(folder.iterdir())
+    if len(folders) != 1 or not folders[0].is_dir():
+        raise InputError(f"{path} is no bundle: expected one folder in it, got {len(folders)}")
+    _check_manifest(path, folders[0] / MANIFEST)
+    return folders[0]
 
 
 def _check_manifest(path: Path, manifest: Path) -> None:

@@ -25,3 +25,20 @@ def read_failing_test(source: Path) -> Repro:
         f"{source} is neither a repro folder nor a bundle: expected a folder that `tapml offload` "
         "or `tapml replay --repro` wrote, or a .tapml.zip"
     )
+
+
+def read_failing_test(source: Path) -> Repro:
+    """The test in a repro folder or a bundle, where nothing else will do.
+
+    Raises
+    ------
+    InputError
+        If `source` is neither, or is damaged.
+    """
+    repro = read_failure(source)
+    if repro is None:
+        raise InputError(
+            f"{source} is neither a repro folder nor a bundle: expected a folder that `tapml "
+            "offload` or `tapml replay --repro` wrote, or a .tapml.zip"
+        )
+    return repro

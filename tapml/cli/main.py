@@ -23,6 +23,8 @@ COMMANDS: Final = (
     "validate",
     "run",
     "report",
+    "bundle",
+    "reduce",
     "diff",
     "inspect",
     "policy",
