@@ -1,4 +1,4 @@
-"""Where one failing test comes from: a repro folder, or a bundle."""
+"""One failing test of an operator, from a repro folder or a bundle."""
 
 from __future__ import annotations
 
@@ -9,36 +9,31 @@ from tapml.carving.repro_folder import Repro, is_repro, read_repro
 from tapml_targets.errors import InputError
 
 
-def read_failing_test(source: Path) -> Repro:
-    """The test in a repro folder or a bundle.
+def read_failure(path: Path) -> Repro | None:
+    """The test in a repro folder or a bundle; None where `path` is something else.
 
     Raises
     ------
     InputError
-        If `source` is neither, or is damaged.
+        If it is one and damaged.
     """
-    if is_bundle(source):
-        return read_bundle(source)
-    if is_repro(source):
-        return read_repro(source)
-    raise InputError(
-        f"{source} is neither a repro folder nor a bundle: expected a folder that `tapml offload` "
-        "or `tapml replay --repro` wrote, or a .tapml.zip"
-    )
+    if is_bundle(path):
+        return read_bundle(path)
+    return read_repro(path) if is_repro(path) else None
 
 
-def read_failing_test(source: Path) -> Repro:
+def read_failing_test(path: Path) -> Repro:
     """The test in a repro folder or a bundle, where nothing else will do.
 
     Raises
     ------
     InputError
-        If `source` is neither, or is damaged.
+        If `path` is neither, or is damaged.
     """
-    repro = read_failure(source)
+    repro = read_failure(path)
     if repro is None:
         raise InputError(
-            f"{source} is neither a repro folder nor a bundle: expected a folder that `tapml "
-            "offload` or `tapml replay --repro` wrote, or a .tapml.zip"
+            f"{path} is neither a repro folder nor a bundle: expected a folder that `tapml offload` "
+            "or `tapml replay --repro` wrote, or a .tapml.zip"
         )
     return repro
