@@ -1,0 +1,27 @@
+"""An element that stood still by accident is raised to its row's level; one that is exact is not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tapml.compare.sensitivity import smooth
+
+
+def test_what_hardly_moved_by_accident_is_raised_to_half_of_its_row() -> None:
+    sensitivity = np.ones((2, 64))
+    sensitivity[1, 3] = 0.02
+    smoothed = smooth(sensitivity)
+    assert 0.49 < smoothed[1, 3] < 0.5
+    assert np.array_equal(np.delete(smoothed, 67), np.delete(sensitivity, 67))
+
+
+def test_masked_scores_do_not_speak_for_those_beside_them() -> None:
+    scores = np.full((1, 64), 60.0)
+    scores[0, :8] = 1e-6
+    assert np.all(smooth(scores)[0, :8] <= 32e-6)
+
+
+def test_a_row_that_cannot_be_measured_is_left_as_it_is() -> None:
+    sensitivity = np.ones((1, 64))
+    sensitivity[0, 0] = np.inf
+    assert np.array_equal(smooth(sensitivity), sensitivity)
