@@ -1,4 +1,4 @@
-"""An element that stood still by accident is raised to its row's level; one that is exact is not."""
+"""An element that stood still by accident is raised to its row's level; an exact one is not."""
 
 from __future__ import annotations
 
