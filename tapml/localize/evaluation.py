@@ -1,0 +1,212 @@
+"""Evaluates steps on carved inputs, element by element, in float64 or in the steps' own dtypes.
+
+On demand: what an output element rests on is computed and nothing else, so that one mistake out of
+a hundred can be tried on a few elements of a large tensor in milliseconds. Steps that a mistake
+does not reach are read from tensors known already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.localize.arithmetic import FUNCTIONS
+from tapml.localize.expressions import Constant, Load, Node, Operation, Variable
+from tapml.localize.rounding import rounded
+from tapml.localize.steps import Step, Steps, extent_of
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import LimitExceededError, UnsupportedOperatorError
+
+Array = NDArray[Any]
+Indices = NDArray[np.int64]
+
+_CHUNK: Final = 1 << 20
+MOST_POINTS: Final = 1 << 24
+
+
+@dataclass
+class Budget:
+    """How many elements, terms of sums included, may still be computed."""
+
+    points: int = MOST_POINTS
+
+    def take(self, points: int) -> None:
+        """Count `points`; LimitExceededError where there are too few left."""
+        self.points -= points
+        if self.points < 0:
+            raise LimitExceededError(
+                f"following these elements back takes more than {MOST_POINTS} evaluations"
+            )
+
+
+class Evaluation:
+    """The values of an operator's tensors, computed where they are asked for.
+
+    Parameters
+    ----------
+    steps
+        The operator's steps, or such with a mistake in them.
+    known
+        Tensors that need not be computed, by name: inputs at least. Floating point as float64.
+    symbols
+        The shape symbols.
+    own_precision
+        Round every number to its own dtype, as a kernel without fused operations would; float64
+        otherwise, in which nothing that the dtype could hold overflows.
+    budget
+        Shared bound on the work.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        known: Mapping[str, Array],
+        symbols: Mapping[str, int],
+        *,
+        own_precision: bool = False,
+        budget: Budget | None = None,
+    ) -> None:
+        self.steps = steps
+        self.symbols = symbols
+        self._known = known
+        self._narrow = own_precision
+        self._budget = budget if budget is not None else Budget()
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Extents of a tensor."""
+        return tuple(extent_of(n, self.symbols) for n in self.steps.tensors[tensor].shape)
+
+    def at(self, tensor: str, flat: Indices) -> Array:
+        """Elements of a tensor by flat index, same shape as `flat`.
+
+        Raises
+        ------
+        LimitExceededError
+            If that takes more evaluations than the budget has.
+        UnsupportedOperatorError
+            If a step uses an operation that cannot be evaluated here.
+        """
+        if tensor in self._known:
+            return self._known[tensor].reshape(-1)[flat]
+        step = self.steps.steps[self._position(tensor)]
+        wanted, back = np.unique(flat, return_inverse=True)
+        reduced = tuple(extent_of(axis.extent, self.symbols) for axis in step.reduced)
+        terms = max(1, int(np.prod(reduced)))
+        parts = []
+        chunk = max(1, _CHUNK // terms)
+        for start in range(0, wanted.size, chunk):
+            part = wanted[start : start + chunk]
+            self._budget.take(part.size * terms)
+            with np.errstate(all="ignore"):
+                parts.append(self._elements(step, self._places(step, part, reduced)))
+        values = np.concatenate(parts) if parts else np.zeros(0)
+        return values[back].reshape(flat.shape)
+
+    def places(self, step: Step, flat: int) -> dict[str, Array]:
+        """The step's axes at one element; those that reduce as a grid behind a first axis of 1."""
+        reduced = tuple(extent_of(axis.extent, self.symbols) for axis in step.reduced)
+        return self._places(step, np.array([flat], np.int64), reduced)
+
+    def _position(self, tensor: str) -> int:
+        position = self.steps.maker(tensor)
+        if position is None:
+            raise UnsupportedOperatorError(f"tensor {tensor!r} is neither given nor computed")
+        return position
+
+    def _places(self, step: Step, flat: Indices, reduced: tuple[int, ...]) -> dict[str, Array]:
+        """Values of the step's axes: kept ones per element, reduced ones as a grid behind them."""
+        behind = (1,) * len(reduced)
+        places: dict[str, Array] = {}
+        shape = self.shape(step.writes)
+        indices = np.unravel_index(flat, shape) if shape else ()
+        for axis, values in zip(step.kept, indices, strict=True):
+            places[axis.name] = values.reshape(-1, *behind)
+        for position, (axis, extent) in enumerate(zip(step.reduced, reduced, strict=True)):
+            grid = [1] * (1 + len(reduced))
+            grid[1 + position] = extent
+            places[axis.name] = np.arange(extent, dtype=np.int64).reshape(grid)
+        places[""] = np.zeros((flat.size, *reduced), np.bool_)
+        return places
+
+    def _elements(self, step: Step, places: Mapping[str, Array]) -> Array:
+        grid = places[""]
+        values = np.broadcast_to(self.node(step.value, places), grid.shape)
+        if step.initial is None:
+            return self._carried(values, step.dtype)
+        first = grid[(slice(None), *(slice(0, 1),) * (grid.ndim - 1))]
+        outer = {**places, "": first}
+        initial = np.broadcast_to(self.node(step.initial, outer), first.shape).reshape(len(grid))
+        terms = values.reshape(len(grid), -1)
+        return self._carried(self._combined(step, initial, terms), step.dtype)
+
+    def _combined(self, step: Step, initial: Array, terms: Array) -> Array:
+        """`terms` reduced along their last axis, from `initial` on."""
+        function: Any = FUNCTIONS[step.combine]
+        if not self._narrow or step.combine in ("max", "min"):
+            return np.asarray(function(initial, function.reduce(terms, axis=1)))
+        total = rounded(initial, step.dtype)
+        if step.dtype in ("float32", "float16"):
+            narrow = np.concatenate([total[:, None], terms], axis=1).astype(step.dtype)
+            summed: Array = function.accumulate(narrow, axis=1)[:, -1].astype(np.float64)
+            return summed
+        for column in range(terms.shape[1]):
+            total = rounded(function(total, terms[:, column]), step.dtype)
+        return total
+
+    def node(self, node: Node, places: Mapping[str, Array]) -> Array:
+        """Values of an expression at `places`; they broadcast."""
+        if isinstance(node, Constant):
+            return np.asarray(node.value, dtype=_carrier(node.dtype))
+        if isinstance(node, Variable):
+            if node.name in places:
+                return places[node.name]
+            return np.asarray(self.symbols[node.name], dtype=np.int64)
+        if isinstance(node, Load):
+            return self._load(node, places)
+        operands = [self.node(operand, places) for operand in node.operands]
+        return self.apply(node, operands)
+
+    def apply(self, node: Operation, operands: list[Array]) -> Array:
+        """The result of an operation on operands that are known."""
+        if node.name == "cast":
+            return self._cast(operands[0], node)
+        function = FUNCTIONS.get(node.name)
+        if function is None:
+            raise UnsupportedOperatorError(f"operation {node.name!r} cannot be evaluated here")
+        return self._carried(np.asarray(function(*operands)), node.dtype)
+
+    def _cast(self, values: Array, node: Operation) -> Array:
+        if lookup(node.dtype).is_float:
+            return self._carried(values.astype(np.float64), node.dtype)
+        if values.dtype.kind == "f":
+            # What no integer holds has no defined value: zero, here.
+            largest = 2.0**62
+            values = np.where(np.abs(values) < largest, np.trunc(values), 0.0)
+        return values.astype(_carrier(node.dtype))
+
+    def _carried(self, values: Array, dtype: str) -> Array:
+        if self._narrow and lookup(dtype).is_float:
+            return rounded(values, dtype)
+        return values.astype(_carrier(dtype), copy=False)
+
+    def indices(self, load: Load, places: Mapping[str, Array]) -> Indices:
+        """Flat indices of a load, held inside the tensor: branches not taken read outside."""
+        shape = self.shape(load.buffer)
+        flat: Array = np.zeros((), np.int64)
+        for index, extent in zip(load.indices, shape, strict=True):
+            values = np.clip(self.node(index, places).astype(np.int64), 0, max(0, extent - 1))
+            flat = flat * extent + values
+        return np.asarray(flat, dtype=np.int64)
+
+    def _load(self, load: Load, places: Mapping[str, Array]) -> Array:
+        return self.at(load.buffer, self.indices(load, places))
+
+
+def _carrier(dtype: str) -> np.dtype[Any]:
+    """What numbers of `dtype` are computed in here: float64 for any floating-point one."""
+    found = lookup(dtype)
+    return np.dtype(np.float64 if found.is_float else found.numpy_name)
