@@ -33,7 +33,7 @@ def read_failing_test(path: Path) -> Repro:
     repro = read_failure(path)
     if repro is None:
         raise InputError(
-            f"{path} is neither a repro folder nor a bundle: expected a folder that `tapml offload` "
-            "or `tapml replay --repro` wrote, or a .tapml.zip"
+            f"{path} is neither a repro folder nor a bundle: expected a folder that `tapml "
+            "offload` or `tapml replay --repro` wrote, or a .tapml.zip"
         )
     return repro

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from tapml_targets.errors import EXIT_MISMATCH, InputError, MismatchError
+from tapml_targets.errors import EXIT_MISMATCH, InputError, MismatchError, SetupError
+from tapml_targets.installed import install_hint
 
 _EPILOG: Final = """\
 examples:
@@ -105,6 +107,11 @@ def _synthetic(arguments: argparse.Namespace, folder: Path, scratch: Path) -> Pa
     """The folder itself, or one with random numbers in place of the model's."""
     if not arguments.synthetic:
         return folder
+    if find_spec("tvm") is None:
+        raise SetupError(
+            "--synthetic computes what random inputs should give, which takes the toolkit: "
+            f"{install_hint('host', 'opencl')}; without --synthetic a bundle does not need it"
+        )
     from tapml.bundle.synthetic import write_synthetic
 
     chosen, lines = write_synthetic(
