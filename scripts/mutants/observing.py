@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary, RemoteTensor
 from tapml_targets.errors import DeviceLostError, TapmlError
+
+OUTSIDE: Final = "memory outside the outputs"
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Trace:
             clean.inputs,
             clean.workspaces,
         ):
-            return "memory outside the outputs"
+            return OUTSIDE
         return "output bits" if self.outputs != clean.outputs else ""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from scripts.mutants.observing import Trace, observe
+from scripts.mutants.observing import OUTSIDE, Trace, observe
 from scripts.mutants.sampling import Mutant
 from scripts.mutants.subject import Device, Subject, spread
 from tapml.carving.carved_test import CarvedTest
@@ -19,6 +19,7 @@ from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError, DeviceLostError, MismatchError
 from tapml_targets.library import Library
 
+Result = TypeVar("Result")
 Outcome = Literal["not built", "equivalent", "detected", "missed"]
 
 
@@ -137,26 +138,25 @@ class Scorer:
         return max((clean.relative for clean in self._clean.values()), default=0.0)
 
     def _score(self, mutant: Mutant) -> Score:
-        clean = self._clean_of(mutant.operator)
+        clean = self._afresh(lambda: self._clean_of(mutant.operator))
         library = mutant.site.apply(self._subject.libraries[mutant.operator])
         try:
-            remote = self._device.session.upload(library)
-        except CompileError as error:
-            return Score(mutant, "not built", reason=str(error))
-        except DeviceLostError as error:
-            # A crash of the driver's compiler, which no kernel of ours ran into.
+            self._afresh(lambda: self._device.session.upload(library))
+        except (CompileError, DeviceLostError) as error:
+            # A crash of the driver's compiler is no kernel that ran.
             self._device.close()
             return Score(mutant, "not built", reason=str(error).splitlines()[0])
         try:
-            verdict = self._replay(mutant.operator, remote)
-            observed = self._observed(mutant.operator, remote, clean)
-            self._device.session.unload(remote)
+            verdict, observed = self._afresh(lambda: self._run(mutant.operator, library, clean))
         except DeviceLostError as error:
-            # It is the verdict: the operator that ran is named, and the device is opened anew.
+            # It is the verdict: the operator that ran is named.
             self._device.close()
             reason = str(error).splitlines()[0]
             return Score(mutant, "detected", "the device is lost", "lost device", "fail",
                          reason=reason)  # fmt: skip
+        if observed == OUTSIDE:
+            # It may have written where the driver keeps its own.
+            self._device.close()
         numbers = _float_outputs(verdict)
         score = Score(
             mutant,
@@ -184,8 +184,26 @@ class Scorer:
                 )
         return score if observed else replace(score, outcome="equivalent")
 
+    def _afresh(self, work: Callable[[], Result]) -> Result:
+        """Do `work`; where the device dies of it, once more on a new one.
+
+        A kernel that wrote where it must not may kill the device only after its own end.
+        """
+        try:
+            return work()
+        except DeviceLostError:
+            self._device.close()
+            return work()
+
+    def _run(self, operator: str, library: Library, clean: _Clean) -> tuple[OperatorVerdict, str]:
+        """The product's verdict, and what the bytes say."""
+        remote = self._device.session.upload(library)
+        verdict = self._replay(operator, remote)
+        observed = self._observed(operator, remote, clean)
+        self._device.session.unload(remote)
+        return verdict, observed
+
     def _replay(self, operator: str, remote: RemoteLibrary) -> OperatorVerdict:
-        """The product's own verdict on an operator."""
         subject = self._subject
         return replay_operator(
             subject.suite.operators[operator], subject.tests[operator], remote,

@@ -67,7 +67,11 @@ def carve_suite(settings: Settings, folder: Path) -> None:
 
 @contextmanager
 def open_subject(
-    folder: Path, device: DeviceDescription, *, per_operator: int | None = None
+    folder: Path,
+    device: DeviceDescription,
+    *,
+    per_operator: int | None = None,
+    compiled: Path | None = None,
 ) -> Iterator[Subject]:
     """Open a suite and compile its operators for a device.
 
@@ -79,6 +83,8 @@ def open_subject(
         Where they will run.
     per_operator
         Most tests of one operator; None for all.
+    compiled
+        Where Libraries are kept; None for the user's cache.
 
     Raises
     ------
@@ -87,7 +93,7 @@ def open_subject(
     """
     policy = Policy()
     target = Target(device.platform, limits=device.limits)
-    with Suite.open(folder) as suite, Compiler() as compiler:
+    with Suite.open(folder) as suite, Compiler(compiled) as compiler:
         tests: dict[str, list[CarvedTest]] = {}
         for test in suite.tests():
             tests.setdefault(test.operator, []).append(test)

@@ -67,9 +67,11 @@ top_ptr[0])));
 def library(source: str, name: str) -> Library:
     """A Library of one kernel that takes two inputs and a length."""
     tensors = ("x", "w", "out")
-    arguments = (*(BufferArgument(tensor) for tensor in tensors), ScalarArgument("S", "int64"))
+    buffers = tuple(BufferArgument(tensor) for tensor in tensors)
     blocks = ("floordiv", ("add", "S", 63), 64)
-    launch = Launch(name, arguments, grid=(blocks, 2, 1), block=(64, 1, 1))
+    launch = Launch(
+        name, (*buffers, ScalarArgument("S", "int64")), grid=(blocks, 2, 1), block=(64, 1, 1)
+    )
     parameters = tuple(
         Parameter(tensor, ("S",), "float32", "output" if tensor == "out" else "input")
         for tensor in tensors
