@@ -92,7 +92,7 @@ def agreement_bound(want: ExpectedOutput) -> float:
     """How far torch and twin may honestly be apart on an output, in units of its scale."""
     if not want.is_float:
         return 0.0
-    if want.operator_class == "copy":
+    if want.operator_class == "exact":
         return _EXACT_AGREEMENT
     # The unit itself is float64's rounding: this is any two right kernels' distance.
     return _FLOAT64_AGREEMENT if want.dtype == "float64" else AGREEMENT

@@ -35,6 +35,8 @@ Twin = Callable[..., None]
 _ROW_ELEMENTS: Final = 16
 _ROW_SHARE: Final = 0.5
 _MOST_RAISED: Final = 32.0
+# 2**-24 of so many units is less than a thousandth of one.
+_ROUNDED_RATIO: Final = 4096.0
 ROUNDED_SHARE: Final = 32.0
 """Of an output computed in a wider dtype than its own: how many of the sensitivities to that wider
 dtype are worth one unit of the output's, beside which they nearly vanish."""
@@ -261,8 +263,6 @@ def _output(
         sensitivity = round_up(ROUNDED_SHARE * spread.sensitivity())
     else:
         sensitivity = round_up(spread.sensitivity())
-    if _is_float(parameter):
-        values = rounded_residual(values, raw, parameter.dtype)
     source = None
     if kind == "index":
         source = find_source(values, inputs)
@@ -276,7 +276,12 @@ def _output(
         operator_class=traits.operator_class,
         arithmetic=traits.arithmetic,
     )
-    return with_reference_ratio(output, raw)
+    output = with_reference_ratio(output, raw)
+    # What a reference that is off by more adds is no rounding any more, and its own rounding would
+    # show in the values.
+    if output.is_float and output.reference_ratio <= _ROUNDED_RATIO:
+        output = replace(output, values=rounded_residual(values, raw, parameter.dtype))
+    return output
 
 
 def with_reference_ratio(output: ExpectedOutput, raw: NDArray[Any]) -> ExpectedOutput:

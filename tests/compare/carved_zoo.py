@@ -1,0 +1,48 @@
+"""The demo model's carved tests, one per operator, made once per test process."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tapml.carving.record import carve
+from tapml.compiler.reference import compile_reference
+from tapml.execute.executor import Executor
+from tapml.graph.importer import import_model
+from tapml.graph.plan import GraphPlan
+from tapml.models import calibration_prompts, load_model
+from tests.compare.cases import MemoryCase
+
+
+class CarvedZoo(NamedTuple):
+    """The plan, and the first and the last test of every operator."""
+
+    plan: GraphPlan
+    tests: Mapping[str, tuple[MemoryCase, MemoryCase]]
+
+
+@functools.cache
+def carved_zoo() -> CarvedZoo:
+    """One prompt and three tokens of the shipped model on the reference."""
+    model = load_model("pydoc-llama")
+    imported = import_model(model)
+    executor = Executor(imported.plan, imported.weights, compile_reference(imported.plan))
+    tests: dict[str, tuple[MemoryCase, MemoryCase]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = calibration_prompts(model, 1)
+        with carve(model, executor, prompts, Path(folder) / "suite", max_new_tokens=3) as suite:
+            for test in suite.tests():
+                case = MemoryCase(
+                    test.id,
+                    test.operator,
+                    tuple(array.copy() for array in test.read_inputs()),
+                    tuple(array.copy() for array in test.read_outputs()),
+                    tuple(tensor.lifetime for tensor in test.inputs),
+                    test.symbols,
+                )
+                first, _ = tests.get(test.operator, (case, case))
+                tests[test.operator] = (first, case)
+    return CarvedZoo(imported.plan, tests)
