@@ -1,16 +1,16 @@
 """Replays carved tests on a device and says what came of it (OPWISEVALIDATION of Algorithm 1).
 
-Each test runs twice, in one batch and therefore one round trip: what it may write is poisoned with
-another pattern each time, guard bands lie around every tensor, and what it only reads must come
-out as it went in.
+Each test runs twice, in one batch and therefore one round trip: what it may write, and the guard
+bands around every tensor, are poisoned with another pattern each time, and what it only reads must
+come out as it went in.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from tapml.carving.replay_results import (
     summarise,
     unbuilt,
 )
-from tapml.carving.replay_run import DeviceRun
+from tapml.carving.replay_run import RUNS, Cause, DeviceRun
 from tapml.compare.expectation import Expectation
 from tapml.compare.judge import judge
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
-from tapml.compare.verdict import Verdict, not_run, worse
+from tapml.compare.verdict import Status, Verdict, not_run, worse
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary
@@ -63,6 +63,7 @@ def replay(
     policy: Policy,
     *,
     memory: ReplayMemory | None = None,
+    runs: int = RUNS,
 ) -> ReplayResult:
     """Replay one carved test.
 
@@ -81,6 +82,8 @@ def replay(
         What the outputs are held against, and how closely.
     memory
         Buffers shared between replays; made for this one where it is None.
+    runs
+        How often the test runs, twice at least: more find what is not deterministic.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def replay(
     remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
     if memory is None:
         with ReplayMemory(session) as own:
-            result = replay(operator, test, remote, session, oracle, policy, memory=own)
+            result = replay(operator, test, remote, session, oracle, policy, memory=own, runs=runs)
             changed = own.changed_weights()
         if changed:
             finding = "the kernel wrote to a weight, which it may only read"
@@ -117,7 +120,8 @@ def replay(
             test.id, operator.name, not_run(str(error)), Timing(read - started, 0, None, 0, 0), test
         )
     try:
-        run.execute(remote)
+        run.execute(remote, runs)
+        cause = run.cause(remote) if run.differs and not run.findings() else None
     except DeviceLostError:
         raise
     except TapmlError as error:
@@ -133,10 +137,10 @@ def replay(
     except CompileError as error:
         verdict = _add_findings(not_run(f"there is no float64 twin to judge by: {error}"), run)
     else:
-        verdict = _decide(run, expectation, policy)
+        verdict = _decide(run, cause, expectation, policy)
         if verdict.status != "pass" and not run.findings():
             # Nobody is accused on three movements of the inputs.
-            verdict = _decide(run, oracle.appeal(test), policy)
+            verdict = _decide(run, cause, oracle.appeal(test), policy)
     timing = Timing(
         read - started, ran - read, run.kernel_seconds(), time.perf_counter() - ran, run.nbytes
     )
@@ -155,6 +159,7 @@ def replay_operator(
     memory: ReplayMemory | None = None,
     on_result: Callable[[ReplayResult], None] | None = None,
     stop_after: int | None = None,
+    runs: int = RUNS,
 ) -> OperatorVerdict:
     """Replay the carved tests of one operator; it fails where its Library does not build.
 
@@ -165,6 +170,8 @@ def replay_operator(
     stop_after
         Stop after so many tests that did not pass; None runs them all. What is left out is not
         counted and never a pass of its own.
+    runs
+        How often each test runs.
 
     Raises
     ------
@@ -175,7 +182,7 @@ def replay_operator(
         with ReplayMemory(session) as own:
             return replay_operator(
                 operator, tests, library, session, oracle, policy,
-                memory=own, on_result=on_result, stop_after=stop_after,
+                memory=own, on_result=on_result, stop_after=stop_after, runs=runs,
             )  # fmt: skip
     try:
         remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
@@ -185,7 +192,7 @@ def replay_operator(
     worst: ReplayResult | None = None
     troubled = 0
     for test in tests:
-        result = replay(operator, test, remote, session, oracle, policy, memory=memory)
+        result = replay(operator, test, remote, session, oracle, policy, memory=memory, runs=runs)
         worst = graver(worst, result)
         results.append(replace(result, actual=()))
         if on_result is not None:
@@ -196,21 +203,41 @@ def replay_operator(
     return summarise(operator, results, worst, memory.changed_weights())
 
 
-def _decide(run: DeviceRun, expectation: Expectation, policy: Policy) -> Verdict:
-    """The verdict on both runs' numbers and on what memory says."""
+_CAUSES: Final[Mapping[Cause, tuple[Status, str]]] = {
+    "race": ("degraded", "differ between runs on the same inputs: the kernel races"),
+    "reads around": (
+        "fail",
+        "change with what lies around its inputs: the kernel reads outside of them",
+    ),
+    "reads inside": (
+        "fail",
+        "change with what its outputs and workspaces held: the kernel reads what it has not "
+        "written",
+    ),
+    "unknown": (
+        "degraded",
+        "differ between two runs on the same inputs: the kernel races, or reads what is not its "
+        "own",
+    ),
+}
+
+
+def _decide(
+    run: DeviceRun, cause: Cause | None, expectation: Expectation, policy: Policy
+) -> Verdict:
+    """The verdict on all runs' numbers and on what memory says."""
     verdict = judge(run.operator, expectation, run.reference, run.outputs(0), policy)
-    differing = run.differing()
-    findings = run.findings()
-    if any(differing):
-        second = judge(run.operator, expectation, run.reference, run.outputs(1), policy)
-        if worse(verdict.status, second.status) != verdict.status:
-            verdict = second
-        if not findings:
-            verdict = verdict.with_finding(
-                "degraded",
-                f"{sum(differing)} elements differ between two runs on the same inputs: the kernel "
-                "races, or reads memory it has not written",
-            )
+    most = 0
+    for later in range(1, run.kept):
+        differing = sum(run.differing(later))
+        if differing:
+            other = judge(run.operator, expectation, run.reference, run.outputs(later), policy)
+            if worse(verdict.status, other.status) != verdict.status:
+                verdict = other
+        most = max(most, differing)
+    if cause is not None:
+        status, what = _CAUSES[cause]
+        verdict = verdict.with_finding(status, f"{most} elements {what}")
     return _add_findings(verdict, run)
 
 

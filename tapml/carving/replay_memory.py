@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tapml_rpc.batch import Batch
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteBuffer
 from tapml_targets.errors import LimitExceededError
@@ -24,7 +25,8 @@ Bytes = NDArray[np.uint8]
 GUARD_BYTES: Final = 4096
 """Size of a guard band, and the alignment of every tensor: enough for every platform's."""
 POISONS: Final = (0xFF, 0x5A)
-"""Byte that fills what a run may write: NaN (or -1) in the first run, large numbers next."""
+"""Byte that fills what a run may write and what lies around the tensors it reads: NaN (or -1) in
+the first run, large numbers in the next, so that reading either shows as a difference."""
 _KEPT_WEIGHT_BYTES: Final = 1 << 30
 # Buffers up to here grow in powers of two, so that few tests need a new one.
 _LARGE_BYTES: Final = 32 << 20
@@ -55,6 +57,13 @@ class Arena:
             offset += -(-size // GUARD_BYTES) * GUARD_BYTES + GUARD_BYTES
         return Arena(tuple(windows), offset)
 
+    @property
+    def bands(self) -> tuple[tuple[int, int], ...]:
+        """First byte and end of each guard band: before the first tensor, and after each."""
+        starts = [0, *(window.offset + window.nbytes for window in self.windows)]
+        ends = [*(window.offset for window in self.windows), self.nbytes]
+        return tuple(zip(starts, ends, strict=True))
+
     def filled(self, poison: int, contents: Sequence[NDArray[Any] | None]) -> Bytes:
         """The arena's bytes: poison, and `contents` where they are given."""
         memory = np.full(self.nbytes, poison, np.uint8)
@@ -73,17 +82,17 @@ class Arena:
             Per damaged band the tensor before it (-1 for none) and the bytes changed.
         """
         found = []
-        start = 0
-        for position in range(len(self.windows) + 1):
-            last = position == len(self.windows)
-            end = self.nbytes if last else self.windows[position].offset
+        for position, (start, end) in enumerate(self.bands):
             band = memory[start:end]
             # Two passes over four kilobytes are cheaper than the boolean array of one.
             if band.size and (band.min() != poison or band.max() != poison):
                 found.append((position - 1, int((band != poison).sum())))
-            if not last:
-                start = self.windows[position].offset + self.windows[position].nbytes
         return tuple(found)
+
+    def surround(self, memory: Bytes, poison: int) -> None:
+        """Fill the guard bands of `memory` with another poison."""
+        for start, end in self.bands:
+            memory[start:end] = poison
 
     def take(self, memory: Bytes, position: int) -> Bytes:
         """Bytes of one tensor."""
@@ -93,8 +102,12 @@ class Arena:
 
 @dataclass
 class _Weight:
+    """`contents` is what the device should hold, guard bands with their poison of now included."""
+
     buffer: RemoteBuffer
+    arena: Arena
     contents: Bytes
+    poison: int = 0
     used: bool = True
 
 
@@ -110,6 +123,7 @@ class ReplayMemory:
         self._arenas: dict[str, RemoteBuffer] = {}
         self._weights: OrderedDict[str, _Weight] = OrderedDict()
         self._weight_bytes = 0
+        self._changed: list[str] = []
 
     def __enter__(self) -> ReplayMemory:
         return self
@@ -172,13 +186,35 @@ class ReplayMemory:
             buffer = self.session.allocate(arena.nbytes)
             self.session.write(buffer, contents)
             self.uploaded_bytes += arena.nbytes
-            weight = _Weight(buffer, contents)
+            weight = _Weight(buffer, arena, contents)
             self._weights[key] = weight
             self._weight_bytes += arena.nbytes
-            self._evict()
         weight.used = True
         self._weights.move_to_end(key)
         return weight.buffer, GUARD_BYTES
+
+    def poison_around(self, batch: Batch, buffer: RemoteBuffer, arena: Arena, poison: int) -> None:
+        """Fill the guard bands of an arena on the device, as a part of `batch`."""
+        for start, end in arena.bands:
+            batch.fill(buffer, bytes([poison]), end - start, start)
+
+    def poison_around_weight(self, batch: Batch, key: str) -> None:
+        """Give the guard bands of a resident weight the other poison, as a part of `batch`."""
+        weight = self._weights[key]
+        weight.poison = 1 - weight.poison
+        self.poison_around(batch, weight.buffer, weight.arena, POISONS[weight.poison])
+        weight.arena.surround(weight.contents, POISONS[weight.poison])
+
+    def evict(self) -> None:
+        """Give weights back until the rest is within bounds, those used longest ago first.
+
+        No test may be under way. A weight that kernels may have written to is looked at first.
+        """
+        while self._weight_bytes > _KEPT_WEIGHT_BYTES and len(self._weights) > 1:
+            key, weight = next(iter(self._weights.items()))
+            if weight.used and self._is_changed(weight, self.session.read(weight.buffer)):
+                self._changed.append(key)
+            self._drop(key)
 
     def changed_weights(self) -> tuple[str, ...]:
         """Keys of weights that kernels wrote to since the last call; they are sent anew next time.
@@ -186,14 +222,14 @@ class ReplayMemory:
         Reads back every weight that was used, which is why it runs once per operator.
         """
         used = [(key, weight) for key, weight in self._weights.items() if weight.used]
+        changed, self._changed = self._changed, []
         if not used:
-            return ()
+            return tuple(changed)
         with self.session.batch() as batch:
             reads = [batch.read(weight.buffer) for _, weight in used]
-        changed = []
         for (key, weight), read in zip(used, reads, strict=True):
             weight.used = False
-            if not np.array_equal(np.frombuffer(read.result(), np.uint8), weight.contents):
+            if self._is_changed(weight, read.result()):
                 changed.append(key)
                 self._drop(key)
         return tuple(changed)
@@ -208,9 +244,9 @@ class ReplayMemory:
             )
         return limit
 
-    def _evict(self) -> None:
-        while self._weight_bytes > _KEPT_WEIGHT_BYTES and len(self._weights) > 1:
-            self._drop(next(iter(self._weights)))
+    @staticmethod
+    def _is_changed(weight: _Weight, memory: memoryview) -> bool:
+        return not np.array_equal(np.frombuffer(memory, np.uint8), weight.contents)
 
     def _drop(self, key: str) -> None:
         weight = self._weights.pop(key)

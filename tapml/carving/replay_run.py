@@ -1,9 +1,15 @@
-"""One carved test on a device: two runs in one batch, and what memory says afterwards."""
+"""One carved test on a device: two runs in one batch, and what memory says afterwards.
+
+A run is told apart by two poisons: what lies *around* the tensors it only reads, and what lies
+*inside* the memory it writes. The first run has the first poison in both places, the second the
+second, so that reading what is not the kernel's to read shows as a difference. Where there is one,
+further runs with one of the two changed say which it was.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +17,7 @@ from numpy.typing import NDArray
 from tapml.carving.replay_memory import POISONS, Arena, Bytes, ReplayMemory
 from tapml.compare.oracle import CarvedCase, weight_keys
 from tapml.graph.plan import Operator
+from tapml_rpc.batch import Batch
 from tapml_rpc.pending import PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_targets.dtype import dtype as lookup
@@ -19,8 +26,12 @@ from tapml_targets.library import Parameter
 Array = NDArray[Any]
 
 
+RUNS: Final = len(POISONS)
+Cause: TypeAlias = Literal["race", "reads around", "reads inside", "unknown"]
+
+
 class DeviceRun:
-    """One test on the device, twice."""
+    """One test on the device, twice or more often."""
 
     def __init__(
         self,
@@ -36,6 +47,7 @@ class DeviceRun:
         self._test = test
         self._memory = memory
         self._tensors: list[RemoteTensor] = []
+        self._weight_keys: dict[str, None] = {}
         self._read: list[tuple[Parameter, Array]] = []
         self._written: list[tuple[Parameter, Array, Array | None]] = []
         self._lay_out(inputs)
@@ -43,9 +55,12 @@ class DeviceRun:
         self._after: list[Bytes] = []
         self._inputs_after: Bytes = np.zeros(0, np.uint8)
         self._findings: tuple[str, ...] | None = None
+        # Which poison lies around the tensors on the device.
+        self._around = 0
 
     def _lay_out(self, inputs: Sequence[Array]) -> None:
         """Sort the parameters into weights, tensors read and tensors written."""
+        self._memory.evict()
         remaining = iter(zip(inputs, weight_keys(self._test), strict=True))
         shapes = iter(self.reference)
         places: list[tuple[str, int] | tuple[RemoteBuffer, int]] = []
@@ -55,6 +70,7 @@ class DeviceRun:
                 content, key = next(remaining)
                 values.append(content)
                 if key is not None:
+                    self._weight_keys[key] = None
                     places.append(self._memory.weight(key, content))
                 else:
                     places.append(("read", len(self._read)))
@@ -81,46 +97,93 @@ class DeviceRun:
                 buffer, offset = where, position
             self._tensors.append(RemoteTensor(buffer, offset, array.shape, parameter.dtype))
 
-    def execute(self, remote: RemoteLibrary) -> None:
-        """Send everything as one batch and wait for its answer."""
-        befores = [before for _, _, before in self._written]
-        keeps_contents = any(before is not None for before in befores)
+    def execute(self, remote: RemoteLibrary, runs: int = RUNS) -> None:
+        """Run it with each poison, as one batch, and wait for the answer; then again up to `runs`.
+
+        A further run that differs from the one with its poisons is kept beside the first two.
+        """
         reads: list[PendingRead] = []
         with self._memory.session.batch() as batch:
             batch.write(self._buffers["read"], self._sent)
-            for poison in POISONS:
-                if keeps_contents:
-                    filled = self._written_arena.filled(poison, befores)
-                    batch.write(self._buffers["written"], filled)
-                else:
-                    batch.fill(
-                        self._buffers["written"], bytes([poison]), self._written_arena.nbytes
-                    )
-                self._reports.append(
-                    batch.call(
-                        remote,
-                        self.operator.name,
-                        self._tensors,
-                        self._test.symbols,
-                        timed=True,
-                        workspace_poison=bytes([poison]),
-                    )
-                )
+            for poison in range(RUNS):
+                self._reports.append(self._add_run(batch, remote, poison, poison))
                 reads.append(batch.read(self._buffers["written"], self._written_arena.nbytes))
             inputs_read = batch.read(self._buffers["read"], self._read_arena.nbytes)
         self._after = [np.frombuffer(read.result(), np.uint8) for read in reads]
         self._inputs_after = np.frombuffer(inputs_read.result(), np.uint8)
-        written = self._written_arena.nbytes * (4 if keeps_contents else 2)
+        self._read_arena.surround(self._sent, POISONS[self._around])
+        written = self._written_arena.nbytes * (4 if self._keeps_contents else 2)
         self.nbytes = 2 * self._sent.nbytes + written
+        for run in range(RUNS, runs):
+            poison = run % RUNS
+            memory = self._run_again(remote, poison, poison)
+            if len(self._after) == RUNS and self._differs(memory, self._after[poison]):
+                self._after.append(memory)
+
+    def cause(self, remote: RemoteLibrary) -> Cause:
+        """Run a few times more to say why runs differ.
+
+        A kernel whose runs differ from one another with the same poisons races (or is not
+        deterministic for another reason); else it reads what lies around its inputs, or inside its
+        outputs and workspaces before it has written there.
+        """
+        if len(self._after) > RUNS:
+            return "race"
+        first = self._after[0]
+        if any(self._differs(self._run_again(remote, 0, 0), first) for _ in range(2)):
+            return "race"
+        for around, inside, named in ((1, 0, "reads around"), (0, 1, "reads inside")):
+            changed = [self._run_again(remote, around, inside) for _ in range(2)]
+            if self._differs(*changed):
+                return "race"
+            if self._differs(changed[0], first):
+                return cast("Cause", named)
+        return "unknown"
+
+    @property
+    def _keeps_contents(self) -> bool:
+        return any(before is not None for _, _, before in self._written)
+
+    def _add_run(
+        self, batch: Batch, remote: RemoteLibrary, around: int, inside: int
+    ) -> PendingCall:
+        """Add a run with these poisons to `batch`."""
+        if around != self._around:
+            buffer = self._buffers["read"]
+            self._memory.poison_around(batch, buffer, self._read_arena, POISONS[around])
+            for key in self._weight_keys:
+                self._memory.poison_around_weight(batch, key)
+            self._around = around
+        poison, written = POISONS[inside], self._buffers["written"]
+        if self._keeps_contents:
+            befores = [before for _, _, before in self._written]
+            batch.write(written, self._written_arena.filled(poison, befores))
+        else:
+            batch.fill(written, bytes([poison]), self._written_arena.nbytes)
+        return batch.call(
+            remote,
+            self.operator.name,
+            self._tensors,
+            self._test.symbols,
+            timed=True,
+            workspace_poison=bytes([poison]),
+        )
+
+    def _run_again(self, remote: RemoteLibrary, around: int, inside: int) -> Bytes:
+        """What is written in one more run; the inputs are on the device already."""
+        with self._memory.session.batch() as batch:
+            self._add_run(batch, remote, around, inside)
+            read = batch.read(self._buffers["written"], self._written_arena.nbytes)
+        return np.frombuffer(read.result(), np.uint8)
 
     def kernel_seconds(self) -> float | None:
-        """Time in kernels over both runs."""
+        """Time in kernels over the first two runs."""
         times = [report.result().kernel_nanoseconds for report in self._reports]
         known = [nanoseconds for nanoseconds in times if nanoseconds is not None]
         return sum(known) * 1e-9 if len(known) == len(times) else None
 
     def outputs(self, run: int) -> list[Array]:
-        """Raw outputs of the first or the second run."""
+        """Raw outputs of the first or the second run, or of the one that differs from both."""
         memory = self._after[run]
         return [
             self._written_arena.take(memory, position).view(like.dtype).reshape(like.shape)
@@ -138,28 +201,37 @@ class DeviceRun:
             )
         return self._findings
 
-    def differing(self) -> list[int]:
-        """Per output, how many elements differ between the two runs."""
-        if np.array_equal(self._interior(0), self._interior(1)):
+    @property
+    def kept(self) -> int:
+        """How many runs' outputs there are: two, or three where a further run differs."""
+        return len(self._after)
+
+    @property
+    def differs(self) -> bool:
+        """Whether two runs wrote different outputs."""
+        return any(self._differs(memory, self._after[0]) for memory in self._after[1:])
+
+    def differing(self, run: int) -> list[int]:
+        """Per output, how many elements of a later run are not those of the first."""
+        if not self._differs(self._after[run], self._after[0]):
             return [0] * len(self._written)
         return [
-            int(_differ(first, second, parameter).sum())
-            for first, second, (parameter, _, _) in zip(
-                self.outputs(0), self.outputs(1), self._written, strict=True
-            )
+            int(_differ(first, second).sum())
+            for first, second in zip(self.outputs(0), self.outputs(run), strict=True)
         ]
 
-    def _interior(self, run: int) -> Bytes:
-        if len(self._written) == 1:
-            return self._written_arena.take(self._after[run], 0)
-        parts = [
-            self._written_arena.take(self._after[run], position)
+    def _differs(self, first: Bytes, second: Bytes) -> bool:
+        """Whether any output differs between two runs."""
+        return not all(
+            np.array_equal(
+                self._written_arena.take(first, position),
+                self._written_arena.take(second, position),
+            )
             for position in range(len(self._written))
-        ]
-        return np.concatenate(parts)
+        )
 
     def _guards(self) -> Iterable[str]:
-        for poison, memory in zip(POISONS, self._after, strict=True):
+        for poison, memory in zip(POISONS, self._after, strict=False):
             for position, changed in self._written_arena.damaged(memory, poison):
                 last = position == len(self._written) - 1
                 place = (
@@ -186,7 +258,7 @@ class DeviceRun:
             changed = int((before != after).sum())
             if changed:
                 yield f"the kernel changed {changed} bytes of its input {parameter.name}"
-        if self._read_arena.damaged(self._inputs_after, POISONS[0]):
+        if self._read_arena.damaged(self._inputs_after, POISONS[RUNS - 1]):
             yield "the kernel wrote around its inputs"
 
     def _unwritten(self) -> Iterable[str]:
@@ -195,7 +267,7 @@ class DeviceRun:
                 continue
             width = lookup(parameter.dtype).itemsize
             untouched = np.ones(like.nbytes // width, np.bool_)
-            for poison, memory in zip(POISONS, self._after, strict=True):
+            for poison, memory in zip(POISONS, self._after, strict=False):
                 element = np.frombuffer(bytes([poison]) * width, f"u{width}")
                 written = self._written_arena.take(memory, position).view(element.dtype)
                 untouched &= written == element
@@ -211,7 +283,7 @@ class DeviceRun:
                 )
 
 
-def _differ(first: Array, second: Array, parameter: Parameter) -> NDArray[np.bool_]:
+def _differ(first: Array, second: Array) -> NDArray[np.bool_]:
     """Elements whose bits differ."""
     bits = f"u{first.dtype.itemsize}"
     return np.asarray(first.view(bits) != second.view(bits))

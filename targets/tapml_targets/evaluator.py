@@ -317,11 +317,13 @@ class LoadedLibrary:
             raise InputError("workspace_poison must hold at least one byte")
         driver, guard = self.driver, self.guard_bytes
         places = self._check_windows(name, plan, tensors)
+        # Another poison has other guard bands: what reads them gives another result.
+        pattern = bytes(byte ^ poison[0] for byte in GUARD_PATTERN)
         buffers = []
         try:
             for workspace in plan.workspaces:
                 buffers.append(buffer := driver.allocate(workspace.nbytes + 2 * guard))
-                driver.fill(buffer, 0, workspace.nbytes + 2 * guard, GUARD_PATTERN)
+                driver.fill(buffer, 0, workspace.nbytes + 2 * guard, pattern)
                 driver.fill(buffer, guard, workspace.nbytes, poison)
                 places.append((buffer, guard))
             report = self._launch(self._bound_launches(plan, places), timed)
@@ -329,18 +331,18 @@ class LoadedLibrary:
             damaged = tuple(
                 workspace.name
                 for workspace, buffer in zip(plan.workspaces, buffers, strict=True)
-                if not self._guards_intact(buffer, workspace.nbytes)
+                if not self._guards_intact(buffer, workspace.nbytes, pattern)
             )
         finally:
             for buffer in buffers:
                 driver.free(buffer)
         return replace(report, damaged_guards=damaged)
 
-    def _guards_intact(self, buffer: Buffer, nbytes: int) -> bool:
+    def _guards_intact(self, buffer: Buffer, nbytes: int, pattern: bytes) -> bool:
         guard = self.guard_bytes
         end = guard + nbytes
-        pattern = GUARD_PATTERN * (guard // len(GUARD_PATTERN) + 2)
-        phase = end % len(GUARD_PATTERN)
+        phase = end % len(pattern)
+        pattern = pattern * (guard // len(pattern) + 2)
         front = self.driver.read(buffer, 0, guard)
         rear = self.driver.read(buffer, end, guard)
         return front == pattern[:guard] and rear == pattern[phase : phase + guard]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -111,6 +112,14 @@ def workspace_library(operator: Operator, overrun: int) -> Library:
         BufferArgument("space"),
     )
     return _library(operator, source, arguments, (Workspace("space", size * 4),))
+
+
+def with_store(library: Library, store: str) -> Library:
+    """`library` with another statement where its kernel writes a sum."""
+    lines = library.modules[0].code.decode().split("\n")
+    (at,) = (number for number, line in enumerate(lines) if "out[i] = " in line)
+    lines[at] = f"  {store}"
+    return replace(library, modules=(CodeModule("opencl-c", "\n".join(lines).encode()),))
 
 
 def _library(

@@ -23,10 +23,14 @@ from tapml_rpc.local import open_local
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import CodeModule, launches
 from tests.carving.replay_kernels import (
+    COLUMNS,
+    ROWS,
+    TERMS,
     WRONG,
     linear_case,
     linear_library,
     linear_operator,
+    with_store,
     workspace_library,
 )
 from tests.compare.cases import MemoryCase
@@ -89,7 +93,7 @@ def test_a_planted_wrong_kernel_fails(
     ("wrong", "finding"),
     [
         ("stale output", r"5 of 420 elements of p2 were never written, the first at \[6, 55\]"),
-        ("missing guard", r"wrote 112 bytes outside its outputs, after p2"),
+        ("missing guard", r"wrote 11\d bytes outside its outputs, after p2"),
         ("write before", r"wrote 4 bytes outside its outputs, before p2"),
         ("input changed", r"changed \d+ bytes of its input p0"),
     ],
@@ -117,18 +121,75 @@ def test_a_workspace_overrun_is_found(
     assert "outside its workspaces space" in overrun.verdict.reason
 
 
-def test_a_kernel_that_is_right_by_luck_of_old_contents_is_degraded(
-    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+@pytest.mark.parametrize(
+    ("read", "finding"),
+    [
+        ("out[i]", "elements change with what its outputs and workspaces held"),
+        ("space[i]", "elements change with what its outputs and workspaces held"),
+        (f"space[{ROWS * COLUMNS} + i]", "elements change with what its outputs"),
+        (f"x[{ROWS * TERMS} + i]", "elements change with what lies around its inputs"),
+        ("x[-1]", "elements change with what lies around its inputs"),
+        (f"w[{TERMS * COLUMNS} + i]", "elements change with what lies around its inputs"),
+        ("w[-1 - i]", "elements change with what lies around its inputs"),
+    ],
+)
+def test_a_kernel_that_reads_what_it_may_not_fails_though_its_numbers_are_right(
+    read: str,
+    finding: str,
+    operator: Operator,
+    case: MemoryCase,
+    session: Session,
+    oracle: Oracle,
 ) -> None:
-    """It adds a trifle of what its output held: within tolerance, but not the same twice."""
-    library = linear_library(operator)
-    source = library.modules[0].code.replace(
-        b"out[i] = sum;", b"out[i] = sum + (out[i] > 1.0f ? 1e-7f : 0.0f) * (fabs(sum) + 1.0f);"
+    """It adds a trifle where the poison is a number: within tolerance, but not the same twice."""
+    trifle = f"({read} > 1.0f ? 1e-7f : 0.0f) * (fabs(sum) + 1.0f)"
+    library = with_store(workspace_library(operator, 0), f"out[i] = sum + {trifle}; space[i] = 0;")
+    result = replay(operator, case, library, session, oracle, POLICY)
+    assert result.verdict.status == "fail", result.verdict
+    assert finding in result.verdict.reason
+    assert result.verdict.worst_ratio < 32
+
+
+def test_weights_are_poisoned_anew_for_each_of_many_tests(
+    operator: Operator, reference: ReferenceModule, session: Session, oracle: Oracle
+) -> None:
+    trifle = f"(w[{TERMS * COLUMNS} + i] > 1.0f ? 1e-7f : 0.0f) * (fabs(sum) + 1.0f)"
+    wrong = with_store(workspace_library(operator, 0), f"out[i] = sum + {trifle}; space[i] = 0;")
+    cases = [linear_case(operator, reference, seed=i, name=f"linear@{i}") for i in range(3)]
+    same = [replace(each, arrays=(each.arrays[0], cases[0].arrays[1])) for each in cases]
+    with ReplayMemory(session) as memory:
+        for each in same:
+            result = replay(operator, each, wrong, session, oracle, POLICY, memory=memory)
+            assert "lies around its inputs" in result.verdict.reason
+        assert memory.changed_weights() == ()
+
+
+# Memory behind the guard bands that no run touches, and no run may: it counts the runs.
+_RUNS_SO_FAR = "((__global int*)x)[10000 + i]"
+
+
+@pytest.mark.parametrize(("first", "runs", "status"), [(1, 2, "degraded"), (2, 2, "pass"),
+                                                       (2, 5, "degraded")])  # fmt: skip
+def test_a_kernel_whose_runs_differ_by_themselves_is_degraded_once_it_ran_often_enough(
+    first: int,
+    runs: int,
+    status: str,
+    operator: Operator,
+    case: MemoryCase,
+    session: Session,
+    oracle: Oracle,
+) -> None:
+    """From run number `first` on it adds a trifle."""
+    changed = with_store(
+        linear_library(operator),
+        f"out[i] = sum + ({_RUNS_SO_FAR} >= {first} ? 1e-7f : 0.0f) * (fabs(sum) + 1.0f); "
+        f"{_RUNS_SO_FAR} += 1;",
     )
-    changed = replace(library, modules=(CodeModule("opencl-c", source),))
-    result = replay(operator, case, changed, session, oracle, POLICY)
-    assert result.verdict.status == "degraded", result.verdict
-    assert "differ between two runs" in result.verdict.reason
+    with ReplayMemory(session) as memory:
+        session.fill(memory.arena_buffer("read", 1 << 16), b"\0")
+        result = replay(operator, case, changed, session, oracle, POLICY, memory=memory, runs=runs)
+    assert result.verdict.status == status, result.verdict
+    assert ("differ between runs" in result.verdict.reason) == (status == "degraded")
 
 
 def test_a_wrong_kernel_does_not_spoil_the_tests_after_it(
@@ -201,6 +262,29 @@ def test_a_kernel_that_writes_to_a_weight_fails(
     verdict = replay_operator(operator, [case], changed, session, oracle, POLICY)
     assert verdict.status == "fail"
     assert "wrote to 1 weights" in verdict.reason
+
+
+def test_a_changed_weight_is_noticed_though_there_is_no_room_to_keep_it(
+    operator: Operator,
+    reference: ReferenceModule,
+    session: Session,
+    oracle: Oracle,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tapml.carving.replay_memory._KEPT_WEIGHT_BYTES", 1)
+    library = linear_library(operator)
+    source = library.modules[0].code.replace(b"const float* w", b"float* w")
+    changed = with_store(
+        replace(library, modules=(CodeModule("opencl-c", source),)),
+        "out[i] = sum; if (i == 7 && x[0] > 0.125f) w[3599] = 0.0f;",
+    )
+    cases = [linear_case(operator, reference, seed=i, name=f"linear@{i}") for i in range(3)]
+    assert [bool(case.arrays[0].flat[0] > 0.125) for case in cases] == [True, True, True]
+    harmless = replace(cases[2], arrays=(0 * cases[2].arrays[0], cases[2].arrays[1]))
+    with ReplayMemory(session) as memory:
+        for case in (cases[0], harmless, replace(harmless, id="again")):
+            replay(operator, case, changed, session, oracle, POLICY, memory=memory)
+        assert len(memory.changed_weights()) == 1
 
 
 def test_a_library_that_does_not_build_or_lacks_the_operator_is_an_error(
