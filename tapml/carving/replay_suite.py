@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tapml.carving.probing import Probing, is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_repro import Failure, versions
@@ -29,6 +30,9 @@ from tapml_targets.errors import CompileError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
 from tapml_targets.target import Target
+
+if TYPE_CHECKING:
+    from tapml.compiler.reference import ReferenceModule
 
 FORMAT: Final = "tapml-replay/1"
 _EVERYTHING: Final = Filters()
@@ -69,8 +73,20 @@ class SuiteReplay:
 
     @property
     def tests(self) -> int:
-        """How many tests were replayed."""
-        return sum(len(verdict.results) for verdict in self.operators)
+        """How many carved tests were replayed."""
+        return self._count(probes=False)
+
+    @property
+    def probes(self) -> int:
+        """How many exact probes were replayed beside them."""
+        return self._count(probes=True)
+
+    def _count(self, *, probes: bool) -> int:
+        return sum(
+            is_probe(result.test) == probes
+            for verdict in self.operators
+            for result in verdict.results
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a strict JSON file, format ``tapml-replay/1``."""
@@ -120,6 +136,7 @@ class SuiteReplayer:
         self.policy = policy
         self._given = dict(libraries or {})
         self._compiler = compiler
+        self._probing = Probing(oracle, self._compile_reference)
         self.target = Target(session.device.platform, limits=session.device.limits)
 
     def replay(
@@ -194,10 +211,10 @@ class SuiteReplayer:
             return unbuilt(operator, "; ".join(map(str, problems)))
         return replay_operator(
             operator,
-            self.suite.tests_of(operator.name, filters),
+            self._probing.tests(operator, self.suite.tests_of(operator.name, filters)),
             library,
             self.session,
-            self.oracle,
+            self._probing,
             self.policy,
             memory=memory,
             on_result=on_result,
@@ -217,9 +234,14 @@ class SuiteReplayer:
             result=worst,
             library=library,
             device=self.session.device,
-            expectation=self.oracle.appeal(worst.case),
+            expectation=self._probing.appeal(worst.case),
             policy=self.policy,
         )
+
+    def _compile_reference(self) -> ReferenceModule:
+        from tapml.compiler.reference import compile_reference
+
+        return compile_reference(self.suite.operators.values())
 
 
 def replay_suite(

@@ -43,6 +43,9 @@ def operator_line(event: OperatorChanged) -> str:
     """One operator's result in a line: tests, worst ratio, time on the target."""
     numbers = event.numbers
     parts = [f"{numbers['tests']} tests"] if "tests" in numbers else []
+    if numbers.get("probes"):
+        count = numbers["probes"]
+        parts.append(f"{count} exact probe{'s' if count > 1 else ''}")
     ratio = numbers.get("worst_ratio")
     if ratio is not None and numbers.get("tests"):
         parts.append(

@@ -152,7 +152,10 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
         print()
     else:
         count = len(found.operators)
-        print(f"{found.tests} tests of {count} operators: {len(failed)} operators do not pass")
+        probes = f" and {found.probes} exact probes" if found.probes else ""
+        print(
+            f"{found.tests} tests{probes} of {count} operators: {len(failed)} operators do not pass"
+        )
     return 0 if found.status == "pass" else EXIT_MISMATCH
 
 

@@ -182,6 +182,16 @@ class Oracle:
         """The same with many more movements: asked for before a target is accused."""
         return self._expect(test, self._policy.appeal_repeats)
 
+    def twin(self, operator: str) -> Twin:
+        """The float64 twin of an operator.
+
+        Raises
+        ------
+        CompileError
+            If it has none.
+        """
+        return self._load_twins()[operator]
+
     def _submit(self, work: Callable[..., object], *arguments: object) -> Future[object]:
         if self._background is None:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="tapml-oracle")

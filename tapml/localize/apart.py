@@ -14,9 +14,9 @@ from tapml.carving.repro_failure import Failure
 from tapml.compare.oracle import Oracle
 from tapml.compiler.compiler import Compiler
 from tapml.graph.plan import Operator
-from tapml.localize.attribution import second_driver
 from tapml.localize.diagnose import diagnose
 from tapml.localize.diagnosis import Diagnosis
+from tapml.localize.second_driver import second_driver
 from tapml_rpc.local import open_local
 from tapml_targets.errors import DeviceLostError, NoSuchDeviceError
 from tapml_targets.library import Library

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.carving.probing import is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import OperatorVerdict, ReplayResult
@@ -16,6 +17,7 @@ from tapml.carving.selection import Filters
 from tapml.compiler.preflight import require
 from tapml.compiler.reach import Reach, reach_of
 from tapml.graph.plan import Operator
+from tapml.localize.diagnosis import Diagnosis
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.keys import kernel_key, model_key, operator_key, tests_key
 from tapml.offload.lost import rephrased
@@ -53,6 +55,8 @@ class OperatorRecord:
         The model-wise verdict as JSON data.
     repro
         Its repro folder, where it failed.
+    diagnosis
+        What localization found, where a carved test failed.
     seconds
         Time by step: ``operator validation``, ``model validation``.
     """
@@ -65,6 +69,7 @@ class OperatorRecord:
     replay: dict[str, Any] = field(default_factory=dict)
     model_check: dict[str, Any] = field(default_factory=dict)
     repro: Path | None = None
+    diagnosis: Diagnosis | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -149,10 +154,10 @@ class Mover:
         with _timed(record, OPERATOR_VALIDATION):
             verdict = replay_operator(
                 operator,
-                tests,
+                bench.probing.tests(operator, tests),
                 library,
                 bench.session,
-                bench.oracle,
+                bench.probing,
                 bench.policy,
                 memory=self.memory,
                 stop_after=1,
@@ -193,7 +198,9 @@ class Mover:
         operator, library = record.operator, record.library
         tried = result is not None and result.verdict.status != "not run"
         if tried and result is not None and library is not None:
-            record.repro = write_test_failure(self.bench, operator, library, result)
+            record.repro, record.diagnosis = write_test_failure(
+                self.bench, operator, library, result
+            )
         else:
             record.repro = write_other_failure(self.bench, operator, library, reason)
         self.bench.journal.append(
@@ -201,6 +208,7 @@ class Mover:
             operator=record.operator.name,
             reason=reason,
             repro=str(record.repro),
+            diagnosis=None if record.diagnosis is None else record.diagnosis.to_json(),
         )
 
     def _kept_by(self, name: str) -> str | None:
@@ -210,6 +218,7 @@ class Mover:
     def _numbers(self, record: OperatorRecord) -> dict[str, Any]:
         return {
             "tests": record.replay.get("tests", 0),
+            "probes": record.replay.get("probes", 0),
             "worst_ratio": record.replay.get("worst_ratio"),
             "reused": bool(record.replay.get("reused")),
             "reason": record.reason,
@@ -237,10 +246,12 @@ def replay_data(verdict: OperatorVerdict) -> dict[str, Any]:
     """An operator-wise verdict as JSON data."""
     kernels = [r.timing.kernel for r in verdict.results if r.timing.kernel is not None]
     worst = verdict.worst
+    carved = [result for result in verdict.results if not is_probe(result.test)]
     return {
         "status": verdict.status,
-        "tests": len(verdict.results),
-        "passed": verdict.counts["pass"],
+        "tests": len(carved),
+        "passed": sum(result.verdict.status == "pass" for result in carved),
+        "probes": len(verdict.results) - len(carved),
         "worst_ratio": finite_or_none(verdict.worst_ratio),
         "worst_test": worst.test if worst else "",
         "worst": worst.verdict.to_json() if worst else {},

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from tapml.carving.carved_test import CarvedTest
+from tapml.carving.probing import PROBING_VERSION
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
 from tapml.offload.journal import verdict_key
@@ -34,6 +35,7 @@ def operator_key(
         kernel=kernel,
         body=operator.hash,
         tests=tests,
+        probes=str(PROBING_VERSION),
         policy=policy.hash,
         # Reference and float64 twins are compiled, too.
         compiler=compiler_versions(),

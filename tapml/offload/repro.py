@@ -10,6 +10,8 @@ from typing import Final
 from tapml.carving.replay_repro import Failure, write_repro
 from tapml.carving.replay_results import ReplayResult
 from tapml.graph.plan import Operator
+from tapml.localize.diagnosis import Diagnosis
+from tapml.offload.events import Note
 from tapml.offload.files import write_bytes, write_json, write_text
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
@@ -33,20 +35,33 @@ Try again with:
 
 def write_test_failure(
     bench: Workbench, operator: Operator, library: Library, result: ReplayResult
-) -> Path:
-    """Write ``repro/<operator>`` for a carved test that did not pass; ``tapml replay`` takes it."""
-    return write_repro(
-        bench.folder / REPRO / operator.name,
-        Failure(
-            operator=operator,
-            result=result,
-            library=library,
-            device=bench.session.device,
-            expectation=bench.oracle.appeal(result.case),
-            policy=bench.policy,
-            origins=bench.imported.plan.origins_of(operator.name),
-        ),
+) -> tuple[Path, Diagnosis | None]:
+    """Write ``repro/<operator>`` for a carved test that did not pass; ``tapml replay`` takes it.
+
+    The folder stands before the failure is looked into, which may take half a minute, and is
+    written again with what was found.
+
+    Returns
+    -------
+    tuple
+        The folder and the diagnosis.
+    """
+    from tapml.localize.apart import diagnosed
+
+    folder = bench.folder / REPRO / operator.name
+    failure = Failure(
+        operator=operator,
+        result=result,
+        library=library,
+        device=bench.session.device,
+        expectation=bench.probing.appeal(result.case),
+        policy=bench.policy,
+        origins=bench.imported.plan.origins_of(operator.name),
     )
+    write_repro(folder, failure)
+    bench.watcher(Note(f"{operator.name} failed: looking for the inner step and the cause"))
+    failure = diagnosed(failure, bench.compiler, oracle=bench.oracle)
+    return write_repro(folder, failure), failure.diagnosis
 
 
 def write_other_failure(

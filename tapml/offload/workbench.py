@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tapml.carving.probing import Probing
 from tapml.carving.record import CarveProgress, carve
 from tapml.carving.suite import Suite
 from tapml.compare.expectation_store import STORE_NAME
@@ -64,6 +65,7 @@ class Workbench:
     trace: ReferenceTrace
     suite: Suite
     oracle: Oracle
+    probing: Probing
     policy: Policy
     compiler: Compiler
     compiled: CompileAhead
@@ -151,6 +153,7 @@ def open_workbench(
             trace=trace,
             suite=suite,
             oracle=oracle,
+            probing=Probing(oracle, lambda: rooted.reference),
             policy=policy,
             compiler=compiler,
             compiled=compiled,

@@ -113,12 +113,14 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
         "sites": len(sites),
         "origins": [asdict(each) for each in plan.origins_of(operator.name)[:_ORIGINS_SHOWN]],
         "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
+        "probes": replay.get("probes", 0),
         "worst_ratio": replay.get("worst_ratio"),
         "max_abs_error": max(absolute, default=None) if finite else None,
         "target_ms": replay.get("kernel_ms"),
         "replay": replay,
         "model_check": record.model_check,
         "repro": None if record.repro is None else str(record.repro),
+        "diagnosis": [] if record.diagnosis is None else record.diagnosis.lines(),
         # Only a carved test that did not pass can be run again from its folder.
         "replayable": bool(worst) and replay["status"] != "pass",
         "source": _source(record),
@@ -146,6 +148,7 @@ def _summary(operators: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "failed_operators": [o["name"] for o in operators if o["state"] == "failed"],
         "tests": sum(o["tests"]["total"] for o in operators),
         "tests_passed": sum(o["tests"]["passed"] for o in operators),
+        "probes": sum(o["probes"] for o in operators),
         "worst_ratio": None if worst is None else worst["worst_ratio"],
         "worst_operator": None if worst is None else worst["name"],
     }

@@ -42,7 +42,7 @@ def _facts(report: Mapping[str, Any]) -> str:
         ("Target", f"{target['name']} · {target['vendor_platform']}"),
         ("Driver", target["driver_version"]),
         ("Operators moved", f"{summary['moved']} of {summary['operators']}"),
-        ("Carved tests", f"{summary['tests_passed']:,} of {summary['tests']:,} pass"),
+        ("Carved tests", _tests(summary)),
         ("Worst error ratio", _ratio(summary.get("worst_ratio"), summary.get("worst_operator"))),
         ("Policy", report["policy"]["text"]),
     )
@@ -50,6 +50,11 @@ def _facts(report: Mapping[str, Any]) -> str:
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
         for name, value in rows
     )
+
+
+def _tests(summary: Mapping[str, Any]) -> str:
+    probes = f", and {summary['probes']} exact probes" if summary["probes"] else ""
+    return f"{summary['tests_passed']:,} of {summary['tests']:,} pass{probes}"
 
 
 def _ratio(value: float | None, operator: str | None = None) -> str:
@@ -130,7 +135,7 @@ def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str
         if operator.get("source")
         else ""
     )
-    repro = _repro(operator)
+    repro = _repro(operator) + _diagnosis(operator)
     return (
         f'<tr class="operator {state.replace(" ", "-")}" id="operator-{name}" tabindex="0">'
         f'<td><span class="chip">{state}</span></td><td class="name">{name}</td>'
@@ -152,6 +157,16 @@ def _repro(operator: Mapping[str, Any]) -> str:
     folder = html.escape(operator["repro"])
     again = f"; replay it with <code>tapml replay {folder}</code>" if operator["replayable"] else ""
     return f"<p>What failed lies in <code>{folder}</code>{again}</p>"
+
+
+def _diagnosis(operator: Mapping[str, Any]) -> str:
+    """What localization found, a line each; evidence is indented under what it supports."""
+    items = "".join(
+        f'<li class="{"evidence" if line.startswith("  ") else "finding"}">'
+        f"{html.escape(line.strip())}</li>"
+        for line in operator.get("diagnosis", ())
+    )
+    return f'<h4>Diagnosis</h4><ul class="diagnosis">{items}</ul>' if items else ""
 
 
 def _bar(operator: Mapping[str, Any], policy: Mapping[str, Any]) -> str:
