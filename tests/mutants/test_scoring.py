@@ -26,9 +26,16 @@ def test_three_of_every_kind_were_made_and_run(scores: tuple[Score, ...]) -> Non
 def test_every_one_that_changes_a_bit_is_found_unless_it_computes_as_well(
     scores: tuple[Score, ...],
 ) -> None:
-    # An exponential that would overflow does not where the carved numbers are small.
     missed = [score for score in scores if score.outcome == "missed"]
-    assert [score for score in missed if score.mutant.site.kind != "unsafe exponential"] == []
+    # An exponential that would overflow does not where the carved numbers are small, and any number
+    # near the largest will do for what a softmax subtracts.
+    others = [
+        score
+        for score in missed
+        if score.mutant.site.kind != "unsafe exponential"
+        and not score.mutant.operator.startswith("softmax")
+    ]
+    assert others == []
     assert all(score.relative < 0.5 for score in missed)
 
 
