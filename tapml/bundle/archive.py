@@ -7,6 +7,8 @@ anything is unpacked, so that no name leads out of the folder and no bomb goes o
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
 import stat
 import struct
@@ -79,7 +81,8 @@ def write_archive(path: Path, files: Mapping[str, Path | bytes]) -> None:
             f"cannot write {path}: {error.strerror}; free some space or choose another place (-o)"
         ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> None:
@@ -126,6 +129,11 @@ def extract_archive(path: Path, folder: Path) -> None:
         FileExistsError,
         NotADirectoryError,
     ) as error:
+        raise InputError(f"{path} is no bundle, or damaged: {error}; copy it again") from error
+    except OSError as error:
+        # An offset before the beginning of the file; a full disk is no fault of the archive.
+        if error.errno != errno.EINVAL:
+            raise
         raise InputError(f"{path} is no bundle, or damaged: {error}; copy it again") from error
 
 

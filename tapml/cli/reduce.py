@@ -12,6 +12,9 @@ from typing import Any, Final
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
 
 DEFAULT_SECONDS: Final = 120.0
+KERNEL_SECONDS: Final = 10.0
+"""A candidate whose kernel takes longer has lost the device."""
+
 _EPILOG: Final = """\
 examples:
   tapml reduce my-session/repro/softmax                 writes my-session/repro/softmax-reduced
@@ -86,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         reduction = reduce_repro(
             repro,
-            lambda: open_local(device),
+            lambda: open_local(device, kernel_deadline=KERNEL_SECONDS),
             seconds=arguments.seconds,
             recompile=not arguments.same_kernel,
             watcher=progress,

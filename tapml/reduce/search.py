@@ -47,6 +47,8 @@ class Search:
     watcher: Watcher = field(default=lambda _doing, _search: None)
     tried: int = 0
     kept: int = 0
+    # Shapes at which the device was lost: each costs a deadline and a new session.
+    _deadly: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)
 
     def attempt(self, candidate: Candidate, doing: str, trials: Trials | None = None) -> bool:
         """Run a candidate; it becomes the best where it fails as the original does.
@@ -67,10 +69,15 @@ class Search:
         """
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError
+        if candidate.shapes in self._deadly:
+            return False
         self.watcher(doing, self)
         self.tried += 1
         own = trials or self.trials
+        losses = own.device.losses
         result = own.run(candidate)
+        if own.device.losses > losses and candidate.shapes != self.best.shapes:
+            self._deadly.add(candidate.shapes)
         if result is None or not same_failure(self.original, result.verdict):
             return False
         self.trials, self.best, self.result = own, candidate, result

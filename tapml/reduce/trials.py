@@ -46,6 +46,11 @@ class Candidate:
     inputs: tuple[Array, ...]
     symbols: Mapping[str, int]
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the inputs."""
+        return tuple(array.shape for array in self.inputs)
+
 
 class Trials:
     """Runs candidates of one operator with one Library on a device.
@@ -61,11 +66,6 @@ class Trials:
     device
         Opened again where a candidate takes it down.
 
-    Attributes
-    ----------
-    count
-        How many candidates were run.
-
     Raises
     ------
     CompileError
@@ -77,9 +77,8 @@ class Trials:
     ) -> None:
         self.operator = operator
         self.library = library
-        self.count = 0
+        self.device = device
         self._policy = policy
-        self._device = device
         self._reference = compile_reference([operator])[operator.name]
         self._twins = compile_twins([operator])
 
@@ -91,7 +90,6 @@ class Trials:
         TapmlError
             If a lost device cannot be opened again.
         """
-        self.count += 1
         try:
             case = self._case(candidate, name)
             # Torch's own result takes longer than all else and changes no verdict on the target.
@@ -100,14 +98,14 @@ class Trials:
                 return replay(
                     plain,
                     case,
-                    self._device.upload(self.library),
-                    self._device.memory().session,
+                    self.device.upload(self.library),
+                    self.device.memory().session,
                     oracle,
                     self._policy,
-                    memory=self._device.memory(),
+                    memory=self.device.memory(),
                 )
         except DeviceLostError:
-            self._device.lost()
+            self.device.lost()
             return None
         except (InputError, CompileError):
             return None
@@ -120,7 +118,7 @@ class Trials:
             operator=self.operator,
             result=result,
             library=self.library,
-            device=self._device.description,
+            device=self.device.description,
             expectation=expectation,
             policy=self._policy,
         )
