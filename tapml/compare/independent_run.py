@@ -192,10 +192,10 @@ class _Call:
         InputError
             If it would be too large.
         """
-        result = self._overload(
-            *(_without_memory(each) for each in self.arguments),
-            **{name: _without_memory(each) for name, each in self.keywords.items()},
-        )
+        keywords = {name: _without_memory(each) for name, each in self.keywords.items()}
+        if any(each.name == "device" for each in self._overload._schema.arguments):
+            keywords["device"] = "meta"
+        result = self._overload(*(_without_memory(each) for each in self.arguments), **keywords)
         for each in _flat(result):
             size = each.numel() * each.element_size()
             if size > MAX_RESULT_BYTES:

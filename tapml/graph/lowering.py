@@ -184,7 +184,8 @@ def _fuse_transposed_products(module: Any) -> tuple[Any, dict[str, tuple[str, ..
 
 
 def _variable_key(expression: Any) -> str:
-    return str(expression.name) if isinstance(expression, tvm.ir.Var) else str(id(expression))
+    # A constant has no name; its hash is its place in memory, which passes leave as it is.
+    return str(expression.name) if isinstance(expression, tvm.ir.Var) else f"#{hash(expression)}"
 
 
 def _number_calls(module: Any) -> tuple[Any, list[str]]:

@@ -20,6 +20,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
+from tapml.compare.formats import as_float64, float_format
 from tapml.graph.exporting import ExportedEntry
 from tapml.graph.operators import OperatorTable, parameter_names
 from tapml.graph.plan import CallStep, Entry
@@ -36,6 +37,7 @@ from tapml.graph.torch_subgraph import (
     split_operation,
 )
 from tapml.graph.weights import WeightTable, to_numpy
+from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression, product
 
@@ -43,6 +45,7 @@ Array = npt.NDArray[Any]
 
 # Where a tensor lies and how does not change what it holds.
 _PLACEMENT: Final = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
+_FOLDED_ULPS: Final = 4.0
 _SYMPY: Final[Mapping[Any, str]] = {
     sympy.Add: "add",
     sympy.Mul: "mul",
@@ -297,7 +300,10 @@ def _plain_argument(value: Any, dtype: torch.dtype | None) -> Argument:
 
 
 def _same_content(program: _Program, node: fx.Node, array: Array) -> bool:
-    """Whether a node is a constant that the importer computed: the same numbers in their order."""
+    """Whether a node is a constant that the importer computed: the same numbers in their order.
+
+    It may have been computed by other code, so a few units in the last place may differ.
+    """
     meta = node.meta.get("val")
     if not isinstance(meta, torch.Tensor) or any(not isinstance(n, int) for n in meta.shape):
         return False
@@ -306,10 +312,14 @@ def _same_content(program: _Program, node: fx.Node, array: Array) -> bool:
     constant = program.constant(node)
     if constant is None:
         return False
-    own, _ = to_numpy(constant)
-    return own.dtype == array.dtype and bool(
-        np.array_equal(own.reshape(-1), array.reshape(-1), equal_nan=own.dtype.kind == "f")
-    )
+    own, dtype = to_numpy(constant)
+    if own.dtype != array.dtype:
+        return False
+    if not lookup(dtype).is_float:
+        return np.array_equal(own.reshape(-1), array.reshape(-1))
+    tolerance = _FOLDED_ULPS * float_format(dtype).epsilon
+    first, second = (as_float64(each, dtype).reshape(-1) for each in (own, array))
+    return np.allclose(first, second, rtol=tolerance, atol=0.0, equal_nan=True)
 
 
 def _tensor(node: fx.Node, index: int | None) -> torch.Tensor:

@@ -1,0 +1,123 @@
+"""What a sub-graph from someone else's suite may make torch do: compute, within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapml.compare.independent_run import MAX_RESULT_BYTES, run_subgraph
+from tapml.graph.torch_subgraph import (
+    Argument,
+    DataType,
+    Extent,
+    Reference,
+    Text,
+    TorchInput,
+    TorchNode,
+    TorchSubgraph,
+)
+from tapml_targets.errors import InputError
+from tapml_targets.library import Parameter
+
+X = np.array([[1.5, -2.0, 0.25], [3.0, 0.5, -1.0]], np.float32)
+
+
+def graph_of(*nodes: TorchNode) -> TorchSubgraph:
+    given = TorchInput("i0", "input_0", ("rows", 3), ("rows", 3))
+    return TorchSubgraph((given,), nodes, (Reference(nodes[-1].name),))
+
+
+def node(operation: str, *arguments: Argument, **keywords: Argument) -> TorchNode:
+    return TorchNode("n0", operation, arguments, tuple(keywords.items()))
+
+
+def run(
+    subgraph: TorchSubgraph, x: np.ndarray = X, like: np.ndarray = X, dtype: str = "float32"
+) -> Any:
+    parameters = (
+        Parameter("input_0", ("rows", 3), dtype, "input"),
+        Parameter("output_0", like.shape, "float32", "output"),
+    )
+    (result,) = run_subgraph(subgraph, parameters, [x], [like], {})
+    return result
+
+
+def test_everything_is_computed_in_float64() -> None:
+    third = run(graph_of(node("aten.div.Tensor", Reference("i0"), 3.0)))
+    np.testing.assert_array_equal(third, X.astype(np.float64) / 3.0)
+    assert third.dtype == np.float64
+
+
+def test_bfloat16_is_read_from_its_bits() -> None:
+    bits = (X.view(np.uint32) >> 16).astype(np.uint16)
+    same = run(graph_of(node("aten.neg.default", Reference("i0"))), bits, dtype="bfloat16")
+    np.testing.assert_array_equal(same, -X)
+
+
+def test_a_dtype_that_rounds_becomes_float64() -> None:
+    cast = node("aten._to_copy.default", Reference("i0"), dtype=DataType("float16"))
+    x = X + np.float32(1e-6)
+    np.testing.assert_array_equal(run(graph_of(cast), x), x.astype(np.float64))
+
+
+def test_a_made_tensor_keeps_the_value_of_its_own_dtype() -> None:
+    made = TorchNode(
+        "n0",
+        "aten.full.default",
+        ((Extent("rows"), Extent(3)), 0.1),
+        (("dtype", DataType("float32")),),
+    )
+    result = run(graph_of(made))
+    assert result.shape == (2, 3)
+    assert abs(float(result[0, 0]) - 0.1) < 1e-8
+
+
+def test_inputs_are_not_written_to() -> None:
+    x = X.copy()
+    x.flags.writeable = False
+    run(graph_of(node("aten.relu.default", Reference("i0"))), x)
+    np.testing.assert_array_equal(x, X)
+
+
+def test_a_giant_result_is_refused_before_it_is_made() -> None:
+    giant = node("aten.full.default", (Extent(1 << 20), Extent(1 << 20)), 0.0)
+    with pytest.raises(InputError, match=f"bytes, at most {MAX_RESULT_BYTES} are allowed"):
+        run(graph_of(giant))
+    wide = node("aten.repeat.default", Reference("i0"), (Extent(1 << 30), Extent(1)))
+    with pytest.raises(InputError, match="are allowed"):
+        run(graph_of(wide))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        node("aten.from_file.default", Text("/etc/hostname")),
+        node("aten.relu_.default", Reference("i0")),
+        node("aten.relu.out", Reference("i0"), out=Reference("i0")),
+        node("aten.relu.nothing", Reference("i0")),
+        node("aten.relu.overloads", Reference("i0")),
+        node("aten.relu._schema", Reference("i0")),
+        node("aten.relu.default", Text("tanh")),
+        node("aten.relu.default"),
+        node("aten.relu.default", Reference("i0", 0), 4.0),
+        node("aten.index_select.default", Reference("i0"), Extent(9), Reference("i0")),
+        node("aten.mm.default", Reference("i0"), Reference("i0")),
+        node("aten._to_copy.default", Reference("i0"), dtype=DataType("__class__")),
+        node("aten.repeat.default", Reference("i0"), (Extent("columns"), Extent(1))),
+        node("aten.select.int", Reference("i0"), Extent(0), Extent(1 << 40)),
+    ],
+    ids=lambda bad: f"{bad.operation}-{len(bad.arguments)}",
+)
+def test_what_torch_or_the_list_refuses_is_one_clear_error(bad: TorchNode) -> None:
+    with pytest.raises(InputError):
+        run(graph_of(bad))
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    negated = graph_of(node("aten.neg.default", Reference("i0")))
+    with pytest.raises(InputError, match="expected shape"):
+        run(negated, np.zeros((2, 4), np.float32))
+    with pytest.raises(InputError, match="gives 6 elements where the operator writes 2"):
+        run(negated, like=np.zeros(2, np.float32))
