@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from tapml.localize.diagnosis import Cause
-from tapml.localize.variants import Trial
+from tapml.localize.variants import NOT_THE_TARGET, Trial
 
 Variant: TypeAlias = Literal[
     "again", "anew", "precise", "usual math", "unoptimised", "second", "plain", "serial", "apart"
@@ -73,6 +73,11 @@ class Rule:
 RULES: Final = (
     Rule(
         "unknown",
+        lambda e: e.suspect in NOT_THE_TARGET,
+        "the verdict accuses the reference or what it was made from, not this kernel",
+    ),
+    Rule(
+        "unknown",
         lambda e: e.right("again"),
         "it did not fail again: what is wrong comes and goes, as with a race or memory that was "
         "never written; `tapml replay --check` looks for both",
@@ -135,12 +140,6 @@ RULES: Final = (
         lambda e: e.right("apart"),
         "each of the operator's steps is right by itself, one after another; fused into one kernel "
         "they are wrong under every schedule that was tried",
-    ),
-    Rule(
-        "unknown",
-        lambda e: e.done("apart") and e.suspect not in ("", "target"),
-        "every form of the operator fails alike and the verdict does not suspect the target alone: "
-        "look at the operator's function, which the reference was made from as well",
     ),
     Rule(
         "unknown",

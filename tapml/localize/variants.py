@@ -11,7 +11,7 @@ from tapml.carving.replay import replay
 from tapml.carving.repro_failure import Failure
 from tapml.compare.expectation import Expectation
 from tapml.compare.oracle import CarvedCase
-from tapml.compare.verdict import Status, worse
+from tapml.compare.verdict import Status, Verdict, worse
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import DeviceLostError, TapmlError
@@ -19,6 +19,10 @@ from tapml_targets.library import Library
 
 # A kernel that was once wrong in so many replays is taken to be right where all of these pass.
 _UNSTEADY_REPLAYS: Final = 8
+
+
+NOT_THE_TARGET: Final = ("reference", "importer", "twin")
+"""Suspects of a verdict that leaves the target in peace."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,9 @@ class Trial:
         The gravest verdict of its replays; None where it could not be replayed.
     text
         The verdict in numbers, or why there is none.
+    right
+        Whether it passes, or the verdict accuses the reference and not the target: where an
+        operator loses its digits in any arithmetic of its dtype, a right kernel is off as well.
     late
         Whether it was left out because the time was up.
     """
@@ -40,17 +47,13 @@ class Trial:
     variant: str
     status: Status | None
     text: str
+    right: bool = False
     late: bool = False
-
-    @property
-    def right(self) -> bool:
-        """Whether the variant passes."""
-        return self.status == "pass"
 
     @property
     def wrong(self) -> bool:
         """Whether the variant fails as the original does."""
-        return self.status in ("fail", "degraded")
+        return self.status in ("fail", "degraded") and not self.right
 
 
 @dataclass(frozen=True)
@@ -110,33 +113,37 @@ class Trials:
             text = f"not tried: the {self._seconds:g} s for this were used up"
             return Trial(variant, None, text, late=True)
         try:
-            status, text = self._replay(session.upload(make()), session)
+            return self._replay(variant, session.upload(make()), session)
         except DeviceLostError:
             raise
         except TapmlError as error:
-            return Trial(variant, None, f"not replayed: {_first_line(str(error))}")
-        return Trial(variant, status, text)
+            return Trial(variant, None, f"not replayed: {_gist(str(error))}")
 
-    def _replay(self, remote: RemoteLibrary, session: Session) -> tuple[Status, str]:
+    def _replay(self, variant: str, remote: RemoteLibrary, session: Session) -> Trial:
         failure = self._failure
+        case, held = failure.result.case, _Held(failure.expectation)
         verdicts = [
-            replay(
-                failure.operator, failure.result.case, remote, session,
-                _Held(failure.expectation), failure.policy,
-            ).verdict
+            replay(failure.operator, case, remote, session, held, failure.policy).verdict
             for _ in range(self._replays)
-        ]  # fmt: skip
-        status: Status = "pass"
-        for verdict in verdicts:
-            status = worse(status, verdict.status)
-        worst = next(verdict for verdict in verdicts if verdict.status == status)
-        times = sum(verdict.status == status for verdict in verdicts)
-        often = f" in {times} of {self._replays} replays" if self._replays > 1 else ""
-        if status == "pass":
-            ratio = max(verdict.worst_ratio for verdict in verdicts)
-            return status, f"pass{often}, worst ratio {ratio:.3g}"
-        return status, f"{status}{often}: {worst.reason}"
+        ]
+        wrong = [verdict for verdict in verdicts if not _is_right(verdict)]
+        shown = (wrong or verdicts)[0]
+        for verdict in wrong or verdicts:
+            if worse(shown.status, verdict.status) != shown.status:
+                shown = verdict
+        often = f" in {len(wrong or verdicts)} of {self._replays} replays"
+        text = shown.status + (often if self._replays > 1 else "")
+        if shown.status == "pass":
+            return Trial(variant, "pass", f"{text}, worst ratio {shown.worst_ratio:.3g}", True)
+        return Trial(variant, shown.status, f"{text}: {shown.reason}", not wrong)
 
 
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no reason given"
+def _is_right(verdict: Verdict) -> bool:
+    return verdict.status == "pass" or verdict.suspect in NOT_THE_TARGET
+
+
+def _gist(text: str) -> str:
+    """The first line of an error, and the first that a compiler marked as one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    marked = [line for line in lines[1:] if "error:" in line]
+    return " ".join((*lines[:1], *marked[:1]))

@@ -1,0 +1,84 @@
+"""Platforms that do what those of the TapML paper did, as changes to the kernels they are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tapml_targets.library import Library
+
+_FAST_TANH = """\
+#ifdef __FAST_RELAXED_MATH__
+#define platform_tanh(x) ((exp(2 * (x)) - 1) / (exp(2 * (x)) + 1))
+#else
+#define platform_tanh(x) tanh(x)
+#endif
+"""
+_UNSTABLE_TANH = "#define platform_tanh(x) ((exp(2 * (x)) - 1) / (exp(2 * (x)) + 1))\n"
+# What is subtracted from loses its last bit on the way: 1035 becomes 1036.
+_COARSE_SUBTRACT = """\
+half platform_subtract(half x, half y) {
+  ushort bits = as_ushort(x);
+  return as_half((ushort)(bits + (bits & 1))) - y;
+}
+"""
+# All four bytes of a uchar4 as one number, where each was to be converted.
+_CONVERT_WORD = """\
+uint platform_word(__global uchar* codes, int place) {
+  __global uchar* four = codes + (place & ~3);
+  return as_uint((uchar4)(four[0], four[1], four[2], four[3]));
+}
+"""
+
+
+def edited(library: Library, pattern: str, replacement: str, prologue: str) -> Library:
+    """The kernels with every match replaced, where there is any."""
+    (module,) = library.modules
+    text, count = re.subn(pattern, replacement, module.code.decode())
+    if not count:
+        return library
+    # Behind the lines that enable half precision, where there are any.
+    head = text.index("#endif\n") + len("#endif\n") if "cl_khr_fp16" in text else 0
+    text = text[:head] + prologue + text[head:]
+    return replace(library, modules=(replace(module, code=text.encode()),))
+
+
+def tanh_unstable_under_fast_math(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-E: the device's fast tanh is NaN once exp overflows, in float32 beyond 44."""
+    return edited(library, r"\btanh\(", "platform_tanh(", _FAST_TANH)
+
+
+def tanh_unstable(library: Library, options: Mapping[str, str]) -> Library:
+    """The same where the code generator always writes it so."""
+    return edited(library, r"\btanh\(", "platform_tanh(", _UNSTABLE_TANH)
+
+
+def coarse_half_subtraction(library: Library, options: Mapping[str, str]) -> Library:
+    """Section II-B: 1035 - 1031 is 5 in float16."""
+    element = r"(input_\d_ptr\[[^\]]+\])"
+    return edited(
+        library, rf"{element} - {element}", r"platform_subtract(\1, \2)", _COARSE_SUBTRACT
+    )
+
+
+def bytes_converted_as_words(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: uchar4 goes through uint on its way to half4."""
+    (module,) = library.modules
+    codes = re.findall(r"__global uchar\* restrict (\w+)", module.code.decode())
+    return edited(
+        library,
+        rf"\(convert_(half|float)\(({'|'.join(codes) or '$^'})\[([^\]]+)\]\)\)",
+        r"(convert_\1(platform_word(\2, \3)))",
+        _CONVERT_WORD,
+    )
+
+
+def unaligned_tail_unchecked(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: what a row lacks to a whole vector is read from behind it."""
+    return edited(
+        library,
+        r"if \(\(convert_int\(get_local_id\(0\)\)\) < \d+\) (\{\s+\w+_rf_local_ptr\[0\] =)",
+        r"if (1) \1",
+        "",
+    )

@@ -1,0 +1,80 @@
+"""The table that turns evidence into a cause, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tapml.localize.conclusion import Evidence, Variant, conclude
+from tapml.localize.variants import Trial
+
+RIGHT, WRONG = Trial("", "pass", "pass", right=True), Trial("", "fail", "fail")
+UNTRIED, LATE = Trial("", None, "not replayed"), Trial("", None, "not tried", late=True)
+ALL_WRONG: dict[Variant, Trial] = {
+    "again": WRONG, "anew": UNTRIED, "precise": WRONG, "unoptimised": WRONG, "second": WRONG,
+    "plain": WRONG, "serial": WRONG, "apart": WRONG,
+}  # fmt: skip
+
+
+def cause(changes: dict[str, Trial], suspect: str = "target") -> str:
+    trials: dict[Any, Trial] = {**ALL_WRONG, **changes}
+    rule = conclude(Evidence(trials, suspect))
+    assert rule is not None
+    return rule.cause
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "code generator"),
+        ({"second": UNTRIED}, "code generator"),
+        ({"apart": UNTRIED}, "code generator"),
+        ({"again": RIGHT}, "unknown"),
+        ({"again": UNTRIED}, "unknown"),
+        ({"anew": RIGHT}, "kernel text"),
+        ({"anew": RIGHT, "precise": RIGHT}, "kernel text"),
+        ({"precise": RIGHT}, "math"),
+        ({"precise": RIGHT, "usual math": RIGHT}, "math"),
+        ({"precise": RIGHT, "plain": RIGHT}, "math"),
+        ({"unoptimised": RIGHT, "second": RIGHT}, "driver"),
+        ({"unoptimised": RIGHT, "second": RIGHT, "plain": RIGHT}, "driver"),
+        ({"second": RIGHT}, "driver"),
+        ({"second": RIGHT, "apart": RIGHT}, "driver"),
+        ({"unoptimised": RIGHT, "second": UNTRIED}, "driver"),
+        ({"plain": RIGHT}, "schedule"),
+        ({"serial": RIGHT}, "schedule"),
+        ({"plain": RIGHT, "apart": RIGHT}, "schedule"),
+        ({"plain": RIGHT, "second": RIGHT}, "schedule"),
+        ({"apart": RIGHT}, "fusion"),
+        # What is wrong on two drivers is not the first one's optimiser.
+        ({"unoptimised": RIGHT, "apart": RIGHT}, "fusion"),
+        ({"plain": LATE, "serial": LATE, "apart": LATE}, "unknown"),
+    ],
+)
+def test_what_stops_failing_names_the_cause(changes: dict[str, Trial], expected: str) -> None:
+    assert cause(changes) == expected
+
+
+@pytest.mark.parametrize("suspect", ["reference", "importer", "twin"])
+def test_a_kernel_that_nobody_suspects_is_not_accused(suspect: str) -> None:
+    assert cause({}, suspect) == "unknown"
+
+
+def test_the_target_is_accused_although_the_reference_is_off_as_well() -> None:
+    assert cause({}, "target and reference") == "code generator"
+
+
+@pytest.mark.parametrize("known", range(1, 8))
+def test_nothing_is_said_before_everything_was_tried(known: int) -> None:
+    trials = dict(list(ALL_WRONG.items())[:known])
+    assert conclude(Evidence(trials, "target")) is None
+
+
+def test_two_rules_of_one_cause_say_different_things() -> None:
+    alone = conclude(Evidence({**ALL_WRONG, "plain": RIGHT}, "target"))
+    elsewhere = conclude(Evidence({**ALL_WRONG, "plain": RIGHT, "second": RIGHT}, "target"))
+    assert alone is not None
+    assert elsewhere is not None
+    assert "--check" in elsewhere.sentence
+    assert "--check" not in alone.sentence
