@@ -19,7 +19,7 @@ from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import rank_devices
 
 # A finished session is made once for all tests that look at one.
-pytest_plugins = ["tests.offload.sessions"]
+pytest_plugins = ["tests.offload.sessions", "tests.check.checkers"]
 
 SEED = 20240229
 
