@@ -27,7 +27,7 @@ from tapml.compare.formats import Float64s, as_float64, float_format
 from tapml.compare.operator_class import OperatorClass, subtracts, traits_of
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.probe_patterns import PERIODS, full, sparse
-from tapml.compare.sensitivity import Twin, run_operator
+from tapml.compare.twin_runs import Twin, run_operator
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError

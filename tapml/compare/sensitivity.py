@@ -10,7 +10,7 @@ the reference rounds luckily, and forgives a target whatever the reference does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,41 +19,29 @@ from numpy.typing import NDArray
 
 from tapml.compare.discrete import wrong_elements
 from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.formats import Float64s, as_float64, float_format
+from tapml.compare.formats import Float64s, as_float64
 from tapml.compare.index_source import find_source
 from tapml.compare.judge import worst_ratio
 from tapml.compare.movements import Movements
 from tapml.compare.operator_class import OutputTraits, terms_of, traits_of
-from tapml.graph.plan import Operator
-from tapml_targets.dtype import dtype as lookup
-from tapml_targets.errors import InputError
-from tapml_targets.library import Parameter
+from tapml.compare.spread import Spread, round_up, row_levels
+from tapml.compare.twin_runs import (
+    Case,
+    Twin,
+    check_counts,
+    exact_and_moved,
+    moving_dtypes,
+    plain_inputs,
+    run_operator,
+)
 
-Twin = Callable[..., None]
-"""``twin(*arrays, symbols=...)``: arrays in parameter order, float64 in place of every float."""
+__all__ = ["Case", "ElementTrace", "Twin", "expect", "run_operator", "trace_element"]
 
-_ROW_ELEMENTS: Final = 16
-_ROW_SHARE: Final = 0.5
-_MOST_RAISED: Final = 32.0
 # 2**-24 of so many units is less than a thousandth of one.
 _ROUNDED_RATIO: Final = 4096.0
 ROUNDED_SHARE: Final = 32.0
 """Of an output computed in a wider dtype than its own: how many of the sensitivities to that wider
 dtype are worth one unit of the output's, beside which they nearly vanish."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Raw inputs and reference outputs of one carved test.
-
-    `keys` name inputs that other tests share by content; None for those of this test alone.
-    """
-
-    operator: Operator
-    inputs: Sequence[NDArray[Any]]
-    outputs: Sequence[NDArray[Any]]
-    symbols: Mapping[str, int]
-    keys: Sequence[str | None]
 
 
 def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expectation:
@@ -65,177 +53,22 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
         If the case does not have one array per parameter read and per parameter written.
     """
     operator = case.operator
-    _check_counts(case)
+    check_counts(case)
     traits = traits_of(operator)
-    plain = [
-        movements.values(raw, parameter.dtype, key) if _is_float(parameter) else raw
-        for parameter, raw, key in zip(operator.read, case.inputs, case.keys, strict=True)
-    ]
-    exact = _run(case, twin, plain)
-    spreads = [_Spread(values) for values in exact]
+    moving = moving_dtypes(operator, traits)
+    exact, moved = exact_and_moved(case, twin, movements, repeats, moving)
+    spreads = [Spread(values) for values in exact]
     done = 0
-    moving = _moving(operator, traits)
-    if moving:
-        units = [
-            None if dtype is None else movements.units(values, dtype, key)
-            for dtype, values, key in zip(moving, plain, case.keys, strict=True)
-        ]
-        for done in range(1, repeats + 1):
-            moved = [
-                values
-                if dtype is None or unit is None
-                else movements.moved(values, unit, dtype, position, done - 1, key)
-                for position, (dtype, values, unit, key) in enumerate(
-                    zip(moving, plain, units, case.keys, strict=True)
-                )
-            ]
-            for spread, values in zip(spreads, _run(case, twin, moved), strict=True):
-                spread.add(values)
+    for outputs_moved in moved:
+        for spread, values in zip(spreads, outputs_moved, strict=True):
+            spread.add(values)
+        done += 1
     terms = terms_of(traits, operator, case.inputs, case.symbols)
     outputs = tuple(
-        _output(case, index, spread, plain, traits[index]) for index, spread in enumerate(spreads)
+        _output(case, index, spread, movements, traits[index])
+        for index, spread in enumerate(spreads)
     )
     return Expectation(outputs, _estimated_terms(case) if terms is None else terms, done)
-
-
-def _moving(operator: Operator, traits: Sequence[OutputTraits]) -> list[str | None]:
-    """Per parameter read the dtype whose last place it is moved by; empty where none need be.
-
-    An input that is exact in the arithmetic that reads it (a float16 weight of a sum in float32)
-    moves by that arithmetic's last place: nothing on the way loses more.
-    """
-    if all(output.operator_class == "exact" for output in traits):
-        return []
-    arithmetic = min((t.arithmetic for t in traits if t.arithmetic), key=_bits, default="")
-    moving = [
-        max(parameter.dtype, arithmetic or parameter.dtype, key=_bits)
-        if _is_float(parameter)
-        else None
-        for parameter in operator.read
-    ]
-    return moving if any(moving) else []
-
-
-def _bits(dtype: str) -> int:
-    return float_format(dtype).mantissa_bits
-
-
-def _check_counts(case: Case) -> None:
-    operator = case.operator
-    for what, parameters, arrays in (
-        ("inputs", operator.read, case.inputs),
-        ("outputs", operator.written, case.outputs),
-    ):
-        if len(parameters) != len(arrays):
-            raise InputError(
-                f"{operator.name}: expected {len(parameters)} {what}, the test has {len(arrays)}"
-            )
-
-
-def _is_float(parameter: Parameter) -> bool:
-    return lookup(parameter.dtype).is_float
-
-
-def _run(case: Case, twin: Twin, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Outputs of the twin on `inputs`, in the order of ``operator.written``."""
-    outputs = [
-        np.empty(like.shape, np.float64 if _is_float(parameter) else like.dtype)
-        for parameter, like in zip(case.operator.written, case.outputs, strict=True)
-    ]
-    return run_operator(case.operator, twin, inputs, outputs, case.symbols)
-
-
-def run_operator(
-    operator: Operator,
-    function: Twin,
-    inputs: Sequence[NDArray[Any]],
-    outputs: Sequence[NDArray[Any]],
-    symbols: Mapping[str, int],
-) -> list[NDArray[Any]]:
-    """Call an operator's function.
-
-    Parameters
-    ----------
-    function
-        Called like :class:`tapml.compiler.reference.ReferenceFunction`.
-    inputs
-        One array per parameter read; those updated in place are copied first.
-    outputs
-        One array per parameter written, filled in place where it is not updated.
-
-    Returns
-    -------
-    list
-        What was written, in the order of ``operator.written``.
-    """
-    remaining, places = iter(inputs), iter(outputs)
-    arguments: list[NDArray[Any]] = []
-    written: list[NDArray[Any]] = []
-    for parameter in operator.parameters:
-        if parameter.role == "input":
-            arguments.append(np.asarray(next(remaining), order="C"))
-            continue
-        array = next(places)
-        if parameter.role == "inout":
-            array = np.array(next(remaining), order="C")
-        arguments.append(array)
-        written.append(array)
-    function(*arguments, symbols=symbols)
-    return written
-
-
-class _Spread:
-    """How far one output has moved from its exact values, over the movements so far."""
-
-    def __init__(self, exact: NDArray[Any]) -> None:
-        self.exact = exact
-        self.count = 0
-        self._squares = np.zeros(exact.shape)
-
-    def add(self, moved: NDArray[Any]) -> None:
-        """Count one more movement."""
-        self.count += 1
-        with np.errstate(all="ignore"):
-            if self.exact.dtype == np.float64:
-                change = np.asarray(moved - self.exact)
-            else:
-                change = np.asarray(moved.astype(np.float64) - self.exact.astype(np.float64))
-            np.square(change, out=change)
-            if not np.isfinite(change.sum()):
-                change[~np.isfinite(change)] = 0.0
-            if self.exact.dtype == np.float64:
-                self._squares += change
-            else:
-                np.maximum(self._squares, change, out=self._squares)
-
-    def sensitivity(self) -> Float64s:
-        """Root mean square movement (largest, for integers), shape of the output."""
-        if self.exact.dtype != np.float64:
-            return np.sqrt(self._squares)
-        return smooth(np.sqrt(self._squares / max(1, self.count)))
-
-
-def smooth(sensitivity: Float64s) -> Float64s:
-    """Raise elements that hardly moved by accident to half of their row's root mean square.
-
-    With a few movements one element in thousands nearly stands still. A row is the last axis,
-    joined with those before it until it has 16 elements. What moves over thirty times less than its
-    row is no accident, three movements in a row: it is raised to thirty times itself, so that the
-    masked scores of an attention (-1e9) do not speak for those beside them.
-    """
-    if sensitivity.size == 0:
-        return sensitivity
-    elements = 1
-    for extent in reversed(sensitivity.shape):
-        elements *= extent
-        if elements >= _ROW_ELEMENTS:
-            break
-    rows = sensitivity.reshape(-1, elements)
-    with np.errstate(all="ignore"):
-        level = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True)) * _ROW_SHARE
-        level = np.minimum(np.where(np.isfinite(level), level, 0.0), _MOST_RAISED * rows)
-    smoothed: Float64s = np.maximum(rows, level)
-    return smoothed.reshape(sensitivity.shape)
 
 
 def _estimated_terms(case: Case) -> int:
@@ -250,8 +83,8 @@ def _estimated_terms(case: Case) -> int:
 def _output(
     case: Case,
     index: int,
-    spread: _Spread,
-    inputs: Sequence[NDArray[Any]],
+    spread: Spread,
+    movements: Movements,
     traits: OutputTraits,
 ) -> ExpectedOutput:
     parameter, raw = case.operator.written[index], case.outputs[index]
@@ -265,7 +98,7 @@ def _output(
         sensitivity = round_up(spread.sensitivity())
     source = None
     if kind == "index":
-        source = find_source(values, inputs)
+        source = find_source(values, plain_inputs(case, movements))
     output = ExpectedOutput(
         parameter.name,
         parameter.dtype,
@@ -305,9 +138,62 @@ def rounded_residual(values: Float64s, raw: NDArray[Any], dtype: str) -> Float64
     return np.where(np.isfinite(rebuilt), rebuilt, values)
 
 
-def round_up(sensitivity: Float64s) -> NDArray[np.float32]:
-    """`sensitivity` as float32 with 8 significant bits, rounded up: two bytes on disk."""
-    with np.errstate(all="ignore"):
-        narrow = np.minimum(sensitivity, 1e38).astype(np.float32)
-    bits = narrow.view(np.uint32)
-    return ((bits + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+@dataclass(frozen=True)
+class ElementTrace:
+    """Where one element's sensitivity comes from.
+
+    Attributes
+    ----------
+    exact
+        What the float64 twin gives there.
+    moved
+        What it gives after each movement of the inputs.
+    row_level
+        What :func:`smooth` raises it to at least, for its row's sake.
+    share
+        Factor on the larger of both: :data:`ROUNDED_SHARE`, or one.
+    """
+
+    exact: float
+    moved: tuple[float, ...]
+    row_level: float
+    share: float
+
+    @property
+    def root_mean_square(self) -> float:
+        """How far the element itself has moved."""
+        squares = [(value - self.exact) ** 2 for value in self.moved]
+        return math.sqrt(sum(squares) / max(1, len(squares)))
+
+
+def trace_element(
+    case: Case,
+    twin: Twin,
+    movements: Movements,
+    repeats: int,
+    output: int,
+    index: tuple[int, ...],
+) -> ElementTrace:
+    """Repeat what :func:`expect` did, for one element of a floating-point output.
+
+    Parameters
+    ----------
+    repeats
+        Those of the expectation; zero where nothing was moved.
+    output
+        Position in ``operator.written``.
+    index
+        Of the element.
+    """
+    traits = traits_of(case.operator)
+    exact, moved = exact_and_moved(
+        case, twin, movements, repeats, moving_dtypes(case.operator, traits)
+    )
+    spread = Spread(exact[output])
+    values = []
+    for made in moved:
+        spread.add(made[output])
+        values.append(float(made[output][index]))
+    share = ROUNDED_SHARE if traits[output].operator_class == "rounded" else 1.0
+    level = float(row_levels(spread.root_mean_square())[index]) if values else 0.0
+    return ElementTrace(float(exact[output][index]), tuple(values), level, share)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tapml.compare.sensitivity import smooth
+from tapml.compare.spread import smooth
 
 
 def test_what_hardly_moved_by_accident_is_raised_to_half_of_its_row() -> None:
