@@ -8,8 +8,6 @@ shape, and for every test before a target is accused.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,14 +21,14 @@ from numpy.typing import NDArray
 
 from tapml.compare.expectation import Expectation
 from tapml.compare.expectation_store import ExpectationStore, decode, encode
-from tapml.compare.independent import NO_TORCH, check_independently
+from tapml.compare.independent import NO_TORCH
+from tapml.compare.independent_checks import IndependentChecks, digest
 from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
 from tapml.compare.sensitivity import Case, Twin, expect
 from tapml.graph.plan import Operator
-from tapml.graph.torch_subgraph import form_at
 from tapml_targets.errors import InputError
-from tapml_targets.installed import compiler_versions, versions_text
+from tapml_targets.installed import compiler_versions
 
 ORACLE_VERSION: Final = 4
 """Part of every key: raise it when an expectation's meaning changes."""
@@ -86,12 +84,6 @@ def weight_keys(test: CarvedCase) -> list[str | None]:
     return [tensor.key if tensor.lifetime == "weight" else None for tensor in test.inputs]
 
 
-def site_of(test: CarvedCase) -> str:
-    """The call site of a test: its id, without the run that a carved test's ends with."""
-    site, separator, _ = test.id.rpartition("@")
-    return site if separator else test.id
-
-
 class Oracle:
     """Float64 expectations of carved tests.
 
@@ -127,8 +119,7 @@ class Oracle:
         self._computing = threading.Lock()
         self._background: ThreadPoolExecutor | None = None
         self._pending: dict[str, Future[object]] = {}
-        self._agreed: set[str] = set()
-        self._form_keys: dict[tuple[str, str], str] = {}
+        self._checks = IndependentChecks(self._store, [ORACLE_VERSION, compiler_versions()])
 
     def __enter__(self) -> Oracle:
         return self
@@ -211,6 +202,7 @@ class Oracle:
     def _expect(self, test: CarvedCase, repeats: int) -> Expectation:
         key = self._key(test, repeats)
         stored = self._store.read(key)
+        must = repeats == self._policy.appeal_repeats
         if stored is not None:
             operator = self._operator(test)
             try:
@@ -219,7 +211,7 @@ class Oracle:
             except (ValueError, TypeError, IndexError) as error:
                 log.warning("test %s: its cached expectation is damaged (%s)", test.id, error)
             else:
-                checked = self._checked(test, expectation, outputs, repeats)
+                checked = self._checks.add(test, operator, expectation, outputs, must=must)
                 if checked is not expectation:
                     self._keep(key, checked, outputs)
                 return checked
@@ -232,7 +224,8 @@ class Oracle:
             outputs = test.read_outputs()
             case = Case(operator, test.read_inputs(), outputs, test.symbols, weight_keys(test))
             expectation = expect(case, twin, self._movements, repeats)
-        checked = self._checked(test, expectation, outputs, repeats)
+        must = repeats == self._policy.appeal_repeats
+        checked = self._checks.add(test, operator, expectation, outputs, must=must)
         self._keep(key, checked, outputs)
         return checked
 
@@ -242,53 +235,6 @@ class Oracle:
             # Where torch is installed one day the check is made.
             expectation = replace(expectation, independent=None)
         self._store.write(key, encode(expectation, outputs))
-
-    def _checked(
-        self,
-        test: CarvedCase,
-        expectation: Expectation,
-        outputs: Sequence[NDArray[Any]],
-        repeats: int,
-    ) -> Expectation:
-        """`expectation` with torch's own result, where it is this test's turn to be checked.
-
-        What torch and the importer make of an operator differs for all of its tests or for none,
-        so the first of each call shape stands for the others; where it differs, all are checked.
-        """
-        if expectation.independent is not None:
-            return expectation
-        operator = self._operator(test)
-        site = site_of(test)
-        # Only carved tests know their entry's symbols; shapes give those of the others.
-        symbols = {**getattr(test, "shape_symbols", {}), **test.symbols}
-        shapes = [raw.shape for raw in outputs]
-        versions = [ORACLE_VERSION, compiler_versions(), versions_text("torch")]
-        form = self._form_key(operator, site)
-        key = _digest(["check", *versions, form, sorted(symbols.items()), shapes])
-        if repeats != self._policy.appeal_repeats and self._is_checked(key):
-            return expectation
-        check = check_independently(
-            operator, site, symbols, test.read_inputs(), outputs, expectation
-        )
-        if check.agrees or not check.available:
-            self._agreed.add(key)
-        if check.agrees:
-            self._store.write(key, b"")
-        return replace(expectation, independent=check)
-
-    def _is_checked(self, key: str) -> bool:
-        if key not in self._agreed and self._store.has(key):
-            self._agreed.add(key)
-        return key in self._agreed
-
-    def _form_key(self, operator: Operator, site: str) -> str:
-        """What the twin and torch compute at a call site."""
-        known = self._form_keys.get((operator.name, site))
-        if known is None:
-            form = form_at(operator.torch_forms, site)
-            known = _digest([operator.hash, repr(None if form is None else form.subgraph)])
-            self._form_keys[operator.name, site] = known
-        return known
 
     def _operator(self, test: CarvedCase) -> Operator:
         try:
@@ -306,12 +252,8 @@ class Oracle:
             # The twins are compiled, too.
             compiler_versions(),
             test.key,
-            self._form_key(self._operator(test), site_of(test)),
+            self._checks.form_key(self._operator(test), test),
             repeats,
             self._policy.seed,
         ]
-        return _digest(content)
-
-
-def _digest(content: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return digest(content)
