@@ -31,6 +31,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.bench import print_table  # noqa: E402
 from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
+from tapml.carving.probing import is_probe  # noqa: E402
 from tapml.carving.replay import replay_operator  # noqa: E402
 from tapml.carving.replay_results import ReplayResult  # noqa: E402
 from tapml.compare.operator_class import traits_of  # noqa: E402
@@ -57,14 +58,15 @@ class Tally:
     model: str
     dtype: str
     driver: str
+    probes: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
     accused: list[str] = field(default_factory=list)
 
     @property
     def tests(self) -> int:
-        """How many were replayed."""
-        return self.counts.total()
+        """How many carved tests were replayed."""
+        return self.counts.total() - self.probes
 
     def row(self) -> dict[str, Any]:
         """As a row of a table."""
@@ -74,6 +76,7 @@ class Tally:
             "dtype": self.dtype,
             "driver": self.driver,
             "tests": self.tests,
+            "probes": self.probes,
             **{status: self.counts[status] for status in statuses},
             "largest / limit": round(max(self.largest.values(), default=0.0), 3),
         }
@@ -81,6 +84,7 @@ class Tally:
     def add(self, result: ReplayResult, classes: tuple[str, ...]) -> None:
         """Count one test."""
         verdict = result.verdict
+        self.probes += is_probe(result.test)
         self.counts[verdict.status] += 1
         if verdict.status != "pass":
             self.accused.append(f"{verdict.status}: {result.test}: {verdict.reason}")
@@ -181,8 +185,8 @@ def _replay(subject: Subject, device: Device, tally: Tally) -> Tally:
         operator = subject.suite.operators[name]
         classes = tuple(traits.operator_class for traits in traits_of(operator))
         replay_operator(
-            operator, subject.tests[name], library, device.session, subject.oracle, subject.policy,
-            memory=device.memory,
+            operator, subject.probing.tests(operator, subject.tests[name]), library,
+            device.session, subject.probing, subject.policy, memory=device.memory,
             on_result=lambda result: tally.add(result, classes),  # noqa: B023 - used at once
         )  # fmt: skip
     return tally
@@ -197,6 +201,7 @@ def _print(tallies: list[Tally]) -> None:
             (tally.dtype, tally.driver), Tally("all", tally.dtype, tally.driver)
         )
         total.counts += tally.counts
+        total.probes += tally.probes
         for name, relative in tally.largest.items():
             total.largest[name] = max(total.largest.get(name, 0.0), relative)
     print_table([total.row() for total in sums.values()])

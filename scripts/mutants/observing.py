@@ -37,7 +37,7 @@ class Trace:
 
     outputs: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
-    inputs: str = ""
+    inputs: tuple[str, ...] = ()
     workspaces: tuple[str, ...] = ()
     error: str = ""
 
@@ -57,7 +57,7 @@ class Trace:
 def observe(
     operator: Operator, test: CarvedTest, library: RemoteLibrary, session: Session
 ) -> Trace:
-    """Run a test once per poison and say what memory holds afterwards.
+    """Run a test once per poison, around and inside its tensors; say what memory holds afterwards.
 
     Raises
     ------
@@ -68,7 +68,6 @@ def observe(
     outputs = test.read_outputs()
     read = Arena.of([values.nbytes for values in inputs])
     written = Arena.of([values.nbytes for values in outputs])
-    sent = read.filled(POISONS[0], inputs)
     source, sink = session.allocate(read.nbytes), session.allocate(written.nbytes)
     places = {"input": iter(zip(read.windows, inputs, strict=True))}
     places["output"] = iter(zip(written.windows, outputs, strict=True))
@@ -77,18 +76,18 @@ def observe(
         window, values = next(places[parameter.role])
         buffer = source if parameter.role == "input" else sink
         tensors.append(RemoteTensor(buffer, window.offset, values.shape, parameter.dtype))
-    reads, reports = [], []
+    reads, sources, reports = [], [], []
     try:
         with session.batch() as batch:
-            batch.write(source, sent)
             for poison in POISONS:
                 fill = bytes([poison])
+                batch.write(source, read.filled(poison, inputs))
                 batch.fill(sink, fill, written.nbytes)
                 reports.append(
                     batch.call(library, operator.name, tensors, test.symbols, workspace_poison=fill)
                 )
                 reads.append(batch.read(sink, written.nbytes))
-            after = batch.read(source, read.nbytes)
+                sources.append(batch.read(source, read.nbytes))
         memories = [np.frombuffer(each.result(), np.uint8) for each in reads]
         damaged = tuple(name for each in reports for name in each.result().damaged_guards)
     except DeviceLostError:
@@ -102,7 +101,7 @@ def observe(
     return Trace(
         tuple(_inside(written, memory) for memory in memories),
         tuple(_around(written, memory) for memory in memories),
-        _digest(np.frombuffer(after.result(), np.uint8)),
+        tuple(_digest(np.frombuffer(each.result(), np.uint8)) for each in sources),
         damaged,
     )
 

@@ -10,6 +10,7 @@ from scripts.mutants.observing import OUTSIDE, Trace, observe
 from scripts.mutants.sampling import Mutant
 from scripts.mutants.subject import Device, Subject, spread
 from tapml.carving.carved_test import CarvedTest
+from tapml.carving.probing import is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_results import OperatorVerdict
 from tapml.compare.verdict import OutputNumbers
@@ -55,7 +56,8 @@ class Score:
     observed
         What changed against the right kernel; empty for an equivalent mutant.
     found_by
-        ``numbers``, ``memory checks``, ``lost device``, ``refused call`` or ``Oclgrind``.
+        ``numbers``, ``memory checks``, ``exact probes``, ``lost device``, ``refused call`` or
+        ``Oclgrind``.
     status
         Of the verdict.
     ratio
@@ -205,9 +207,10 @@ class Scorer:
 
     def _replay(self, operator: str, remote: RemoteLibrary) -> OperatorVerdict:
         subject = self._subject
+        plan_operator = subject.suite.operators[operator]
         return replay_operator(
-            subject.suite.operators[operator], subject.tests[operator], remote,
-            self._device.session, subject.oracle, subject.policy, memory=self._device.memory,
+            plan_operator, subject.probing.tests(plan_operator, subject.tests[operator]), remote,
+            self._device.session, subject.probing, subject.policy, memory=self._device.memory,
         )  # fmt: skip
 
     def _traces(self, operator: str, remote: RemoteLibrary) -> tuple[Trace, ...]:
@@ -268,7 +271,10 @@ def _relative(outputs: Sequence[OutputNumbers]) -> float:
 
 
 def _found_by(verdict: OperatorVerdict) -> str:
-    verdicts = [result.verdict for result in verdict.results]
+    carved = [result for result in verdict.results if not is_probe(result.test)]
+    if verdict.results and all(result.verdict.status == "pass" for result in carved):
+        return "exact probes"
+    verdicts = [result.verdict for result in carved]
     if any(output.status != "pass" for each in verdicts for output in each.outputs):
         return "numbers"
     return "memory checks" if any(each.findings for each in verdicts) else "refused call"

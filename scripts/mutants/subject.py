@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tapml.carving.carved_test import CarvedTest
+from tapml.carving.probing import Probing
 from tapml.carving.record import carve
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.suite import Suite
@@ -16,6 +17,7 @@ from tapml.compare.expectation_store import store_of
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
+from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
 from tapml.offload.events import ignore
@@ -45,14 +47,14 @@ class Subject:
         The right kernels by operator, in graph order.
     tests
         The tests that are replayed, by operator.
-    oracle, policy
-        What replays are judged by.
+    probing, policy
+        What replays are judged by; it adds the probes that narrow dtypes need.
     """
 
     suite: Suite
     libraries: dict[str, Library]
     tests: dict[str, tuple[CarvedTest, ...]]
-    oracle: Oracle
+    probing: Probing
     policy: Policy
 
 
@@ -106,7 +108,8 @@ def open_subject(
             libraries[operator.name] = library
         with Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle:
             chosen = {name: spread(found, per_operator) for name, found in tests.items()}
-            yield Subject(suite, libraries, chosen, oracle, policy)
+            probing = Probing(oracle, lambda: compile_reference(suite.operators.values()))
+            yield Subject(suite, libraries, chosen, probing, policy)
 
 
 def spread(tests: Sequence[CarvedTest], most: int | None) -> tuple[CarvedTest, ...]:

@@ -1,8 +1,11 @@
-"""Exact probes beside carved tests, where the dtype is too narrow for carved numbers to tell.
+"""Probes beside carved tests, for what carved numbers cannot tell.
 
 In float16 and bfloat16 one lost term of a long sum may weigh less than honest rounding does; on
-small whole numbers nothing is rounded and it shows (:mod:`tapml.compare.probes`). In float32 the
-smallest wrong kernel is a hundred times its limit on carved numbers alone, so no probe is made.
+small whole numbers nothing is rounded and it shows (:mod:`tapml.compare.probes`); nor is a sum or
+difference of two numbers of all digits (:mod:`tapml.compare.digit_probes`). In float32 the
+smallest wrong kernel is a hundred times its limit on carved numbers alone, so no such probe is
+made. An operator that takes exponentials is run on large numbers as well, in every dtype
+(:mod:`tapml.compare.range_probes`): those of a few prompts overflow nowhere.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from tapml.compare.digit_probes import digit_probe_of
 from tapml.compare.expectation import Expectation
 from tapml.compare.formats import float_format
 from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compare.probes import ProbeCase, probes_of, why_no_probe
+from tapml.compare.range_probes import range_probe_of, takes_exponentials
 from tapml.compare.sensitivity import Twin
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError
 
-PROBING_VERSION: Final = 1
+PROBING_VERSION: Final = 3
 """Part of every verdict's key: raise it when other probes are made."""
 _NARROW_BITS: Final = 16
 
@@ -64,7 +69,9 @@ class Probing:
         return test.expectation if isinstance(test, ProbeCase) else self._oracle.appeal(test)
 
     def _probes(self, operator: Operator, test: CarvedCase) -> tuple[ProbeCase, ...]:
-        if not _is_narrow(operator) or why_no_probe(operator):
+        exact = _is_narrow(operator) and not why_no_probe(operator)
+        ranged = takes_exponentials(operator)
+        if not (exact or ranged):
             return ()
         if self._reference is None:
             self._reference = self._make_reference()
@@ -73,7 +80,10 @@ class Probing:
         except CompileError:
             # Its carved tests say so: without a twin they are not run.
             return ()
-        return probes_of(operator, test, twin, reference)
+        probes = probes_of(operator, test, twin, reference) if exact else ()
+        digits = digit_probe_of(operator, test, twin, reference) if exact else None
+        large = range_probe_of(operator, test, twin, reference) if ranged else None
+        return (*probes, *(probe for probe in (digits, large) if probe is not None))
 
 
 def _is_narrow(operator: Operator) -> bool:

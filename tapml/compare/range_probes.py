@@ -1,0 +1,139 @@
+"""Range probes: large numbers for operators that take exponentials.
+
+A softmax that does not subtract its maximum, ``exp(x) / (1 + exp(x))`` for a sigmoid, a tanh made
+of exponentials: each is right on the numbers of a few prompts and gives NaN on the first large one
+(section IV-D of the paper). So an operator that takes an exponential is replayed on numbers beyond
+the range of the exponential as well. What must come out is float64's result, judged like a carved
+test; there is no probe where the reference itself does not give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.formats import Float64s, float_format
+from tapml.compare.function_tree import FunctionTree
+from tapml.compare.judge import judge
+from tapml.compare.movements import Movements
+from tapml.compare.operator_class import traits_of
+from tapml.compare.oracle import CarvedCase
+from tapml.compare.policy import Policy
+from tapml.compare.probes import ProbeCase, to_raw
+from tapml.compare.sensitivity import Case, expect
+from tapml.compare.twin_runs import Twin, run_operator
+from tapml.graph.plan import Operator
+from tapml_targets.dtype import dtype as lookup
+
+_EXPONENTIALS: Final = frozenset(
+    {"exp", "exp2", "exp10", "expm1", "sigmoid", "tanh", "sinh", "cosh", "erf"}
+)
+# exp(120) is beyond float32 and bfloat16, exp(20) beyond float16.
+_LARGEST: Final = 120.0
+_LARGEST_FLOAT16: Final = 20.0
+_SEED: Final = 1861
+# Downwards not as far: approximations of exp, the reference's among them, stop short of its end.
+_DOWNWARDS: Final = 0.5
+# Of so many rows one has no large number: all of its exponentials nearly vanish.
+_ROWS: Final = 4
+
+
+def takes_exponentials(operator: Operator) -> bool:
+    """Whether an operator's function, as far as it can be looked into, takes an exponential."""
+    tree = FunctionTree.parse(operator.function)
+    if tree is None or len(tree.parameters) < len(operator.parameters):
+        return False
+    return any(
+        tree.calls(store.value) & _EXPONENTIALS
+        for buffer, parameter in zip(tree.parameters, operator.parameters, strict=False)
+        if parameter.role != "input"
+        for store in tree.stores_behind(buffer) or ()
+    )
+
+
+def range_probe_of(
+    operator: Operator, test: CarvedCase, twin: Twin, reference: Twin
+) -> ProbeCase | None:
+    """A probe beside a carved test: its shapes, integers and symbols, and large numbers.
+
+    Parameters
+    ----------
+    operator
+        The operator of `test`.
+    twin, reference
+        The operator in float64 and in its own dtypes, called like
+        :class:`tapml.compiler.reference.ReferenceFunction`.
+
+    Returns
+    -------
+    ProbeCase or None
+        None where the operator takes no exponential or the reference fails on it.
+
+    Raises
+    ------
+    InputError
+        If the test does not fit the operator.
+    """
+    floats = [parameter for parameter in operator.read if lookup(parameter.dtype).is_float]
+    if not floats or not takes_exponentials(operator):
+        return None
+    policy = Policy()
+    largest = _largest(operator)
+    inputs = [
+        to_raw(spiked(raw.shape, largest, _SEED + position), parameter.dtype)
+        if lookup(parameter.dtype).is_float
+        else raw
+        for position, (parameter, raw) in enumerate(
+            zip(operator.read, test.read_inputs(), strict=True)
+        )
+    ]
+    results = _run(operator, reference, inputs, test.read_outputs(), test.symbols)
+    case = Case(operator, inputs, results, test.symbols, [None] * len(inputs))
+    expectation = expect(case, twin, Movements(policy.seed), policy.appeal_repeats)
+    if judge(operator, expectation, None, results, policy).status != "pass":
+        return None
+    return ProbeCase(
+        f"{test.id}/probe-range",
+        operator.name,
+        dict(test.symbols),
+        tuple(inputs),
+        tuple(results),
+        expectation,
+    )
+
+
+def spiked(shape: Sequence[int], largest: float, seed: int) -> Float64s:
+    """Numbers below zero with a large one in most rows, each in another place.
+
+    Whole numbers: every dtype holds them.
+    """
+    generator = np.random.Generator(np.random.SFC64(seed))
+    lowest = np.floor(_DOWNWARDS * largest)
+    values = -np.rint(lowest * generator.random(tuple(shape)))
+    rows = values.reshape(-1, shape[-1]) if shape and values.size else values.reshape(-1, 1)
+    for number, row in enumerate(rows):
+        if number % _ROWS == _ROWS - 1:
+            np.minimum(row, 4.0 - lowest, out=row)
+        else:
+            row[generator.integers(0, row.size)] = largest - number % 3
+    return values
+
+
+def _largest(operator: Operator) -> float:
+    arithmetic = {traits.arithmetic for traits in traits_of(operator)} - {""}
+    in_half = any(float_format(dtype).max_finite < 1e6 for dtype in arithmetic)
+    return _LARGEST_FLOAT16 if in_half else _LARGEST
+
+
+def _run(
+    operator: Operator,
+    function: Twin,
+    inputs: Sequence[NDArray[Any]],
+    like: Sequence[NDArray[Any]],
+    symbols: Mapping[str, int],
+) -> list[NDArray[Any]]:
+    outputs = [np.zeros(raw.shape, raw.dtype) for raw in like]
+    return run_operator(operator, function, inputs, outputs, symbols)
