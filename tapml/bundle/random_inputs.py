@@ -96,14 +96,13 @@ def _integers(raw: Array, generator: np.random.Generator) -> Array:
     if raw.dtype.kind == "b":
         return generator.random(raw.shape) < _percent(raw)
     low, high = min(0, int(raw.min())), int(raw.max())
-    flat = raw.reshape(-1).astype(object) if raw.dtype == np.uint64 else raw.reshape(-1)
     span = high - low + 1
-    if raw.size > 1 and len(np.unique(flat)) == raw.size and span < 1 << 24:
+    if raw.size > 1 and len(np.unique(raw)) == raw.size and span < 1 << 62:
         if bool((np.diff(raw.reshape(-1).astype(np.int64)) == 1).all()):
             # A run of positions says where it begins and nothing else.
             start = int(generator.integers(low, high - raw.size + 2))
             return np.arange(start, start + raw.size).astype(raw.dtype).reshape(raw.shape)
-        chosen = low + generator.permutation(span)[: raw.size]
+        chosen = low + generator.choice(span, raw.size, replace=False)
         increasing = bool((raw.reshape(-1)[1:] > raw.reshape(-1)[:-1]).all())
         ordered = np.sort(chosen) if increasing else chosen
         return ordered.astype(raw.dtype).reshape(raw.shape)
