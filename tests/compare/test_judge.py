@@ -92,7 +92,7 @@ def test_a_failure_says_why_in_numbers() -> None:
     assert verdict.status == "fail"
     assert verdict.suspect == "target"
     assert "out[1, 1]: |4.5 - 4| = 0.5" in verdict.reason
-    assert "limit 32" in verdict.reason
+    assert f"limit {LIMITS.passing:g}" in verdict.reason
     assert "1 of 4 elements" in verdict.reason
     assert verdict.outputs[0].metrics is not None
 
