@@ -7,6 +7,7 @@ is an operator like any other: compiled for the target and for the CPU, replayed
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -19,27 +20,33 @@ from tapml.localize.reading import ReadOperator
 from tapml_targets.library import Parameter
 
 
-def step_operator(read: ReadOperator, position: int) -> Operator:
-    """Step `position` alone: its tensors are read, the one it writes is the output.
+@dataclass(frozen=True)
+class Cut:
+    """An operator cut out of another, and which tensors its parameters are."""
 
-    Parameters keep the names of the tensors.
-    """
+    operator: Operator
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def step_operator(read: ReadOperator, position: int) -> Cut:
+    """Step `position` alone: its tensors are read, the one it writes is the output."""
     return _cut(read, f"step_{position + 1}", [position], [position])
 
 
-def prefix_operator(read: ReadOperator, position: int) -> Operator:
+def prefix_operator(read: ReadOperator, position: int) -> Cut:
     """The operator up to step `position`, whose tensor is the output, fused as it was."""
     kept = read.steps.needed(position)
     return _cut(read, f"up_to_{position + 1}", kept, [position])
 
 
-def opened_operator(read: ReadOperator) -> Operator:
+def opened_operator(read: ReadOperator) -> Cut:
     """The whole operator with every tensor on the way an output, in the order of the steps."""
     everything = range(len(read.sources))
     return _cut(read, "opened", everything, everything)
 
 
-def _cut(read: ReadOperator, what: str, kept: Sequence[int], outputs: Sequence[int]) -> Operator:
+def _cut(read: ReadOperator, what: str, kept: Sequence[int], outputs: Sequence[int]) -> Cut:
     """The steps `kept` as an operator that writes what the steps `outputs` write."""
     steps = read.steps
     buffers: dict[str, Any] = {}
@@ -59,7 +66,8 @@ def _cut(read: ReadOperator, what: str, kept: Sequence[int], outputs: Sequence[i
     name = f"{read.operator.name}_{what}"
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
     function = tirx.PrimFunc([*tensors, *integers], root, None, attributes)
-    return _operator(name, function, reads, written, [str(v.name) for v in integers])
+    cut = _operator(name, function, reads, written, [str(v.name) for v in integers])
+    return Cut(cut, tuple(reads), tuple(written))
 
 
 def _integers(read: ReadOperator, tensors: Sequence[Any]) -> list[Any]:

@@ -106,10 +106,18 @@ class Evaluation:
         values = np.concatenate(parts) if parts else np.zeros(0)
         return values[back].reshape(flat.shape)
 
-    def places(self, step: Step, flat: int) -> dict[str, Array]:
-        """The step's axes at one element; those that reduce as a grid behind a first axis of 1."""
+    def grid(self, step: Step, flat: Indices) -> dict[str, Array]:
+        """The step's axes at some elements; they broadcast to (elements, extents reduced over).
+
+        Under the empty name an array of that shape.
+        """
         reduced = tuple(extent_of(axis.extent, self.symbols) for axis in step.reduced)
-        return self._places(step, np.array([flat], np.int64), reduced)
+        self._budget.take(flat.size * max(1, int(np.prod(reduced))))
+        return self._places(step, flat, reduced)
+
+    def places(self, step: Step, flat: int) -> dict[str, Array]:
+        """The step's axes at one element."""
+        return self.grid(step, np.array([flat], np.int64))
 
     def _position(self, tensor: str) -> int:
         position = self.steps.maker(tensor)

@@ -11,7 +11,7 @@ from tapml.compare.formats import as_float64
 from tapml.compiler.twin import compile_twins
 from tapml.graph.importer import import_module
 from tapml.graph.plan import Operator
-from tapml.localize.cutting import opened_operator, prefix_operator, step_operator
+from tapml.localize.cutting import Cut, opened_operator, prefix_operator, step_operator
 from tapml.localize.evaluation import Budget, Evaluation
 from tapml.localize.reading import ReadOperator, read_steps
 from tapml.localize.rounding import raw_bits
@@ -112,26 +112,26 @@ def test_all_of_a_model_evaluated_in_its_own_precision_is_the_reference(llama: S
 
 
 def test_what_is_cut_out_computes_its_steps(readable: list[ReadOperator]) -> None:
-    cuts: list[tuple[ReadOperator, Operator, list[str]]] = []
+    cuts: list[tuple[ReadOperator, Cut]] = []
     for read in readable:
-        steps = read.steps.steps
-        cuts.append((read, opened_operator(read), [step.writes for step in steps]))
-        for position, step in enumerate(steps):
-            cuts.append((read, step_operator(read, position), [step.writes]))
-            cuts.append((read, prefix_operator(read, position), [step.writes]))
-    twins = compile_twins([cut for _, cut, _ in cuts])
-    for read, cut, written in cuts:
+        last = len(read.steps.steps) - 1
+        if last:
+            cuts += [
+                (read, opened_operator(read)),
+                (read, step_operator(read, last)),
+                (read, prefix_operator(read, last - 1)),
+            ]
+    twins = compile_twins([cut.operator for _, cut in cuts])
+    for read, cut in cuts:
         symbols = symbols_for(read.operator)
         known = as_known(read.operator, raw_inputs(read.operator, symbols))
         evaluation = Evaluation(read.steps, known, symbols)
-        names = {name.replace(".", "_"): name for name in read.steps.tensors}
-        given = [whole(evaluation, names[parameter.name]) for parameter in cut.read]
-        found = outputs_of(cut, symbols, wide=True)
-        twins[cut.name](*given, *found, symbols=symbols)
-        for tensor, values in zip(written, found, strict=True):
-            np.testing.assert_allclose(
-                values, whole(evaluation, tensor), rtol=1e-12, atol=1e-12, err_msg=cut.name
-            )
+        given = [whole(evaluation, tensor) for tensor in cut.reads]
+        found = outputs_of(cut.operator, symbols, wide=True)
+        twins[cut.operator.name](*given, *found, symbols=symbols)
+        for tensor, values in zip(cut.writes, found, strict=True):
+            expected = whole(evaluation, tensor)
+            np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_steps_have_the_names_of_the_body_and_read_as_formulas(

@@ -1,0 +1,121 @@
+"""Asks the device whether an element is a number once certain input elements are others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from tapml.carving.replay import replay
+from tapml.compare.expectation import Expectation
+from tapml.compare.formats import as_float64
+from tapml.compare.oracle import CarvedCase
+from tapml.localize.dependence import InputElement
+from tapml.localize.evaluation import Array
+from tapml.localize.inner_replay import InnerCase, InnerTensor
+from tapml.localize.rounding import raw_bits
+from tapml.localize.scene import Scene, is_float
+from tapml_targets.errors import DeviceLostError, TapmlError
+
+_MOST_REPLAYS: Final = 60
+_MOST_CANDIDATES: Final = 1 << 22
+
+
+class _Anything:
+    """What the changed test should give is not known, and not asked."""
+
+    def __init__(self, expectation: Expectation) -> None:
+        self._expectation = expectation
+
+    def expect(self, test: CarvedCase) -> Expectation:
+        return self._expectation
+
+    def appeal(self, test: CarvedCase) -> Expectation:
+        return self._expectation
+
+
+class Counterfactual:
+    """Replays the failing Library on changed inputs and looks at one element of an output.
+
+    Input elements are set to a number as ordinary as any: the median of their tensor's finite
+    values that are not zero.
+    """
+
+    def __init__(self, scene: Scene, output: str, flat: int) -> None:
+        self._scene = scene
+        self._flat = flat
+        self._position = [o.name for o in scene.outputs].index(output)
+        self._replays = 0
+        self._plain = {
+            name: _ordinary(values)
+            for name, values in scene.values.items()
+            if values.dtype == np.float64
+        }
+
+    def cured_by(self, elements: Sequence[InputElement]) -> bool | None:
+        """Whether the element is a number with `elements` changed; None where it cannot be told.
+
+        Raises
+        ------
+        DeviceLostError
+            If the device is lost.
+        """
+        if self._replays >= _MOST_REPLAYS or self._scene.expired():
+            return None
+        self._replays += 1
+        failure = self._scene.failure
+        operator, case = failure.operator, failure.result.case
+        changed = {name: values.copy() for name, values in self._scene.values.items()}
+        for name, flat in elements:
+            changed[name].reshape(-1)[flat] = self._plain[name]
+        raw = tuple(
+            raw_bits(changed[p.name], p.dtype) if is_float(p.dtype) else self._scene.inputs[p.name]
+            for p in operator.read
+        )
+        altered = InnerCase(
+            id=f"{case.id}:changed",
+            key=f"{case.key}:changed:{self._replays}",
+            operator=operator.name,
+            symbols=case.symbols,
+            inputs=tuple(InnerTensor(f"{index}") for index in range(len(raw))),
+            arrays=raw,
+            results=tuple(case.read_outputs()),
+        )
+        oracle = _Anything(failure.expectation)
+        try:
+            result = replay(
+                operator, altered, failure.library, self._scene.session, oracle, failure.policy
+            )
+        except DeviceLostError:
+            raise
+        except TapmlError:
+            return None
+        if not result.actual:
+            return True if result.verdict.status == "pass" else None
+        parameter = operator.written[self._position]
+        raw_value = result.actual[self._position].reshape(-1)[self._flat : self._flat + 1]
+        return bool(np.isfinite(as_float64(raw_value, parameter.dtype)).all())
+
+    def search(self, candidates: Iterable[InputElement]) -> InputElement | None:
+        """The one element among `candidates` whose change alone cures, by halving.
+
+        None where no single one does, or where that takes too many replays.
+        """
+        kept = [element for element in candidates if element[0] in self._plain]
+        if not kept or len(kept) > _MOST_CANDIDATES or not self.cured_by(kept):
+            return None
+        while len(kept) > 1:
+            middle = len(kept) // 2
+            for half in (kept[:middle], kept[middle:]):
+                if self.cured_by(half):
+                    kept = half
+                    break
+            else:
+                return None
+        return kept[0]
+
+
+def _ordinary(values: Array) -> float:
+    usable = values[np.isfinite(values) & (values != 0)]
+    return float(np.median(usable)) if usable.size else 1.0

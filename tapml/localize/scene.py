@@ -1,0 +1,196 @@
+"""One failing test with everything that localization works on, computed where it is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.carving.repro_failure import Failure
+from tapml.compare.discrete import wrong_elements
+from tapml.compare.expectation import Expectation
+from tapml.compare.formats import as_float64
+from tapml.compare.judge import float_errors
+from tapml.compiler.twin import compile_twins
+from tapml.graph.plan import Operator
+from tapml.localize.cutting import opened_operator
+from tapml.localize.evaluation import MOST_POINTS, Evaluation
+from tapml.localize.reading import ReadOperator, read_steps
+from tapml.localize.steps import extent_of
+from tapml_rpc.client import Session
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import UnsupportedOperatorError
+from tapml_targets.expression import bind_shape
+from tapml_targets.library import Library
+
+Array = NDArray[Any]
+Compile: TypeAlias = Callable[[Operator, Mapping[str, str]], Library]
+
+
+@dataclass(frozen=True)
+class WrongOutput:
+    """An output of the failing test.
+
+    Attributes
+    ----------
+    name, dtype
+        The parameter.
+    expected, actual
+        float64 where it is floating point.
+    scale
+        Sensitivity + ulp per element; ones for integers.
+    wrong
+        Which elements the policy does not let pass.
+    passing
+        The policy's limit on error / scale.
+    """
+
+    name: str
+    dtype: str
+    expected: Array
+    actual: Array
+    scale: Array
+    wrong: NDArray[np.bool_]
+    passing: float
+
+
+@dataclass
+class Scene:
+    """A failing test, its device, and what it takes to look inside the operator."""
+
+    failure: Failure
+    session: Session
+    compile: Compile
+    deadline: float
+    notes: list[str] = field(default_factory=list)
+
+    def expired(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() > self.deadline
+
+    def note(self, text: str) -> None:
+        """Remember what was excluded or could not be done; each once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @cached_property
+    def inputs(self) -> dict[str, Array]:
+        """Carved inputs by parameter, raw bits."""
+        names = [parameter.name for parameter in self.failure.operator.read]
+        return dict(zip(names, self.failure.result.case.read_inputs(), strict=True))
+
+    @cached_property
+    def values(self) -> dict[str, Array]:
+        """Carved inputs by parameter, floating point as float64."""
+        return {
+            parameter.name: _wide(self.inputs[parameter.name], parameter.dtype)
+            for parameter in self.failure.operator.read
+        }
+
+    @cached_property
+    def symbols(self) -> dict[str, int]:
+        """The shape symbols and integers of this test."""
+        known = dict(self.failure.result.case.symbols)
+        for parameter in self.failure.operator.read:
+            bind_shape(parameter.shape, self.inputs[parameter.name].shape, known, parameter.name)
+        for parameter, output in zip(
+            self.failure.operator.written, self.failure.expectation.outputs, strict=True
+        ):
+            bind_shape(parameter.shape, output.values.shape, known, parameter.name)
+        return known
+
+    @cached_property
+    def outputs(self) -> tuple[WrongOutput, ...]:
+        """What the target wrote against what it should have; empty where nothing was read back."""
+        failure = self.failure
+        names = [output.name for output in failure.expectation.outputs]
+        return wrong_outputs(failure, failure.expectation, failure.result.actual, names)
+
+    @cached_property
+    def read(self) -> ReadOperator | None:
+        """The operator's steps; None, and a note, where it has none that can be read."""
+        operator = self.failure.operator
+        if not operator.function:
+            self.note("the operator's function is not at hand, so there are no steps to look into")
+            return None
+        try:
+            return read_steps(operator)
+        except UnsupportedOperatorError as error:
+            self.note(str(error))
+            return None
+
+    @cached_property
+    def exact(self) -> dict[str, Array]:
+        """Every tensor on the way, inputs and outputs included, in float64."""
+        read = self.read
+        if read is None:
+            return dict(self.values)
+        work = 0
+        for step in read.steps.steps:
+            work += int(np.prod([extent_of(axis.extent, self.symbols) for axis in step.axes]))
+        if work > MOST_POINTS:
+            return {**self.values, **self._exact_by_twin(read)}
+        evaluation = Evaluation(read.steps, self.values, self.symbols)
+        known = dict(self.values)
+        for step in read.steps.steps:
+            evaluation = Evaluation(read.steps, known, self.symbols)
+            known[step.writes] = whole(evaluation, step.writes)
+        return known
+
+    def _exact_by_twin(self, read: ReadOperator) -> dict[str, Array]:
+        """The same from compiled code, for operators too large to be evaluated here."""
+        cut = opened_operator(read)
+        shapes = Evaluation(read.steps, self.values, self.symbols)
+        found = {
+            name: np.zeros(
+                shapes.shape(name), "float64" if is_float(dtype) else lookup(dtype).numpy_name
+            )
+            for name, dtype in ((name, read.steps.tensors[name].dtype) for name in cut.writes)
+        }
+        given = [np.ascontiguousarray(self.values[name]) for name in cut.reads]
+        compile_twins([cut.operator])[cut.operator.name](
+            *given, *found.values(), symbols=self.symbols
+        )
+        return found
+
+
+def wrong_outputs(
+    failure: Failure, expectation: Expectation, actual: Sequence[Array], names: Sequence[str]
+) -> tuple[WrongOutput, ...]:
+    """Outputs that were read back, under `names`, and what is wrong in them by the policy."""
+    if not actual:
+        return ()
+    outputs = []
+    for name, want, raw in zip(names, expectation.outputs, actual, strict=True):
+        if want.is_float:
+            got = as_float64(raw, want.dtype)
+            terms = expectation.terms
+            passing = failure.policy.limits_for(failure.operator.name, want.dtype, terms).passing
+            wrong = float_errors(want, got) > passing
+            outputs.append(
+                WrongOutput(name, want.dtype, want.values, got, want.scale, wrong, passing)
+            )
+        else:
+            wrong, ones = wrong_elements(want, raw), np.ones(raw.shape)
+            outputs.append(WrongOutput(name, want.dtype, want.values, raw, ones, wrong, 0.0))
+    return tuple(outputs)
+
+
+def whole(evaluation: Evaluation, tensor: str) -> Array:
+    """All elements of a tensor."""
+    shape = evaluation.shape(tensor)
+    return evaluation.at(tensor, np.arange(int(np.prod(shape)), dtype=np.int64)).reshape(shape)
+
+
+def is_float(dtype: str) -> bool:
+    """Whether `dtype` is floating point."""
+    return lookup(dtype).is_float
+
+
+def _wide(raw: Array, dtype: str) -> Array:
+    return as_float64(raw, dtype) if is_float(dtype) else raw

@@ -1,0 +1,62 @@
+"""Which operations of the model a step of a fused operator comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tapml.graph.plan import Origin
+
+_MOST: Final = 4
+# What TVM calls a thing and what torch's operations for it are called.
+_NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "multiply": ("mul", "div", "addmm", "baddbmm"),
+    "add": ("add", "addmm", "baddbmm", "bias", "linear", "convolution"),
+    "subtract": ("sub", "rsub"),
+    "divide": ("div", "reciprocal", "mean"),
+    "power": ("pow",),
+    "negative": ("neg",),
+    "matmul": ("mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "einsum"),
+    "conv": ("convolution", "conv"),
+    "pad": ("constant_pad", "convolution", "pool"),
+    "concatenate": ("cat", "stack"),
+    "transpose": ("permute", "transpose", "t"),
+    "slice": ("slice", "select", "split", "narrow"),
+    "split": ("split", "chunk", "unbind"),
+    "cast": ("to", "copy", "convert", "float", "half"),
+    "take": ("embedding", "index", "gather"),
+    "maximum": ("clamp", "maximum", "relu"),
+    "minimum": ("clamp", "minimum"),
+    "softmax": ("softmax",),
+    "layer": ("layer_norm",),
+    "mean": ("mean",),
+    "where": ("where", "masked_fill"),
+}
+
+
+def origins_of_step(name: str, origins: Sequence[Origin]) -> tuple[str, ...]:
+    """The origins that a step of this name may stem from, as text; all where there is only one.
+
+    The names of TVM's blocks tell what torch's operations were, but not which of several alike.
+    """
+    places = {
+        (origin.operation, origin.source): f"{origin.operation} at {origin.source}"
+        + (f" ({origin.module_path})" if origin.module_path else "")
+        for origin in origins
+    }
+    if len({operation for operation, _ in places}) == 1:
+        return tuple(places.values())[:_MOST]
+    words = name.partition(".")[0].split("_")
+    wanted = {found for word in words for found in _NAMES.get(word, (word,))}
+    wanted |= {found for key, names in _NAMES.items() if name.startswith(key) for found in names}
+    return tuple(
+        text
+        for (operation, _), text in places.items()
+        if any(part in wanted for part in _parts(operation))
+    )[:_MOST]
+
+
+def _parts(operation: str) -> list[str]:
+    """``aten._softmax.default`` as ``_softmax``, ``softmax``."""
+    plain = operation.removeprefix("aten.").split(".")[0]
+    return [plain, plain.strip("_"), *plain.strip("_").split("_")]
