@@ -15,6 +15,7 @@ from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_repro import Failure, versions
 from tapml.carving.replay_results import OperatorVerdict, ReplayResult, unbuilt
+from tapml.carving.replay_run import RUNS
 from tapml.carving.selection import Filters
 from tapml.carving.suite import Suite
 from tapml.compare.oracle import Oracle
@@ -118,6 +119,8 @@ class SuiteReplayer:
         What the outputs are held against, and how closely.
     libraries
         Libraries to run in place of compiled ones, by operator.
+    runs
+        How often each test runs, twice at least: more find what is not deterministic.
     """
 
     def __init__(
@@ -129,12 +132,14 @@ class SuiteReplayer:
         policy: Policy,
         *,
         libraries: Mapping[str, Library] | None = None,
+        runs: int = RUNS,
     ) -> None:
         self.suite = suite
         self.session = session
         self.oracle = oracle
         self.policy = policy
         self._given = dict(libraries or {})
+        self._runs = runs
         self._compiler = compiler
         self._probing = Probing(oracle, self._compile_reference)
         self.target = Target(session.device.platform, limits=session.device.limits)
@@ -218,6 +223,7 @@ class SuiteReplayer:
             self.policy,
             memory=memory,
             on_result=on_result,
+            runs=self._runs,
         )
 
     def _failure(

@@ -21,6 +21,7 @@ from tapml.carving.replay_repro import (
     OPERATOR,
 )
 from tapml.carving.replay_results import ReplayResult
+from tapml.carving.replay_run import RUNS
 from tapml.carving.repro_failure import KERNELS, Failure
 from tapml.carving.repro_tensors import read_bounded, read_expectation, read_tensors
 from tapml.compare.expectation import Expectation
@@ -108,9 +109,11 @@ def is_repro(path: Path) -> bool:
     return (path / DESCRIPTION).is_file()
 
 
-def replay_repro(repro: Repro, session: Session) -> ReplayResult:
-    """Replay a repro folder's test on a device."""
-    return replay(repro.operator, repro.case, repro.library, session, repro, repro.policy)
+def replay_repro(repro: Repro, session: Session, *, runs: int = RUNS) -> ReplayResult:
+    """Replay a repro folder's test on a device, `runs` times."""
+    return replay(
+        repro.operator, repro.case, repro.library, session, repro, repro.policy, runs=runs
+    )
 
 
 def failure_of(repro: Repro, result: ReplayResult, device: DeviceDescription) -> Failure:

@@ -70,6 +70,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--policy", type=Path, metavar="FILE", help="limits of the verdicts, as TOML"
     )
+    parser.add_argument(
+        "--repeats",
+        type=_repeats,
+        default=2,
+        metavar="N",
+        help="run each test so often; more find what races seldom (default: %(default)s)",
+    )
     add_check_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.set_defaults(run=run)
@@ -93,7 +100,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))
     with open_local(arguments.device or _failing_device(repro.device)) as session:
-        result = replay_repro(repro, session)
+        result = replay_repro(repro, session, runs=arguments.repeats)
         device = session.device
     passed = result.verdict.status == "pass"
     found = None
@@ -181,7 +188,8 @@ def _open_replayer(
         open_local(arguments.device or "opencl") as session,
         Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
     ):
-        yield SuiteReplayer(suite, session, compiler, oracle, policy), compiler
+        replayer = SuiteReplayer(suite, session, compiler, oracle, policy, runs=arguments.repeats)
+        yield replayer, compiler
 
 
 def _print_verdict(verdict: OperatorVerdict) -> None:
@@ -217,3 +225,9 @@ class _Failures:
 
             folder = write_repro(self.arguments.repro / failure.operator.name, failure)
             print(f"  repro: {folder}", file=stream, flush=True)
+
+
+def _repeats(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 2 <= int(text) <= 10_000):
+        raise argparse.ArgumentTypeError(f"expected 2 to 10000 runs, got {text!r}")
+    return int(text)
