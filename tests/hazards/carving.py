@@ -12,6 +12,7 @@ from torch import nn
 
 import tapml as tml
 from tapml.api.observed import ObservedTest, observe
+from tapml.carving.probing import Probing
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_results import OperatorVerdict
 from tapml.carving.repro_failure import Failure
@@ -69,11 +70,11 @@ def platform(
 
 @dataclass(frozen=True)
 class Carved:
-    """The operators of a module and what they read and wrote on the CPU."""
+    """The operators of a module, what they read and wrote on the CPU, and probes beside that."""
 
     plan: GraphPlan
     tests: Sequence[ObservedTest]
-    oracle: Oracle
+    oracle: Probing
     policy: Policy
 
     def replay(self, on: Platform) -> dict[str, tuple[OperatorVerdict, Library]]:
@@ -82,7 +83,10 @@ class Carved:
         for operator in self.plan.operators.values():
             own = [test for test in self.tests if test.operator == operator.name]
             library = on.compile(operator, {})
-            verdict = replay_operator(operator, own, library, on.session, self.oracle, self.policy)
+            tests = self.oracle.tests(operator, own)
+            verdict = replay_operator(
+                operator, tests, library, on.session, self.oracle, self.policy
+            )
             verdicts[operator.name] = (verdict, library)
         return verdicts
 
@@ -114,4 +118,5 @@ def carved(module: nn.Module, *inputs: Array) -> Iterator[Carved]:
     tests, _ = observe(executor, mod.entry, named)
     with ExitStack() as stack:
         oracle = stack.enter_context(Oracle(plan.operators, compile_twins, policy))
-        yield Carved(plan, tests, oracle, policy)
+        probing = Probing(oracle, lambda: compile_reference(plan))
+        yield Carved(plan, tests, probing, policy)
