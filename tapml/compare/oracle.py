@@ -25,7 +25,7 @@ from tapml.compare.independent import NO_TORCH
 from tapml.compare.independent_checks import IndependentChecks, digest
 from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
-from tapml.compare.sensitivity import Case, Twin, expect
+from tapml.compare.sensitivity import Case, ElementTrace, Twin, expect, trace_element
 from tapml.graph.plan import Operator
 from tapml_targets.errors import InputError
 from tapml_targets.installed import compiler_versions
@@ -172,6 +172,26 @@ class Oracle:
     def appeal(self, test: CarvedCase) -> Expectation:
         """The same with many more movements: asked for before a target is accused."""
         return self._expect(test, self._policy.appeal_repeats)
+
+    def trace(
+        self, test: CarvedCase, expectation: Expectation, output: int, index: tuple[int, ...]
+    ) -> ElementTrace:
+        """What the sensitivity of one element of `expectation` is made of.
+
+        Raises
+        ------
+        InputError
+            If the plan has no such operator, or the test does not fit it.
+        CompileError
+            If the operator has no float64 twin.
+        """
+        operator = self._operator(test)
+        twin = self._load_twins()[operator.name]
+        case = Case(
+            operator, test.read_inputs(), test.read_outputs(), test.symbols, weight_keys(test)
+        )
+        with self._computing:
+            return trace_element(case, twin, self._movements, expectation.repeats, output, index)
 
     def twin(self, operator: str) -> Twin:
         """The float64 twin of an operator.

@@ -1,0 +1,257 @@
+"""The arithmetic of one verdict, step by step, for a person with a calculator (``--explain``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.expectation import Expectation, ExpectedOutput
+from tapml.compare.formats import as_float64, float_format, ulp
+from tapml.compare.judge import Named, choose_limits
+from tapml.compare.policy import ChosenLimits, Policy
+from tapml.compare.sensitivity import ElementTrace
+from tapml.compare.verdict import OutputNumbers, Verdict
+from tapml_targets.errors import InputError
+
+_SHOWN_MOVEMENTS: Final = 16
+_LABEL: Final = 26
+
+
+def explain(
+    verdict: Verdict,
+    expectation: Expectation,
+    policy: Policy,
+    operator: Named,
+    *,
+    reference: Sequence[NDArray[Any]] | None = None,
+    traces: Mapping[str, ElementTrace] | None = None,
+) -> str:
+    """Everything that `verdict` was made of.
+
+    Parameters
+    ----------
+    verdict
+        Of one test, with its outputs' numbers.
+    expectation
+        What it was judged by: the oracle's ``appeal`` where it is no pass, else its ``expect``.
+    policy
+        The limits it was judged with.
+    operator
+        Whose test it is.
+    reference
+        The reference's raw outputs.
+    traces
+        By output name, what the worst element's sensitivity is made of
+        (:meth:`tapml.compare.oracle.Oracle.trace`); without it the sum alone is shown.
+
+    Returns
+    -------
+    str
+        Lines of text. Numbers have all their digits, so that each can be computed again.
+
+    Raises
+    ------
+    InputError
+        If `verdict` is not of a test with these outputs.
+    """
+    if verdict.outputs and len(verdict.outputs) != len(expectation.outputs):
+        raise InputError(
+            f"{operator.name}: the verdict has {len(verdict.outputs)} outputs, the expectation "
+            f"{len(expectation.outputs)}; take both from one test"
+        )
+    lines = [f"{operator.name}: {verdict.status}", f"  {verdict.reason}"]
+    for position, numbers in enumerate(verdict.outputs):
+        want = expectation.outputs[position]
+        lines.append("")
+        lines.append(
+            f"output {want.name}: {want.kind}, {want.dtype}{list(want.values.shape)}, "
+            f"{want.operator_class}, {numbers.status}"
+        )
+        raw = None if reference is None else reference[position]
+        trace = (traces or {}).get(want.name)
+        body = (
+            _float(numbers, expectation, position, policy, operator.name, raw, trace)
+            if want.is_float
+            else _discrete(numbers, want)
+        )
+        lines += [f"  {line}" for line in body]
+    lines += ["", *_checks(verdict), "", *_conclusion(verdict)]
+    return "\n".join(lines) + "\n"
+
+
+def _float(
+    numbers: OutputNumbers,
+    expectation: Expectation,
+    position: int,
+    policy: Policy,
+    operator: str,
+    reference: NDArray[Any] | None,
+    trace: ElementTrace | None,
+) -> Iterator[str]:
+    want, index = expectation.outputs[position], numbers.index
+    if not numbers.elements:
+        yield "it has no elements"
+        return
+    yield f"worst of {numbers.elements} elements: {want.name}[{', '.join(map(str, index))}]"
+    yield _line("on the target", numbers.actual, _bits(numbers.actual, want.dtype))
+    if reference is not None:
+        value = float(as_float64(reference[index], want.dtype))
+        yield _line("on the reference", value, _bits(value, want.dtype))
+    yield _line("float64 twin", numbers.expected)
+    yield from _independent(expectation, position, index)
+    if math.isinf(numbers.ratio):
+        yield (
+            f"ratio infinite: {numbers.nan_mismatches} elements are NaN and "
+            f"{numbers.infinity_mismatches} Inf on one side only, or integers would not do"
+        )
+    else:
+        yield from _ratio(numbers, want, trace, expectation.repeats)
+    chosen = choose_limits(policy, operator, want, expectation.terms)
+    yield from _limits(chosen, policy)
+    yield from _compared(numbers, chosen)
+
+
+def _independent(expectation: Expectation, position: int, index: tuple[int, ...]) -> Iterator[str]:
+    check = expectation.independent
+    if check is None:
+        yield f"{'float64 by torch':{_LABEL}}not looked at: another test of this call site was"
+    elif not check.available:
+        yield f"{'float64 by torch':{_LABEL}}not available: {check.reason}"
+    else:
+        output = check.outputs[position]
+        if output.values is not None:
+            yield _line("float64 by torch", float(output.values[index]))
+        yield (
+            f"{'':{_LABEL}}torch is within {output.twin_ratio!r} (sensitivity + ulp) of the twin "
+            f"everywhere; {output.bound!r} is where two right ones end"
+        )
+
+
+def _ratio(
+    numbers: OutputNumbers, want: ExpectedOutput, trace: ElementTrace | None, repeats: int
+) -> Iterator[str]:
+    index = numbers.index
+    error = abs(numbers.actual - numbers.expected)
+    yield _line("error", error, "|target - twin|")
+    sensitivity = float(want.sensitivity[index])
+    if repeats == 0:
+        yield _line("sensitivity", sensitivity, "no input was moved: this is exact or a probe")
+    elif trace is None:
+        yield _line("sensitivity", sensitivity, f"of {repeats} movements of the inputs")
+    else:
+        yield from _movements(trace)
+        yield _line("sensitivity", sensitivity, "the same rounded up to 8 binary digits")
+    unit = float(ulp(np.asarray(want.values[index]), want.dtype))
+    yield _line(f"ulp of {want.dtype}", unit, "at the twin's value")
+    yield _line("sensitivity + ulp", sensitivity + unit)
+    yield _line("ratio", numbers.ratio, "error / (sensitivity + ulp)")
+
+
+def _movements(trace: ElementTrace) -> Iterator[str]:
+    count = len(trace.moved)
+    yield f"the twin gave here, with the inputs moved by up to an ulp, {count} times:"
+    for number, value in enumerate(trace.moved[:_SHOWN_MOVEMENTS], 1):
+        yield _line(f"  movement {number}", value, f"{value - trace.exact:+.6g}")
+    if count > _SHOWN_MOVEMENTS:
+        yield f"  and {count - _SHOWN_MOVEMENTS} more"
+    yield _line("root mean square", trace.root_mean_square, "of what it moved by")
+    yield _line("least for its row", trace.row_level, "an element may stand still by accident")
+    if trace.share != 1.0:
+        yield _line(
+            "share", trace.share, "computed in a wider dtype: so many of these for one unit"
+        )
+
+
+def _limits(chosen: ChosenLimits, policy: Policy) -> Iterator[str]:
+    base = chosen.base
+    if chosen.override is not None:
+        source = f"override of {chosen.override.describe()}: {chosen.override.reason}"
+    elif chosen.default:
+        source = "calibrated default"
+    else:
+        source = "the policy" + (f": {policy.reason}" if policy.reason else "")
+    yield (
+        f"limits of {chosen.dtype} {chosen.operator_class} ({source}): pass up to "
+        f"{base.passing!r}, degraded up to {base.degraded!r}"
+    )
+    if chosen.growth > 1:
+        yield (
+            f"sums of {chosen.terms} terms: beyond {base.terms_without_growth} both grow by "
+            f"sqrt({chosen.terms} / {base.terms_without_growth}) = {chosen.growth!r}"
+        )
+    yield _line("pass up to", chosen.limits.passing)
+    yield _line("degraded up to", chosen.limits.degraded)
+
+
+def _compared(numbers: OutputNumbers, chosen: ChosenLimits) -> Iterator[str]:
+    limits = chosen.limits
+    if numbers.ratio <= limits.passing:
+        yield f"{numbers.ratio!r} <= {limits.passing!r}: pass"
+    elif numbers.ratio <= limits.degraded:
+        yield f"{limits.passing!r} < {numbers.ratio!r} <= {limits.degraded!r}: degraded"
+    else:
+        yield f"{numbers.ratio!r} > {limits.degraded!r}: fail"
+    if numbers.over:
+        yield f"{numbers.over} of {numbers.elements} elements are above the first limit"
+    if numbers.flushed:
+        smallest = float_format(numbers.dtype).smallest_normal
+        yield (
+            f"{numbers.flushed} errors are below {smallest!r}, the smallest normal number, as "
+            "flushing subnormals gives; they were left out"
+        )
+    yield (
+        f"the reference's own worst ratio is {numbers.reference_ratio!r}: "
+        f"{'it is off itself' if numbers.reference_ratio > limits.passing else 'it is right'}"
+    )
+
+
+def _discrete(numbers: OutputNumbers, want: ExpectedOutput) -> Iterator[str]:
+    if numbers.over:
+        yield f"{numbers.over} of {numbers.elements} elements are wrong"
+        yield _line("float64 twin", numbers.expected, f"first at {list(numbers.index)}")
+        yield _line("on the target", numbers.actual)
+    if want.source is not None:
+        yield "an index is right where the value it points at is the best one's"
+    elif want.kind in ("code", "predicate"):
+        yield (
+            f"a {want.kind} may differ where float64's changed when the inputs moved: at "
+            f"{int((want.sensitivity > 0).sum())} of {numbers.elements} elements it did"
+        )
+    else:
+        yield "integers must be equal"
+    yield numbers.reason
+
+
+def _checks(verdict: Verdict) -> Iterator[str]:
+    yield "memory and repeats:"
+    if not verdict.findings:
+        yield "  nothing: guard bands and inputs untouched, all outputs written, both runs equal"
+    yield from (f"  {finding}" for finding in verdict.findings)
+
+
+def _conclusion(verdict: Verdict) -> Iterator[str]:
+    statuses = [output.status for output in verdict.outputs]
+    yield (
+        f"{verdict.status}: the gravest of its outputs ({', '.join(statuses) or 'none'}) and of "
+        f"{len(verdict.findings)} findings"
+    )
+    if verdict.suspect:
+        yield f"suspect: {verdict.suspect}"
+
+
+def _line(label: str, value: float, note: str = "") -> str:
+    return f"{label:{_LABEL}}{value!r}{f'   {note}' if note else ''}"
+
+
+def _bits(value: float, dtype: str) -> str:
+    """The bits of a value in a dtype; empty for 8-bit formats, whose values say it."""
+    if not math.isfinite(value) or dtype.startswith("float8"):
+        return ""
+    if dtype == "bfloat16":
+        return f"0x{int(np.float32(value).view(np.uint32)) >> 16:04x}"
+    number = np.dtype(dtype).type(value)
+    return f"0x{int(number.view(f'u{number.itemsize}')):0{2 * number.itemsize}x}"
