@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tapml.carving.record import carve
 from tapml.carving.suite import Suite
 from tapml.graph import plan_format
 from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_USAGE, InputError, SetupError
+from tests.conftest import SEED
 from tests.execute.small_llama import PROMPTS, SmallLlama
 
 pytestmark = pytest.mark.slow
@@ -76,6 +78,65 @@ def test_a_killed_carve_leaves_a_suite_that_opens_and_is_replaced_by_the_next(
     suite.close()
     carve(llama.model, llama.executor(), PROMPTS[:1], path, max_new_tokens=1).close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["the carve", "its storing process too"])
+def test_killed_at_any_moment_what_opens_is_whole(
+    files: list[str], llama: SmallLlama, tmp_path: Path, both: bool
+) -> None:
+    moments = random.Random(SEED + both)
+    tests = 0
+    for number in range(3):
+        path = tmp_path / str(number)
+        with carving(files, path) as process:
+            wait_for_carving(process)
+            time.sleep(moments.uniform(0.0, 1.5))
+            children = storing_processes(process.pid)
+            assert children
+            # With both gone nobody is left to commit what was stored since the last second.
+            for victim in (process.pid, *(children if both else ())):
+                os.kill(victim, signal.SIGKILL)
+            process.wait(SECONDS)
+        wait_until_gone(children)
+        with Suite.open(path.with_name(f"{number}.partial")) as suite:
+            assert not suite.complete
+            suite.verify()
+            found = list(suite.tests())
+            tests += len(found)
+            for test in found[:: max(1, len(found) // 40)]:
+                written = [np.empty_like(expected) for expected in test.read_outputs(verify=True)]
+                llama.reference[test.operator](*test.read_inputs(verify=True), *written)
+                for got, expected in zip(written, test.read_outputs(), strict=True):
+                    assert got.tobytes() == expected.tobytes()
+    assert tests
+
+
+def storing_processes(carve: int) -> list[int]:
+    children = Path(f"/proc/{carve}/task/{carve}/children").read_text().split()
+    return [
+        int(child)
+        for child in children
+        if b"storing_process" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    """A storing process commits what it has and ends when it notices that the carve is gone."""
+    for process in processes:
+        for _ in range(SECONDS * 100):
+            if not is_running(process):
+                break
+            time.sleep(0.01)
+        else:
+            raise AssertionError("a storing process outlives its carve")
+
+
+def is_running(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_until_stored(partial: Path) -> Suite:
