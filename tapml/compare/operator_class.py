@@ -168,7 +168,8 @@ def _traits(
         if parameter.role == "input":
             continue
         if not lookup(parameter.dtype).is_float:
-            found.append(OutputTraits("discrete"))
+            arithmetic = _discrete_arithmetic(tree, parameters, position)
+            found.append(OutputTraits("discrete", arithmetic))
         elif tree is None or len(tree.parameters) < len(parameters):
             found.append(OutputTraits("unclassified", terms=None))
         elif is_scan:
@@ -176,6 +177,24 @@ def _traits(
         else:
             found.append(_output_traits(tree, tree.parameters[position], parameter.dtype))
     return tuple(found)
+
+
+def _discrete_arithmetic(
+    tree: FunctionTree | None, parameters: Sequence[Parameter], position: int
+) -> str:
+    """The narrowest dtype of what is computed before it becomes an integer; empty for nothing.
+
+    What only compares or rounds the numbers it reads gives the same on every device.
+    """
+    floats = [p.dtype for p in parameters if p.role != "output" and lookup(p.dtype).is_float]
+    narrowest = min(floats, key=_bits, default="")
+    if tree is None or len(tree.parameters) < len(parameters) or not floats:
+        return narrowest
+    stores = tree.stores_behind(tree.parameters[position])
+    if stores is None or any(_unknown(tree, store) for store in stores):
+        return narrowest
+    computed = [store for store in stores if not _is_exact(tree, store)]
+    return _narrowest(tree, computed, tree.parameters[position])
 
 
 def _output_traits(tree: FunctionTree, buffer: int, dtype: str) -> OutputTraits:

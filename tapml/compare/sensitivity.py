@@ -30,6 +30,8 @@ from tapml.compare.twin_runs import (
     Twin,
     check_counts,
     exact_and_moved,
+    is_exact,
+    moved_outputs,
     moving_dtypes,
     plain_inputs,
     run_operator,
@@ -42,6 +44,10 @@ _ROUNDED_RATIO: Final = 4096.0
 ROUNDED_SHARE: Final = 32.0
 """Of an output computed in a wider dtype than its own: how many of the sensitivities to that wider
 dtype are worth one unit of the output's, beside which they nearly vanish."""
+
+DISCRETE_REACH: Final = {"float64": 16.0, "float32": 16.0, "float16": 4.0, "bfloat16": 4.0}
+"""How many units inputs are moved by to find which integers lie near a boundary: as far as a right
+kernel of that arithmetic may be off."""
 
 
 def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expectation:
@@ -63,6 +69,19 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
         for spread, values in zip(spreads, outputs_moved, strict=True):
             spread.add(values)
         done += 1
+    computed = [
+        spread
+        for spread, output in zip(spreads, traits, strict=True)
+        if output.operator_class == "discrete" and output.arithmetic
+    ]
+    if computed:
+        # An integer shows only that a number crossed a boundary, not how near one it lies.
+        reach = max(DISCRETE_REACH.get(output.arithmetic, 1.0) for output in traits)
+        further = range(repeats, 2 * repeats)
+        for outputs_moved in moved_outputs(case, twin, movements, further, moving, reach):
+            for spread, values in zip(spreads, outputs_moved, strict=True):
+                if spread in computed:
+                    spread.add(values)
     terms = terms_of(traits, operator, case.inputs, case.symbols)
     outputs = tuple(
         _output(case, index, spread, movements, traits[index])
@@ -90,7 +109,7 @@ def _output(
     parameter, raw = case.operator.written[index], case.outputs[index]
     kind = case.operator.output_kinds[index]
     values = spread.exact
-    if traits.operator_class == "exact":
+    if is_exact(traits):
         sensitivity = np.zeros(values.shape, np.float32)
     elif traits.operator_class == "rounded":
         sensitivity = round_up(ROUNDED_SHARE * spread.sensitivity())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.formats import float_format
+from tapml.compare.formats import Float64s, float_format
 from tapml.compare.movements import Movements
 from tapml.compare.operator_class import OutputTraits
 from tapml.graph.plan import Operator
@@ -51,28 +51,49 @@ def exact_and_moved(
     moving: Sequence[str | None],
 ) -> tuple[list[NDArray[Any]], Iterator[list[NDArray[Any]]]]:
     """The twin's outputs on the inputs as they are, and on the moved ones, one movement a time."""
+    exact = run_twin(case, twin, plain_inputs(case, movements))
+    return exact, moved_outputs(case, twin, movements, range(repeats), moving)
+
+
+def moved_outputs(
+    case: Case,
+    twin: Twin,
+    movements: Movements,
+    repeats: Iterable[int],
+    moving: Sequence[str | None],
+    reach: float = 1.0,
+) -> Iterator[list[NDArray[Any]]]:
+    """The twin's outputs on inputs moved by up to `reach` of their units, one movement a time.
+
+    `repeats` are the movements' numbers; those of different reach must differ.
+    """
+    if not moving:
+        return
     plain = plain_inputs(case, movements)
-    exact = run_twin(case, twin, plain)
-
-    def moved() -> Iterator[list[NDArray[Any]]]:
-        if not moving:
-            return
-        units = [
-            None if dtype is None else movements.units(values, dtype, key)
-            for dtype, values, key in zip(moving, plain, case.keys, strict=True)
+    units = [
+        None if dtype is None else _scaled(movements.units(values, dtype, key), reach)
+        for dtype, values, key in zip(moving, plain, case.keys, strict=True)
+    ]
+    for repeat in repeats:
+        inputs = [
+            values
+            if dtype is None or unit is None
+            else movements.moved(values, unit, dtype, position, repeat, key)
+            for position, (dtype, values, unit, key) in enumerate(
+                zip(moving, plain, units, case.keys, strict=True)
+            )
         ]
-        for repeat in range(repeats):
-            inputs = [
-                values
-                if dtype is None or unit is None
-                else movements.moved(values, unit, dtype, position, repeat, key)
-                for position, (dtype, values, unit, key) in enumerate(
-                    zip(moving, plain, units, case.keys, strict=True)
-                )
-            ]
-            yield run_twin(case, twin, inputs)
+        yield run_twin(case, twin, inputs)
 
-    return exact, moved()
+
+def _scaled(units: Float64s, reach: float) -> Float64s:
+    return units if reach == 1.0 else reach * units
+
+
+def is_exact(output: OutputTraits) -> bool:
+    """Whether an output is the same in any arithmetic: numbers moved, compared or rounded."""
+    is_discrete = output.operator_class == "discrete"
+    return output.operator_class == "exact" or (is_discrete and not output.arithmetic)
 
 
 def moving_dtypes(operator: Operator, traits: Sequence[OutputTraits]) -> list[str | None]:
@@ -81,7 +102,7 @@ def moving_dtypes(operator: Operator, traits: Sequence[OutputTraits]) -> list[st
     An input that is exact in the arithmetic that reads it (a float16 weight of a sum in float32)
     moves by that arithmetic's last place: nothing on the way loses more.
     """
-    if all(output.operator_class == "exact" for output in traits):
+    if all(is_exact(output) for output in traits):
         return []
     arithmetic = min((t.arithmetic for t in traits if t.arithmetic), key=_bits, default="")
     moving = [

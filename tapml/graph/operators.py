@@ -22,6 +22,7 @@ from tapml.graph.naming import UniqueNames, readable
 from tapml.graph.plan import Body, Operator, OutputKind
 from tapml.graph.symbolic import dtype_name, shape_of
 from tapml.graph.torch_subgraph import TorchForm, TorchSubgraph
+from tapml_targets.dtype import dtype
 from tapml_targets.errors import UnsupportedOperatorError
 from tapml_targets.library import Parameter
 
@@ -107,7 +108,7 @@ class OperatorTable:
             variants={k: with_parameter_names(v, all_names) for k, v in variants.items()},
             reads=reads,
             body=make_body(names[:reads], names[reads:]),
-            kinds=[_kind(name, dtype_name(p.ty.dtype)) for p in tensors[reads:]],
+            kinds=_kinds(name, [dtype_name(p.ty.dtype) for p in tensors], reads),
         )
         self._by_hash[key] = collected
         self._by_name[unique] = collected
@@ -152,13 +153,22 @@ def _key(function: Any, variants: dict[str, Any]) -> str:
     return key
 
 
-def _kind(name: str, data_type: str) -> OutputKind:
-    if data_type == "bool":
-        return "predicate"
-    words = name.split("_")
-    if "int" in data_type and any(word.startswith(_SELECTING) for word in words):
-        return "index"
-    return "value"
+def _kinds(name: str, data_types: Sequence[str], reads: int) -> list[OutputKind]:
+    """What a function's outputs mean; `reads` of its tensors are read, the others written."""
+    reads_floats = any(dtype(each).is_float for each in data_types[:reads])
+    selects = any(word.startswith(_SELECTING) for word in name.split("_"))
+    kinds: list[OutputKind] = []
+    for data_type in data_types[reads:]:
+        if data_type == "bool":
+            kinds.append("predicate")
+        elif dtype(data_type).is_float:
+            kinds.append("value")
+        elif selects:
+            kinds.append("index")
+        else:
+            # An integer made of real numbers is right on both sides of a rounding boundary.
+            kinds.append("code" if reads_floats else "value")
+    return kinds
 
 
 def _operator(collected: _Collected) -> Operator:

@@ -46,10 +46,19 @@ def operators() -> dict[str, Operator]:
         make_operator("count", [((7,), "int32"), ((7,), "int32")], op.add),
         make_operator("argmax", [((6, 90), f32)], lambda x: op.argmax(x, axis=1), ("index",)),
         make_operator(
-            "round", [((6, 90), f32)], lambda x: op.astype(op.round(x), "int8"), ("code",)
+            "round",
+            [((6, 90), f32)],
+            lambda x: op.astype(op.round(op.multiply(x, relax.const(3.0, f32))), "int8"),
+            ("code",),
         ),
         make_operator(
             "positive",
+            [((6, 90), f32)],
+            lambda x: op.greater(op.multiply(x, relax.const(3.0, f32)), relax.const(1.5, f32)),
+            ("predicate",),
+        ),
+        make_operator(
+            "compare",
             [((6, 90), f32)],
             lambda x: op.greater(x, relax.const(0.5, f32)),
             ("predicate",),
@@ -183,14 +192,31 @@ def test_codes_and_predicates_are_free_only_at_their_boundary(
     assert judge(operators["positive"], expectation, None, [flipped], Policy()).status == "fail"
 
     inputs = draw(operators["round"])
-    inputs[0][0, 0] = 1.5
+    # Half-way, and further than three units from there: a right kernel may be that far off.
+    inputs[0][0, :3] = [0.5, 0.5 + 4e-7, 0.5 + 4e-5]
     case = make_case(operators["round"], reference, inputs)
     expectation = oracle.appeal(case)
+    for at, allowed in ((0, True), (1, True), (2, False), (3, False)):
+        other = case.results[0].copy()
+        other[0, at] += 1 if other[0, at] == 1 else -1
+        verdict = judge(operators["round"], expectation, None, [other], Policy())
+        assert (verdict.status == "pass") == allowed
     other = case.results[0].copy()
-    other[0, 0] = 1
-    assert judge(operators["round"], expectation, None, [other], Policy()).status == "pass"
-    other[0, 1] += 1
+    other[0, 0] += 2 if other[0, 0] == 1 else -2
     assert judge(operators["round"], expectation, None, [other], Policy()).status == "fail"
+
+
+def test_what_is_only_compared_is_the_same_everywhere(
+    operators: dict[str, Operator], reference: ReferenceModule, oracle: Oracle
+) -> None:
+    inputs = draw(operators["compare"])
+    inputs[0][0, 0] = 0.5
+    case = make_case(operators["compare"], reference, inputs)
+    expectation = oracle.appeal(case)
+    assert expectation.repeats == 0
+    flipped = case.results[0].copy()
+    flipped[0, 0] = not flipped[0, 0]
+    assert judge(operators["compare"], expectation, None, [flipped], Policy()).status == "fail"
 
 
 def equal(first: Expectation, second: Expectation) -> bool:
