@@ -5,8 +5,9 @@
 
 The shipped model and random-weight models of several families and seeds are carved and replayed
 with the default policy: float32 and float16, on every OpenCL driver of this machine that has the
-dtype. Every test that does not pass is printed in full. Run it in the project's environment
-(scripts/test.py makes it). Ctrl-C prints what there is.
+dtype; the shipped model's operators in bfloat16 on the CPU as well, which has it. Every test that
+does not pass is printed in full. Run it in the project's environment (scripts/test.py makes it).
+Ctrl-C prints what there is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.bench import print_table  # noqa: E402
+from scripts.bfloat16_tests import open_bfloat16  # noqa: E402
 from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
 from tapml.carving.probing import is_probe  # noqa: E402
 from tapml.carving.replay import replay_operator  # noqa: E402
@@ -39,7 +41,7 @@ from tapml.offload.settings import Settings  # noqa: E402
 from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.dtype import dtype as lookup  # noqa: E402
 from tapml_targets.errors import TapmlError  # noqa: E402
-from tapml_targets.ranking import rank_devices  # noqa: E402
+from tapml_targets.ranking import find_device, rank_devices  # noqa: E402
 from tests.models.folders import make_folder  # noqa: E402
 
 SHIPPED: Final = "pydoc-llama"
@@ -147,6 +149,12 @@ def _tallies(least: int) -> Iterator[Tally]:
                         tally = _replay(subject, device, Tally(name, dtype, _driver(device)))
                     done += tally.tests
                     yield tally
+            if name == SHIPPED:
+                processor = stack.enter_context(Device(find_device("cpu"), folder / "cache"))
+                with open_bfloat16(folder / f"{name}-float32", processor.description) as subject:
+                    tally = _replay(subject, processor, Tally(name, "bfloat16", _driver(processor)))
+                done += tally.tests
+                yield tally
             if done >= least:
                 return
 
@@ -182,7 +190,7 @@ def _models(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
 def _replay(subject: Subject, device: Device, tally: Tally) -> Tally:
     """Replay every test of a suite."""
     for name, library in subject.libraries.items():
-        operator = subject.suite.operators[name]
+        operator = subject.operators[name]
         classes = tuple(traits.operator_class for traits in traits_of(operator))
         replay_operator(
             operator, subject.probing.tests(operator, subject.tests[name]), library,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from scripts.mutants.scoring import Check, Report
-from tapml.carving.carved_test import CarvedTest
 from tapml.check.checker import open_checker
 from tapml.check.operator_check import check_tests
+from tapml.compare.oracle import CarvedCase
 from tapml.graph.plan import Operator
 from tapml_targets.library import Library
 
@@ -24,7 +24,7 @@ def open_check() -> Iterator[Check]:
     """
     with open_checker() as checker:
 
-        def check(operator: Operator, tests: Sequence[CarvedTest], library: Library) -> Report:
+        def check(operator: Operator, tests: Sequence[CarvedCase], library: Library) -> Report:
             result = check_tests(operator, tests, library, checker)
             found = {
                 f"{each.kind} of {each.address_space or 'the launch'} memory at line {each.line}"

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from tapml.carving.carved_test import CarvedTest
 from tapml.carving.replay_memory import POISONS, Arena, Bytes
+from tapml.compare.oracle import CarvedCase
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary, RemoteTensor
@@ -55,7 +55,7 @@ class Trace:
 
 
 def observe(
-    operator: Operator, test: CarvedTest, library: RemoteLibrary, session: Session
+    operator: Operator, test: CarvedCase, library: RemoteLibrary, session: Session
 ) -> Trace:
     """Run a test once per poison, around and inside its tensors; say what memory holds afterwards.
 

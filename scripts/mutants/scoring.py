@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, TypeVar
 from scripts.mutants.observing import OUTSIDE, Trace, observe
 from scripts.mutants.sampling import Mutant
 from scripts.mutants.subject import Device, Subject, spread
-from tapml.carving.carved_test import CarvedTest
 from tapml.carving.probing import is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_results import OperatorVerdict
+from tapml.compare.oracle import CarvedCase
 from tapml.compare.verdict import OutputNumbers
 from tapml.graph.plan import Operator
 from tapml_rpc.remote import RemoteLibrary
@@ -32,7 +32,7 @@ class Report:
     not_run: tuple[str, ...] = ()
 
 
-Check = Callable[[Operator, Sequence[CarvedTest], Library], Report]
+Check = Callable[[Operator, Sequence[CarvedCase], Library], Report]
 
 # What these change may show in no output and still be wrong: who reads and writes what, and when.
 _IN_MEMORY: Final = frozenset(
@@ -207,14 +207,14 @@ class Scorer:
 
     def _replay(self, operator: str, remote: RemoteLibrary) -> OperatorVerdict:
         subject = self._subject
-        plan_operator = subject.suite.operators[operator]
+        plan_operator = subject.operators[operator]
         return replay_operator(
             plan_operator, subject.probing.tests(plan_operator, subject.tests[operator]), remote,
             self._device.session, subject.probing, subject.policy, memory=self._device.memory,
         )  # fmt: skip
 
     def _traces(self, operator: str, remote: RemoteLibrary) -> tuple[Trace, ...]:
-        plan_operator = self._subject.suite.operators[operator]
+        plan_operator = self._subject.operators[operator]
         return tuple(
             observe(plan_operator, test, remote, self._device.session)
             for test in self._subject.tests[operator]
@@ -231,7 +231,7 @@ class Scorer:
     def _checked(self, check: Check, operator: str, library: Library) -> Report:
         """The checker's findings on the first test and the last."""
         tests = self._subject.tests[operator]
-        plan_operator = self._subject.suite.operators[operator]
+        plan_operator = self._subject.operators[operator]
         return check(plan_operator, spread(tests, 2), library)
 
     def _clean_of(self, operator: str) -> _Clean:

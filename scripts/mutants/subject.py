@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,13 @@ from tapml.carving.record import carve
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.suite import Suite
 from tapml.compare.expectation_store import store_of
-from tapml.compare.oracle import Oracle
+from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
+from tapml.graph.plan import Operator
 from tapml.offload.events import ignore
 from tapml.offload.phases import Phases
 from tapml.offload.rooted_reference import open_rooted_reference
@@ -37,12 +38,12 @@ KERNEL_SECONDS: Final = 20.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A suite and everything needed to replay it.
+    """Carved tests and everything needed to replay them.
 
     Attributes
     ----------
-    suite
-        The carved tests.
+    operators
+        Their definitions, by name.
     libraries
         The right kernels by operator, in graph order.
     tests
@@ -51,9 +52,9 @@ class Subject:
         What replays are judged by; it adds the probes that narrow dtypes need.
     """
 
-    suite: Suite
+    operators: Mapping[str, Operator]
     libraries: dict[str, Library]
-    tests: dict[str, tuple[CarvedTest, ...]]
+    tests: Mapping[str, Sequence[CarvedCase]]
     probing: Probing
     policy: Policy
 
@@ -109,10 +110,10 @@ def open_subject(
         with Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle:
             chosen = {name: spread(found, per_operator) for name, found in tests.items()}
             probing = Probing(oracle, lambda: compile_reference(suite.operators.values()))
-            yield Subject(suite, libraries, chosen, probing, policy)
+            yield Subject(suite.operators, libraries, chosen, probing, policy)
 
 
-def spread(tests: Sequence[CarvedTest], most: int | None) -> tuple[CarvedTest, ...]:
+def spread(tests: Sequence[CarvedCase], most: int | None) -> tuple[CarvedCase, ...]:
     """At most `most` tests, evenly over prompts, steps and layers: the first, the last, between."""
     if most is None or len(tests) <= most:
         return tuple(tests)
