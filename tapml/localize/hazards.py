@@ -24,6 +24,7 @@ from tapml_targets.dtype import dtype as lookup
 CERTAIN, UNSAFE, NEAR = 0, 1, 2
 # A difference of so many last places of its operands may round to nothing, or to the other sign.
 _CANCELLED: Final = 64.0
+_OF_POSITIVES: Final = ("sqrt", "rsqrt", "log", "log2", "log10")
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,13 @@ def events_in(evaluation: Evaluation, step: Step, flat: NDArray[np.int64]) -> It
     for element in flat:
         places = evaluation.places(step, int(element))
         grid = places[""].shape
+        computed: dict[int, tuple[Array, ...]] = {}
         for node, operands, result in _values(evaluation, step.value, places):
             wide = [np.broadcast_to(operand, grid) for operand in operands]
-            yield from _events(node, wide, np.broadcast_to(result, grid), places)
+            whole = np.broadcast_to(result, grid)
+            computed[id(node)] = (*wide, whole)
+            yield from _events(node, wide, whole, places)
+            yield from _near_negative(node, places, computed)
         yield from _events_of_sum(evaluation, step, places)
 
 
@@ -215,7 +220,6 @@ def _events(
             where = _at(places, spot)
             yield Event(rule.rank, rule.hazard, node, rule.operand, argument, where, shown)
     yield from _overflow(node, operands, result, places)
-    yield from _near_negative(node, operands, places)
 
 
 def _overflow(
@@ -241,26 +245,26 @@ def _article(name: str) -> str:
 
 
 def _near_negative(
-    node: Operation, operands: list[Array], places: Mapping[str, Array]
+    node: Operation, places: Mapping[str, Array], computed: Mapping[int, tuple[Array, ...]]
 ) -> Iterator[Event]:
-    """A root or a logarithm of what may round to a negative number, or to zero."""
-    if node.name not in ("sqrt", "rsqrt", "log", "log2", "log10"):
+    """A root or a logarithm of a sum or difference that may round to a negative number."""
+    argument = node.operands[0]
+    if node.name not in _OF_POSITIVES or not isinstance(argument, Operation):
         return
-    inner = node.operands[0]
-    if not lookup(inner.dtype).is_float:
+    if argument.name not in ("add", "sub") or not lookup(argument.dtype).is_float:
         return
-    values = operands[0]
-    near = float_format(inner.dtype).epsilon * _CANCELLED
-    holds = (values >= 0) & (values < near)
+    left, right, value = computed[id(argument)]
+    near = float_format(argument.dtype).epsilon * _CANCELLED * np.maximum(abs(left), abs(right))
+    holds = (value >= 0) & (value < near)
     if holds.any():
         spot = np.unravel_index(int(np.argmax(holds)), holds.shape)
-        value = float(values[spot])
+        number = float(value[spot])
         words = (
-            f"{node.name} of {value:.6g} ({text(node)}): rounding in {inner.dtype} may make that "
-            "zero or negative"
+            f"{node.name} of {number:.6g} ({text(node)}): it is the difference of much larger "
+            f"numbers, which rounding in {argument.dtype} may make zero or negative"
         )
         hazard = f"{node.name} of what rounds to a negative"
-        yield Event(NEAR, hazard, node, 0, value, _at(places, spot), words)
+        yield Event(NEAR, hazard, node, 0, number, _at(places, spot), words)
 
 
 def _events_of_sum(

@@ -20,7 +20,7 @@ from tapml.compare.formats import ulp
 from tapml.localize.evaluation import Array, Budget, Evaluation
 from tapml.localize.mistakes import Mistake, of_addresses, of_operands, of_terms
 from tapml.localize.scene import Scene, WrongOutput, is_float
-from tapml.localize.steps import Steps
+from tapml.localize.steps import Steps, inlined
 from tapml.localize.unsafe_forms import as_compiled, of_unsafe_forms
 from tapml.localize.wrong_arithmetic import of_constants, of_operations, of_results
 from tapml_targets.errors import LimitExceededError, UnsupportedOperatorError
@@ -78,9 +78,22 @@ def mistakes_in(steps: Steps, position: int) -> Iterator[Mistake]:
     Unsafe forms come before operations left out: a NaN that both give is the form's.
     """
     step = steps.steps[position]
-    written_out = as_compiled(step)
     seen = [(step.value, step.initial, step.dtype)]
     for mistake in chain(
+        _alone(steps, position),
+        _in_copies(steps, position),
+    ):
+        made = mistake.step
+        if (made.value, made.initial, made.dtype) not in seen:
+            seen.append((made.value, made.initial, made.dtype))
+            yield mistake
+
+
+def _alone(steps: Steps, position: int) -> Iterator[Mistake]:
+    """Mistakes in the step itself."""
+    step = steps.steps[position]
+    written_out = as_compiled(step)
+    yield from chain(
         of_terms(step),
         of_addresses(steps, step),
         of_unsafe_forms(step),
@@ -88,11 +101,25 @@ def mistakes_in(steps: Steps, position: int) -> Iterator[Mistake]:
         of_operations(written_out),
         of_constants(written_out),
         of_results(step),
-    ):
-        made = mistake.step
-        if (made.value, made.initial, made.dtype) not in seen:
-            seen.append((made.value, made.initial, made.dtype))
-            yield mistake
+    )
+
+
+def _in_copies(steps: Steps, position: int) -> Iterator[Mistake]:
+    """Mistakes in the step's own copy of one before it, as a kernel has that inlines that one.
+
+    A step that nobody else reads has no second copy: a mistake in it is one of its own.
+    """
+    step = steps.steps[position]
+    for tensor in step.reads:
+        maker = steps.maker(tensor)
+        readers = [each for each in steps.steps if tensor in each.reads]
+        if maker is None or len(readers) < 2 or steps.steps[maker].reduced:
+            continue
+        for mistake in _alone(steps, maker):
+            if mistake.step.dtype == steps.steps[maker].dtype:
+                value = inlined(step.value, mistake.step)
+                words = f"{mistake.words} in its own copy of {steps.steps[maker].name}"
+                yield Mistake(words, replace(step, value=value), mistake.own_precision)
 
 
 def find_mistakes(

@@ -164,7 +164,7 @@ class _Trace:
         cone = cone_of(evaluation, self._odd.output.name, self._odd.flat)
         best: tuple[int, int, Event] | None = None
         for position, step in enumerate(made.steps):
-            if step.writes not in cone or (found is not None and position != found.position):
+            if step.writes not in cone or not self._looked_at(position):
                 continue
             places = self._suspected(position, step.writes, cone[step.writes])
             for event in events_in(evaluation, step, places):
@@ -178,6 +178,14 @@ class _Trace:
             if elsewhere[1] is not None:
                 return elsewhere
         return (None if found is None else found.position), None, made
+
+    def _looked_at(self, position: int) -> bool:
+        """Whether a step may make the NaN: the one found, or one that its mistake reaches."""
+        found = self._found
+        if found is None:
+            return True
+        reaches = found.match is not None
+        return position == found.position or (reaches and position > found.position)
 
     def _suspected(self, position: int, tensor: str, flat: NDArray[np.int64]) -> NDArray[np.int64]:
         """Elements of a step behind the odd one: those that its own kernel got wrong come first."""

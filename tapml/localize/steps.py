@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tapml.localize.expressions import Constant, Load, Node, Operation, text, walk
+from tapml.localize.expressions import (
+    Constant,
+    Load,
+    Node,
+    Operation,
+    Variable,
+    rewrite,
+    text,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,22 @@ class Steps:
                     found.add(maker)
                     pending.append(maker)
         return tuple(sorted(found))
+
+
+def inlined(value: Node, producer: Step) -> Node:
+    """`value` with what `producer` computes written in place of every read of its tensor."""
+
+    def written_in(node: Node) -> Node:
+        if not isinstance(node, Load) or node.buffer != producer.writes:
+            return node
+        places = dict(zip((axis.name for axis in producer.kept), node.indices, strict=True))
+
+        def moved(inner: Node) -> Node:
+            return places.get(inner.name, inner) if isinstance(inner, Variable) else inner
+
+        return rewrite(producer.value, moved)
+
+    return rewrite(value, written_in)
 
 
 def extent_of(node: Node, symbols: Mapping[str, int]) -> int:

@@ -38,15 +38,15 @@ def of_operations(step: Step) -> Iterator[Mistake]:
         if not isinstance(node, Operation):
             continue
         shown = text(node)
-        for name in _OTHERS.get(node.name, ()):
-            value = change(replace(node, name=name))
-            yield Mistake(f"computes {name} in place of {node.name} in {shown}", _with(step, value))
-        if node.name in _ORDERED:
-            value = change(replace(node, operands=node.operands[::-1]))
-            yield Mistake(f"exchanges the operands of {shown}", _with(step, value))
         if node.name in _TWO_SIDED:
             for kept, lost in (node.operands, node.operands[::-1]):
                 yield Mistake(f"leaves out {text(lost)} in {shown}", _with(step, change(kept)))
+        if node.name in _ORDERED:
+            value = change(replace(node, operands=node.operands[::-1]))
+            yield Mistake(f"exchanges the operands of {shown}", _with(step, value))
+        for name in _OTHERS.get(node.name, ()):
+            value = change(replace(node, name=name))
+            yield Mistake(f"computes {name} in place of {node.name} in {shown}", _with(step, value))
         if node.name in _LEFT_OUT:
             value = change(node.operands[0])
             yield Mistake(f"leaves out {node.name} in {shown}", _with(step, value))
@@ -105,7 +105,8 @@ def of_results(step: Step) -> Iterator[Mistake]:
     """A result of the wrong sign, none at all, or one held in fewer bits."""
     floating = lookup(step.dtype).is_float
     zero = Constant(0.0 if floating else 0, step.dtype)
-    yield Mistake("gives zero", replace(step, value=zero, combine="", initial=None))
+    nothing = replace(step, axes=step.kept, value=zero, combine="", initial=None)
+    yield Mistake("gives zero", nothing)
     if not floating:
         return
     minus = Operation("sub", (zero, step.value), step.dtype)
