@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,25 @@ from tapml.api.observed import ObservedTest, observe
 from tapml.api.whole import run_whole
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.replay_results import ReplayResult
+from tapml.carving.repro_failure import Failure
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compare.verdict import Status, Verdict, worse
-from tapml.graph.plan import GraphPlan
+from tapml.graph.plan import GraphPlan, Operator, Origin
+from tapml.localize.diagnosis import Diagnosis
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
 if TYPE_CHECKING:
+    from tapml.compiler.compiler import Compiler
     from tapml.compiler.reach import Reach
 
 Array = npt.NDArray[Any]
+# Every failure after these has most likely the same cause.
+_DIAGNOSED: Final = 3
+_DIAGNOSIS_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ class OperatorReport:
         Why, in numbers.
     sources
         Lines of the model it comes from.
+    diagnosis
+        Inner step, places and cause of a failure; None on a pass, or where it was not looked for.
     """
 
     operator: str
@@ -55,6 +64,18 @@ class OperatorReport:
     tests: int
     reason: str
     sources: tuple[str, ...]
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """The operator for a person: one line, and under it what is known of its failure."""
+        why = "" if self.status == "pass" else f": {self.reason}"
+        found = [] if self.diagnosis is None else self.diagnosis.lines()
+        return [
+            f"{self.status:<8} {self.operator} ({self.tests} tests, worst ratio "
+            f"{self.worst_ratio:.3g}){why}",
+            *(f"  {line}" for line in found),
+        ]
 
 
 @dataclass(frozen=True)
@@ -89,11 +110,7 @@ class ValidationReport:
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.target} against {self.reference}"]
-        lines += [
-            f"  {each.status:<8} {each.operator} ({each.tests} tests, worst ratio "
-            f"{each.worst_ratio:.3g}){'' if each.status == 'pass' else ': ' + each.reason}"
-            for each in self.operators
-        ]
+        lines += [f"  {line}" for each in self.operators for line in each.lines]
         lines.append(f"  {self.whole.status:<8} the whole: {self.whole.reason}")
         return "\n".join(lines)
 
@@ -107,6 +124,7 @@ def validate(
     entry: str | None = None,
     weights: Mapping[str, Array] | None = None,
     policy: Policy | None = None,
+    diagnose: bool = True,
 ) -> ValidationReport:
     """Run a module on reference and target and compare every operator and the whole.
 
@@ -126,6 +144,8 @@ def validate(
         Values of a GraphPlan's weights.
     policy
         The limits; the calibrated ones if None.
+    diagnose
+        Look for the inner step and the cause of failures, the first few of them: some seconds each.
 
     Raises
     ------
@@ -158,8 +178,9 @@ def validate(
                     raise library
                 executor.place(name, library)
         tests, outputs = observe(executor, module.entry, named)
-    with Oracle(plan.operators, compile_twins, policy) as oracle:
-        reports = _replay(plan, tests, compiled, where, oracle, policy)
+        with Oracle(plan.operators, compile_twins, policy) as oracle:
+            bench = _Bench(plan, compiled, where, compiler, oracle, policy, diagnose)
+            reports = _replay(bench, tests)
         whole, actual = run_whole(module, arrays, outputs, compiled, where, policy)
     status = whole.status
     for each in reports:
@@ -183,34 +204,71 @@ def _compile(
     return results
 
 
-def _replay(
-    plan: GraphPlan,
-    tests: Sequence[ObservedTest],
-    compiled: Mapping[str, Library | CompileError],
-    where: Device,
-    oracle: Oracle,
-    policy: Policy,
-) -> tuple[OperatorReport, ...]:
-    reports = []
-    with ReplayMemory(where.session) as memory:
-        for operator in plan.operators.values():
-            sources = tuple(origin.source for origin in plan.origins_of(operator.name))
-            library = compiled[operator.name]
+@dataclass(frozen=True)
+class _Bench:
+    """What the operators are replayed with."""
+
+    plan: GraphPlan
+    compiled: Mapping[str, Library | CompileError]
+    where: Device
+    compiler: Compiler
+    oracle: Oracle
+    policy: Policy
+    diagnose: bool
+
+
+def _replay(bench: _Bench, tests: Sequence[ObservedTest]) -> tuple[OperatorReport, ...]:
+    reports: list[OperatorReport] = []
+    with ReplayMemory(bench.where.session) as memory:
+        for operator in bench.plan.operators.values():
+            origins = bench.plan.origins_of(operator.name)
+            sources = tuple(origin.source for origin in origins)
+            library = bench.compiled[operator.name]
             if isinstance(library, CompileError):
                 reports.append(OperatorReport(operator.name, "fail", 0.0, 0, str(library), sources))
                 continue
             own = [test for test in tests if test.operator == operator.name]
+            session, oracle, policy = bench.where.session, bench.oracle, bench.policy
             verdict = replay_operator(
-                operator, own, library, where.session, oracle, policy, memory=memory
+                operator, own, library, session, oracle, policy, memory=memory
             )
-            reports.append(
-                OperatorReport(
-                    operator.name,
-                    verdict.status,
-                    verdict.worst_ratio,
-                    len(verdict.results),
-                    verdict.reason,
-                    sources,
-                )
+            report = OperatorReport(
+                operator.name,
+                verdict.status,
+                verdict.worst_ratio,
+                len(verdict.results),
+                verdict.reason,
+                sources,
             )
+            diagnosed = sum(each.diagnosis is not None for each in reports)
+            if bench.diagnose and diagnosed < _DIAGNOSED and verdict.worst is not None:
+                failure = _diagnose(bench, operator, library, verdict.worst, origins)
+                report = replace(report, diagnosis=failure)
+            reports.append(report)
     return tuple(reports)
+
+
+def _diagnose(
+    bench: _Bench,
+    operator: Operator,
+    library: Library,
+    worst: ReplayResult,
+    origins: tuple[Origin, ...],
+) -> Diagnosis | None:
+    if worst.verdict.status in ("pass", "not run"):
+        return None
+    from tapml.localize.apart import diagnosed
+
+    failure = Failure(
+        operator=operator,
+        result=worst,
+        library=library,
+        device=bench.where.description,
+        expectation=bench.oracle.appeal(worst.case),
+        policy=bench.policy,
+        origins=origins,
+    )
+    found = diagnosed(
+        failure, bench.compiler, oracle=bench.oracle, budget_seconds=_DIAGNOSIS_SECONDS
+    )
+    return found.diagnosis

@@ -10,6 +10,7 @@ from typing import Final
 from tapml.carving.replay_repro import Failure, write_repro
 from tapml.carving.replay_results import ReplayResult
 from tapml.graph.plan import Operator
+from tapml.localize.apart import diagnosed
 from tapml.localize.diagnosis import Diagnosis
 from tapml.offload.events import Note
 from tapml.offload.files import write_bytes, write_json, write_text
@@ -46,8 +47,6 @@ def write_test_failure(
     tuple
         The folder and the diagnosis.
     """
-    from tapml.localize.apart import diagnosed
-
     folder = bench.folder / REPRO / operator.name
     failure = Failure(
         operator=operator,
