@@ -15,10 +15,11 @@ from scripts.calibration.kernels import Device, Run, make_operator
 from scripts.calibration.trials import Trial, trials
 from tapml.compare.expectation import Expectation
 from tapml.compare.formats import as_float64, ulp
-from tapml.compare.judge import choose_limits, float_errors
+from tapml.compare.judge import choose_limits, flushed_below
 from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
 from tapml.compare.probes import ProbeCase, probes_of, to_raw
+from tapml.compare.ratios import float_errors
 from tapml.compare.sensitivity import Case, expect
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
@@ -130,7 +131,7 @@ class _Subject:
                 kernel=kernel,
                 where=where,
                 terms=expectation.terms,
-                ratio=_ratio(expectation, got),
+                ratio=_ratio(expectation, got, flushes=output.dtype in policy.flushes_subnormals),
                 passing=limits.passing,
                 degraded=limits.degraded,
                 probes=len(probes),
@@ -199,7 +200,11 @@ class _Subject:
         return [arrays[self._order.index(index)] for index in range(len(self._order))]
 
 
-def _ratio(expectation: Expectation, raw: Array) -> float:
-    """Largest error in units of sensitivity + ulp."""
+def _ratio(expectation: Expectation, raw: Array, *, flushes: bool = False) -> float:
+    """Largest error in units of sensitivity + ulp, but for what flushing subnormals explains."""
     output = expectation.outputs[0]
-    return float(float_errors(output, as_float64(raw, output.dtype)).max())
+    got = as_float64(raw, output.dtype)
+    ratios = float_errors(output, got)
+    if flushes:
+        ratios[np.abs(got - output.values) < flushed_below(output)] = 0.0
+    return float(ratios.max())

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.formats import as_float64, float_format, ulp
-from tapml.compare.judge import Named, choose_limits
+from tapml.compare.formats import as_float64, ulp
+from tapml.compare.judge import Named, choose_limits, flushed_below
 from tapml.compare.policy import ChosenLimits, Policy
 from tapml.compare.sensitivity import ElementTrace
 from tapml.compare.verdict import OutputNumbers, Verdict
@@ -112,7 +112,7 @@ def _float(
         yield from _ratio(numbers, want, trace, expectation.repeats)
     chosen = choose_limits(policy, operator, want, expectation.terms)
     yield from _limits(chosen, policy)
-    yield from _compared(numbers, chosen)
+    yield from _compared(numbers, want, chosen)
 
 
 def _independent(expectation: Expectation, position: int, index: tuple[int, ...]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _limits(chosen: ChosenLimits, policy: Policy) -> Iterator[str]:
     yield _line("degraded up to", chosen.limits.degraded)
 
 
-def _compared(numbers: OutputNumbers, chosen: ChosenLimits) -> Iterator[str]:
+def _compared(numbers: OutputNumbers, want: ExpectedOutput, chosen: ChosenLimits) -> Iterator[str]:
     limits = chosen.limits
     if numbers.ratio <= limits.passing:
         yield f"{numbers.ratio!r} <= {limits.passing!r}: pass"
@@ -198,10 +198,9 @@ def _compared(numbers: OutputNumbers, chosen: ChosenLimits) -> Iterator[str]:
     if numbers.over:
         yield f"{numbers.over} of {numbers.elements} elements are above the first limit"
     if numbers.flushed:
-        smallest = float_format(numbers.dtype).smallest_normal
         yield (
-            f"{numbers.flushed} errors are below {smallest!r}, the smallest normal number, as "
-            "flushing subnormals gives; they were left out"
+            f"{numbers.flushed} errors are below {flushed_below(want)!r}, as flushing subnormals "
+            "gives; they were left out"
         )
     yield (
         f"the reference's own worst ratio is {numbers.reference_ratio!r}: "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from tapml.compare.verdict import OutputNumbers, Status, Suspect, Verdict, worse
 from tapml_targets.errors import InputError
 
 __all__ = ["choose_limits", "float_errors", "judge", "worst_ratio"]
+
+
+_UNDERFLOW_ROOM: Final = 2.0**16
 
 
 class Named(Protocol):
@@ -172,15 +175,24 @@ class _Arithmetic:
 
 
 def _accept_flushed(ratios: Float64s, want: ExpectedOutput, got: Float64s, limit: float) -> int:
-    """Zero the ratios of errors below the smallest normal number; returns how many.
+    """Zero the ratios of errors that flushing subnormals explains; returns how many.
 
     A device that flushes subnormals loses them in intermediates too: the result need not be zero.
     """
-    smallest = float_format(want.dtype).smallest_normal
     with np.errstate(all="ignore"):
-        flushed = (ratios > limit) & (np.abs(got - want.values) < smallest)
+        flushed = (ratios > limit) & (np.abs(got - want.values) < flushed_below(want))
     ratios[flushed] = 0.0
     return int(flushed.sum())
+
+
+def flushed_below(want: ExpectedOutput) -> float:
+    """Errors below this are as flushing subnormals gives: the smallest normal number.
+
+    The exponential of -90 that a sigmoid takes underflows as well, and what it was is multiplied
+    afterwards: in operators that take such functions, by up to 2**16.
+    """
+    room = _UNDERFLOW_ROOM if want.operator_class in ("transcendental", "unclassified") else 1.0
+    return float_format(want.dtype).smallest_normal * room
 
 
 def _status(ratio: float, limits: RatioLimits) -> Status:

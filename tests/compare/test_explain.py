@@ -13,7 +13,7 @@ from tvm import relax
 
 from tapml.compare.explain import explain
 from tapml.compare.judge import judge
-from tapml.compare.limits import RatioLimits
+from tapml.compare.limits import DEFAULT_LIMITS, RatioLimits
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Override, Policy
 from tapml.compiler.reference import ReferenceModule, compile_reference
@@ -155,7 +155,8 @@ def test_where_the_limits_come_from_is_said(
     operator = operators["product"]
     case = case_of(operator, reference)
     text = explained(operator, case, oracle, case.results[0])
-    assert "limits of float32 product (calibrated default): pass up to 32.0" in text
+    passing = DEFAULT_LIMITS["float32"]["product"].passing
+    assert f"limits of float32 product (calibrated default): pass up to {passing}" in text
     override = Override("prod*", RatioLimits(90.0, 99.0), "measured on its bench", "float32")
     policy = replace(POLICY, overrides=(override,))
     text = explained(operator, case, oracle, case.results[0], policy)

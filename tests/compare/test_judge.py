@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_a_flushed_subnormal_is_shown_and_allowed_for_float32_only() -> None:
 def test_bfloat16_is_judged_from_its_raw_bits() -> None:
     bits = uint16([0x3F80, 0x4000])  # 1.0 and 2.0
     assert decide(expect([1.0, 2.0], dtype="bfloat16"), bits).status == "pass"
-    assert decide(expect([1.0, 3.0], dtype="bfloat16"), bits).status == "fail"
+    assert decide(expect([1.0, 40.0], dtype="bfloat16"), bits).status == "fail"
 
 
 def test_integers_are_equal_or_wrong() -> None:
@@ -227,10 +228,20 @@ def test_the_gravest_output_speaks_for_the_operator() -> None:
 
 def test_longer_sums_may_be_further_off() -> None:
     output = expect([1.0], sensitivity=0.0).outputs[0]
-    actual = float32([1.0 + 60 * 2.0**-23])
+    actual = float32([1.0 + 200 * 2.0**-23])
     short, long = (Expectation((output,), terms, 3) for terms in (64, 4096))
     assert judge(OPERATOR, short, None, [actual], Policy()).status == "degraded"
     assert judge(OPERATOR, long, None, [actual], Policy()).status == "pass"
+
+
+def test_what_underflows_within_a_sigmoid_is_as_good_as_flushed() -> None:
+    output = replace(expect([-2e-37]).outputs[0], operator_class="transcendental")
+    lost = float32([0.0])
+    verdict = judge(OPERATOR, Expectation((output,), 1, 3), None, [lost], Policy())
+    assert (verdict.status, verdict.outputs[0].flushed) == ("pass", 1)
+    output = replace(output, operator_class="elementwise")
+    verdict = judge(OPERATOR, Expectation((output,), 1, 3), None, [lost], Policy())
+    assert verdict.status == "fail"
 
 
 def test_a_wrong_shape_is_refused_with_both_shapes() -> None:

@@ -26,8 +26,8 @@ operator = "fused_gelu*"
 output = "output_0"
 dtype = "float32"
 class = "transcendental"
-passing = 64.0
-degraded = 128.0
+passing = 256.0
+degraded = 1024.0
 reason = "tanh is read from a table"
 """
 
