@@ -159,6 +159,10 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
             }
             for module_path, source in list(places)[:3]:
                 print(f"  from {module_path} ({source})")
+            # The evidence, which is indented, is in the repro folder and in the report.
+            for line in operator["diagnosis"]:
+                if not line.startswith(" "):
+                    print(f"  {in_one_line(line)}")
             print(f"  repro: {operator['repro']}")
     if report:
         print(f"report: {result.report_path}")
