@@ -74,13 +74,27 @@ def of_terms(step: Step) -> Iterator[Mistake]:
                 (f"leaves out what lies beyond the last full block of {block}", "lt", end)
             )
             places.append((f"takes the first {block} terms only", "lt", size))
-        for words, comparison, bound in places:
-            kept = Operation(comparison, (Variable(axis.name, "int64"), bound), "bool")
-            value = Operation("select", (kept, step.value, neutral), step.dtype)
+        variable = Variable(axis.name, "int64")
+        kept = [
+            (words, Operation(comparison, (variable, bound), "bool"))
+            for words, comparison, bound in places
+        ]
+        kept += [
+            # A level of the tree in which threads add up what they have.
+            (f"leaves out the second half of every {block} terms", _in_first_half(variable, block))
+            for block in _BLOCKS
+        ]
+        for words, condition in kept:
+            value = Operation("select", (condition, step.value, neutral), step.dtype)
             yield Mistake(f"{words} of its {word} over {axis.name}", replace(step, value=value))
     for wrong in (0, 1):
         start = Constant(float(wrong) if lookup(step.dtype).is_float else wrong, step.dtype)
         yield Mistake(f"starts its {word} from {wrong}", replace(step, initial=start))
+
+
+def _in_first_half(variable: Variable, block: int) -> Operation:
+    place = Operation("floormod", (variable, Constant(block, "int64")), "int64")
+    return Operation("lt", (place, Constant(block // 2, "int64")), "bool")
 
 
 def of_addresses(steps: Steps, step: Step) -> Iterator[Mistake]:
