@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 from torch import nn
@@ -18,7 +19,7 @@ from tapml.carving.replay_results import OperatorVerdict
 from tapml.carving.repro_failure import Failure
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
-from tapml.compiler.compiler import Compiler
+from tapml.compiler.compiler import Compiler, Progress
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
@@ -26,6 +27,7 @@ from tapml.graph.plan import GraphPlan, Operator
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
@@ -33,27 +35,60 @@ Array = np.ndarray[Any, Any]
 Sickness = Callable[[Library, Mapping[str, str]], Library]
 """What a sick platform makes of a Library compiled with some options."""
 
+NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+FAST_MATH: Final[Mapping[str, str]] = MappingProxyType({"fast_math": "1"})
+
 
 def unchanged(library: Library, options: Mapping[str, str]) -> Library:
     """A platform in good health."""
     return library
 
 
+class SickCompiler(Compiler):
+    """A compiler whose kernels have a sickness, and that always compiles with some options."""
+
+    def __init__(
+        self, healthy: Compiler, sickness: Sickness, options: Mapping[str, str] = NO_OPTIONS
+    ) -> None:
+        # Processes and cache are those of the healthy one.
+        self._healthy = healthy
+        self._sickness = sickness
+        self._options = options
+
+    def compile_all(
+        self, operators: Iterable[Operator], target: Target, *, progress: Progress | None = None
+    ) -> Iterator[tuple[Operator, Library | CompileError]]:
+        options = {**self._options, **dict(target.options)}
+        chosen = replace(target, options=tuple(sorted(options.items())))
+        for operator, made in self._healthy.compile_all(operators, chosen, progress=progress):
+            if isinstance(made, Library):
+                yield operator, self._sickness(made, options)
+            else:
+                yield operator, made
+
+    def for_device(
+        self, device: DeviceDescription
+    ) -> Callable[[Operator, Mapping[str, str]], Library]:
+        """What compiles an operator for a device with further options."""
+
+        def compile_one(operator: Operator, options: Mapping[str, str]) -> Library:
+            chosen = tuple(sorted(options.items()))
+            return self.compile(operator, Target(device.platform, chosen, device.limits))
+
+        return compile_one
+
+
 @dataclass(frozen=True)
 class Platform:
-    """A device and what its code generator makes of operators."""
+    """A device and the compiler of its kernels."""
 
     session: Session
-    compiler: Compiler
-    sickness: Sickness
-    options: Mapping[str, str]
+    compiler: SickCompiler
 
-    def compile(self, operator: Operator, options: Mapping[str, str]) -> Library:
-        """Compile with the platform's options, changed by `options`."""
-        chosen = {**self.options, **options}
-        device = self.session.device
-        target = Target(device.platform, tuple(sorted(chosen.items())), device.limits)
-        return self.sickness(self.compiler.compile(operator, target), chosen)
+    @property
+    def compile(self) -> Callable[[Operator, Mapping[str, str]], Library]:
+        """Compiles an operator with further options."""
+        return self.compiler.for_device(self.session.device)
 
 
 @contextmanager
@@ -61,11 +96,11 @@ def platform(
     device: DeviceDescription,
     compiler: Compiler,
     sickness: Sickness = unchanged,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str] = NO_OPTIONS,
 ) -> Iterator[Platform]:
     """A device in a server process of its own."""
     with open_local(device) as session:
-        yield Platform(session, compiler, sickness, options or {})
+        yield Platform(session, SickCompiler(compiler, sickness, options))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,17 @@ from tapml_targets.library_format import pack
 from tapml_targets.target import Target
 from tests.api.modules import WIDTH as SAMPLER_WIDTH
 from tests.api.modules import NucleusSampler
-from tests.hazards.carving import Array, Carved, Platform, Sickness, carved, platform, unchanged
+from tests.hazards.carving import (
+    FAST_MATH,
+    Array,
+    Carved,
+    Platform,
+    SickCompiler,
+    Sickness,
+    carved,
+    platform,
+    unchanged,
+)
 from tests.hazards.modules import ODD_WIDTH, WIDTH, GeluPerceptron, Norm
 from tests.hazards.sickness import edited, tanh_unstable, unaligned_tail_unchecked
 
@@ -82,7 +92,7 @@ def test_a_driver_s_own_fast_math_is_math(
     sampler: Carved, intel: DeviceDescription, compiler: Compiler
 ) -> None:
     """Nothing is planted: Intel's exp under -cl-fast-relaxed-math is a thousand times worse."""
-    with platform(intel, compiler, options={"fast_math": "1"}) as on:
+    with platform(intel, compiler, options=FAST_MATH) as on:
         failure = sampler.failure(on)
         assert failure.operator.name == "softmax"
         found = attributed(failure, on)
@@ -102,7 +112,7 @@ def test_an_edited_kernel_is_wrong_by_its_text(
 ) -> None:
     with platform(pocl, compiler, half_counted) as by_hand:
         failure = norm.failure(by_hand)
-        found = attributed(failure, replace(by_hand, sickness=unchanged))
+        found = attributed(failure, Platform(by_hand.session, SickCompiler(compiler, unchanged)))
     assert found.cause == "kernel text"
     assert gave(found, "compiled anew").startswith("pass")
     assert len(found.evidence) == 2
@@ -207,9 +217,11 @@ def tail(
         yield norm.failure(on), on
 
 
-def test_what_does_not_fail_again_has_no_cause(tail: tuple[Failure, Platform]) -> None:
+def test_what_does_not_fail_again_has_no_cause(
+    tail: tuple[Failure, Platform], compiler: Compiler
+) -> None:
     failure, on = tail
-    right = on.compiler.compile(failure.operator, Target("opencl", limits=failure.device.limits))
+    right = compiler.compile(failure.operator, Target("opencl", limits=failure.device.limits))
     found = attributed(replace(failure, library=right), on)
     assert found.cause == "unknown"
     assert "did not fail again" in found.sentence

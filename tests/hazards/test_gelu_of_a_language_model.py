@@ -1,0 +1,128 @@
+"""Section IV-E of the paper: NaN from a GELU, on one platform and for some prompts only.
+
+A language model whose MLP has the GELU of Phi-2 is carved on two prompts. The platform's fast math
+has a tanh made of exponentials, which is NaN beyond 44 in float32. One token drives one neuron of
+the first layer that far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import tapml as tml
+from tapml.carving.probing import is_probe
+from tapml.carving.replay_suite import SuiteReplay, SuiteReplayer
+from tapml.carving.repro_failure import Failure
+from tapml.carving.suite import Suite
+from tapml.compare.oracle import Oracle
+from tapml.compare.policy import Policy
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.twin import compile_twins
+from tapml.localize.attribution import second_driver
+from tapml.localize.diagnose import diagnose
+from tapml.localize.diagnosis import Diagnosis
+from tapml_rpc.local import open_local
+from tapml_targets.driver import DeviceDescription
+from tests.hazards.carving import FAST_MATH, SickCompiler
+from tests.hazards.sickness import tanh_unstable_under_fast_math
+from tests.models.folders import make_folder
+
+pytestmark = pytest.mark.slow
+
+HOT, NEURON = 42, 17
+COLD_PROMPT, HOT_PROMPT = (3, 5, 7, 11), (3, 5, HOT, 11)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a replay of the suite found, and the diagnosis of its only failure."""
+
+    replay: SuiteReplay
+    failure: Failure
+    diagnosis: Diagnosis
+
+
+def heat(folder: Path) -> None:
+    """One neuron of the first layer's MLP answers to one token."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    embeddings = tensors["model.embed_tokens.weight"]
+    gate = tensors["model.layers.0.mlp.gate_proj.weight"]
+    # Long enough for what attention adds to it not to turn it.
+    embeddings[HOT] *= 40
+    gate[NEURON] = 2 * embeddings[HOT] / torch.linalg.vector_norm(embeddings[HOT])
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    folder = tmp_path_factory.mktemp("gelu")
+    heat(make_folder(folder / "model", "one_layer", hidden_act="gelu_pytorch_tanh"))
+    with tml.carve(
+        folder / "model",
+        folder / "suite",
+        tokens=[COLD_PROMPT, HOT_PROMPT],
+        new_tokens=1,
+        operators=["*gelu*", "*matmul*", "*norm*", "softmax"],
+    ) as kept:
+        yield kept
+
+
+def find(suite: Suite, device: DeviceDescription, compiler: Compiler) -> Found:
+    sick = SickCompiler(compiler, tanh_unstable_under_fast_math, FAST_MATH)
+    policy = Policy()
+    failures: list[Failure] = []
+    with open_local(device) as session, Oracle(suite.operators, compile_twins, policy) as oracle:
+        replayer = SuiteReplayer(suite, session, sick, oracle, policy)
+        replay = replayer.replay(on_failure=failures.append)
+        (failure,) = failures
+        diagnosis = diagnose(
+            failure,
+            session,
+            compile=sick.for_device(device),
+            second=second_driver(session),
+            budget_seconds=120,
+        )
+    return Found(replay, failure, diagnosis)
+
+
+@pytest.fixture(scope="module")
+def found(suite: Suite, pocl: DeviceDescription, compiler: Compiler) -> Found:
+    return find(suite, pocl, compiler)
+
+
+def test_one_operator_fails_and_all_others_pass(found: Found) -> None:
+    failed = [each.operator for each in found.replay.operators if each.status != "pass"]
+    assert failed == ["fused_gelu_tanh_multiply"]
+    assert len(found.replay.operators) > 5
+
+
+def test_only_the_prompt_with_the_hot_token_shows_it(found: Found) -> None:
+    (verdict,) = (each for each in found.replay.operators if each.status != "pass")
+    carved = {r.test: r.verdict.status for r in verdict.results if not is_probe(r.test)}
+    assert len(carved) == 2
+    assert [status for test, status in carved.items() if "@p0" in test] == ["pass"]
+    assert [status for test, status in carved.items() if "@p1" in test] == ["fail"]
+
+
+def test_the_nan_is_traced_to_the_tanh_and_the_token(found: Found) -> None:
+    origin = found.diagnosis.nonfinite
+    assert origin is not None
+    assert origin.hazard == "tanh overflow"
+    assert "tanh" in origin.step
+    assert origin.argument > 44
+    assert origin.index[-2:] == (HOT_PROMPT.index(HOT), NEURON)
+    assert origin.parameter_index[-2:] == (HOT_PROMPT.index(HOT), NEURON)
+
+
+def test_the_cause_is_the_platform_s_fast_math(found: Found) -> None:
+    attribution = found.diagnosis.attribution
+    assert attribution is not None
+    assert attribution.cause == "math"
+    assert "fast_math" in attribution.sentence
