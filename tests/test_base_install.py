@@ -17,13 +17,18 @@ import pytest
 import torch
 
 from tapml import Module
+from tapml.bundle.bundle import write_bundle
+from tapml.carving.repro_folder import read_repro
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.link import link_entries
 from tapml.execute.plan_runner import PlanRunner
+from tapml.reduce.device import ReopeningDevice
 from tapml_rpc.client import connect
+from tapml_rpc.local import open_local
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
+from tests.reduce.planted import failing_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
@@ -171,6 +176,38 @@ def test_a_library_compiled_here_runs_on_a_server_without_the_toolkit(served: st
             result = runner.run("softmax", {module.inputs[0].name: inputs[0]})
     expected = torch.softmax(torch.from_numpy(inputs[0]), -1).numpy()
     np.testing.assert_allclose(result[module.output[0].name], expected, rtol=1e-6)
+
+
+def test_a_bundle_replays_to_the_same_verdict_and_an_edited_kernel_mends_it(
+    base_install: BaseInstall, require_device: RequireDevice, tmp_path: Path
+) -> None:
+    best = require_device("opencl")[0]
+    with ReopeningDevice(lambda: open_local(best)) as device:
+        folder = failing_folder(tmp_path / "matmul", device, "first term missing")
+    written = read_repro(folder)
+    archive = write_bundle(tmp_path / "matmul.tapml.zip", folder)
+    replayed = base_install.run("tapml", "replay", str(archive))
+    assert (replayed.returncode, replayed.stderr) == (1, "")
+    assert replayed.stdout.startswith(f"fail: {written.case.id} on {best.name}: {written.reason}")
+    source = folder / "kernels" / "00.cl"
+    source.write_text(source.read_text().replace("sum -= ", "sum -= 0.0f * "))
+    mended = tmp_path / "mended.tapml.zip"
+    assert base_install.run("tapml", "bundle", str(folder), "-o", str(mended)).returncode == 0
+    replayed = base_install.run("tapml", "replay", str(mended))
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert "kernels edited since: 00.cl" in replayed.stdout
+
+
+@pytest.mark.parametrize("command", [["reduce"], ["bundle", "--synthetic"]])
+def test_what_needs_the_toolkit_says_so(
+    command: list[str], base_install: BaseInstall, require_device: RequireDevice, tmp_path: Path
+) -> None:
+    best = require_device("opencl")[0]
+    with ReopeningDevice(lambda: open_local(best)) as device:
+        folder = failing_folder(tmp_path / "matmul", device, "first term missing")
+    result = base_install.run("tapml", *command, str(folder))
+    assert result.returncode == 2
+    assert 'pip install -e ".[host,opencl]"' in result.stderr
 
 
 def test_a_command_of_the_toolkit_names_what_to_install(base_install: BaseInstall) -> None:

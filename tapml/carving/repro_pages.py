@@ -61,7 +61,7 @@ runs them as they are in this folder, so edit one and replay to try a fix.
 
 Device: {device.name}, {device.vendor_platform}, {device.driver_version}
 Test: {failure.result.test}
-{"From the model:" + chr(10) + origins if origins else ""}
+{"From the model:" + chr(10) + origins + chr(10) if origins else ""}
 errors.txt says where in the tensors the errors are. inputs/ is what the operator read, reference/
 what the reference platform wrote, actual/ what the device wrote, expected/ the float64 result and
 sensitivity/ how far that moves when the inputs move by one unit in their last place.

@@ -6,11 +6,12 @@ makes of the operator, the static ones, with a kernel compiled anew for each; th
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tapml.carving.repro_folder import Repro
 from tapml.reduce.reduction import Ending, Reduction, Size
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from tapml.reduce.trials import Trials
 
 Watcher = Callable[[str, int, int], None]
+
+# Each trial of a static extent takes a compilation; values must get their turn.
+_STATIC_SHARE: Final = 0.4
 
 
 def reduce_repro(
@@ -155,10 +159,16 @@ def _phases(
     def shrink_static(search: Search) -> None:
         if not recompile or not extent_classes(search.trials.operator):
             return
-        with Compiler() as compiler:
+        # A cache of its own: nobody asks for these kernels again, and a kernel that was put into
+        # the user's is not what the compiler makes.
+        with (
+            tempfile.TemporaryDirectory(prefix="tapml-reduce-") as cache,
+            Compiler(cache, workers=1) as compiler,
+        ):
             recompiler = Recompiler(compiler, repro.policy, device)
             if recompiler.compiled_alike(search.trials.operator, repro.library):
-                recompiler.shrink(search)
+                with search.share(_STATIC_SHARE):
+                    recompiler.shrink(search)
             else:
                 notes.append(
                     "the kernel is not what the compiler here makes of the operator (edited, "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -49,6 +50,20 @@ class Search:
     kept: int = 0
     # Shapes at which the device was lost: each costs a deadline and a new session.
     _deadly: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)
+
+    @contextmanager
+    def share(self, of_the_rest: float) -> Iterator[None]:
+        """Give the block a share of the time that is left; it ends quietly when that is spent."""
+        whole = self.deadline
+        if whole is not None:
+            now = time.monotonic()
+            self.deadline = now + (whole - now) * of_the_rest
+        try:
+            yield
+        except OutOfTimeError:
+            pass
+        finally:
+            self.deadline = whole
 
     def attempt(self, candidate: Candidate, doing: str, trials: Trials | None = None) -> bool:
         """Run a candidate; it becomes the best where it fails as the original does.

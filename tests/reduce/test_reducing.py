@@ -16,6 +16,7 @@ from tapml.compare.policy import Policy, RatioLimits
 from tapml.compiler.compiler import Compiler
 from tapml.reduce.device import ReopeningDevice
 from tapml.reduce.reducing import reduce_repro
+from tapml.reduce.reduction import Reduction
 from tapml_rpc.client import Session
 from tapml_targets.errors import InputError, MismatchError
 from tapml_targets.target import Target
@@ -25,27 +26,31 @@ from tests.reduce.planted import COLUMNS, TERMS, failing_folder, inputs
 OpenSession = Callable[[], Session]
 
 
-def test_a_dynamic_extent_shrinks_and_most_inputs_become_zero(
-    device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
-) -> None:
-    folder = failing_folder(tmp_path / "matmul", device, "first term missing")
-    found = reduce_repro(read_repro(folder), open_session)
+@pytest.fixture(scope="module")
+def found(
+    device: ReopeningDevice, open_session: OpenSession, tmp_path_factory: pytest.TempPathFactory
+) -> Reduction:
+    """What is left of a kernel that forgets a term, from 17 rows."""
+    folder = tmp_path_factory.mktemp("repro") / "matmul"
+    return reduce_repro(
+        read_repro(failing_folder(folder, device, "first term missing")), open_session
+    )
+
+
+def test_a_dynamic_extent_shrinks_and_most_inputs_become_zero(found: Reduction) -> None:
     assert found.before.shapes["p0"] == (17, TERMS)
     assert found.after.shapes == {"p0": (1, TERMS), "p1": (COLUMNS, TERMS), "p2": (1, COLUMNS)}
     # One element of the row and one of the weight, both one.
     assert found.after.nonzero == 2
     assert found.after.long_values == 0
     assert found.ended == "smallest"
-    assert not found.recompiled
     x, w = found.failure.result.case.read_inputs()
     assert (x[0, 0], x.sum(), w.sum()) == (1, 1, 1)
 
 
 def test_what_was_found_replays_and_says_from_what_to_what(
-    device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
+    found: Reduction, open_session: OpenSession, tmp_path: Path
 ) -> None:
-    folder = failing_folder(tmp_path / "matmul", device, "first term missing")
-    found = reduce_repro(read_repro(folder), open_session)
     document = json.dumps(found.to_json())
     small = write_repro(tmp_path / "small", found.failure, documents={"reduced.json": document})
     repro = read_repro(small)
@@ -55,6 +60,11 @@ def test_what_was_found_replays_and_says_from_what_to_what(
     assert repro.case.id.endswith(", reduced")
     data = json.loads((small / "reduced.json").read_text())
     assert (data["from"]["nonzero"], data["to"]["nonzero"]) == (17 * TERMS + COLUMNS * TERMS, 2)
+
+
+def test_a_planted_kernel_is_kept_and_that_is_said(found: Reduction) -> None:
+    assert not found.recompiled
+    assert any("not what the compiler here makes" in note for note in found.notes)
 
 
 def test_a_failure_that_needs_five_rows_keeps_five(
@@ -106,14 +116,6 @@ def test_static_extents_shrink_where_the_compiler_makes_the_failing_kernel(
     repro = read_repro(write_repro(tmp_path / "small", found.failure))
     with open_session() as session:
         assert replay_repro(repro, session).verdict.status == repro.status == "degraded"
-
-
-def test_the_same_kernel_is_kept_where_it_was_planted_and_that_is_said(
-    device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
-) -> None:
-    folder = failing_folder(tmp_path / "matmul", device, "first term missing")
-    found = reduce_repro(read_repro(folder), open_session)
-    assert any("not what the compiler here makes" in note for note in found.notes)
 
 
 @pytest.mark.slow
