@@ -16,14 +16,14 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.mutants.checking import open_check  # noqa: E402
+from scripts.mutants.checking import open_checking  # noqa: E402
 from scripts.mutants.kinds import sites  # noqa: E402
 from scripts.mutants.report import lines, summary, table  # noqa: E402
 from scripts.mutants.sampling import Mutant, draw  # noqa: E402
@@ -49,8 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tests", type=int, default=6, help="tests per operator (default: 6)")
     parser.add_argument("--suite", type=Path, help="a suite of the model, carved where not given")
     parser.add_argument(
-        "--no-check", action="store_true", help="leave out Oclgrind, which takes most of the time"
-    )
+        "--check-seconds", type=float, default=900.0, metavar="N",
+        help="time for Oclgrind, which looks at what left no trace (default: 900; 0 for none)",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as data")
     options = parser.parse_args(arguments)
     try:
@@ -70,13 +71,21 @@ def _score(options: argparse.Namespace) -> int:
         with (
             open_subject(folder, description, per_operator=options.tests) as subject,
             Device(description, Path(temporary) / "cache") as device,
-            nullcontext() if options.no_check else open_check() as check,
         ):
-            scorer = Scorer(subject, device, check)
+            scorer = Scorer(subject, device)
             mutants, possible = _drawn(subject, options)
             print(f"{len(mutants)} mutants of {possible} possible ones", flush=True)
-            scores, whole = _run(scorer, mutants)
+            scores: list[Score] = []
+            whole = _collect(scorer.score(mutants), scores, len(mutants))
             clean = scorer.largest_clean()
+            if whole and options.check_seconds:
+                device.close()
+                with open_checking(subject) as checking:
+                    checked: list[Score] = []
+                    made = checking.check(scores, options.check_seconds)
+                    whole = _collect(made, checked, len(scores))
+                done = {score.mutant.name: score for score in checked}
+                scores = [done.get(score.mutant.name, score) for score in scores]
     print("\n".join(["", *lines(scores, clean)]))
     if options.json is not None:
         data: dict[str, Any] = {
@@ -103,26 +112,25 @@ def _drawn(subject: Subject, options: argparse.Namespace) -> tuple[tuple[Mutant,
     return tuple(sorted(mutants, key=lambda m: (order[m.operator], m.name))), possible
 
 
-def _run(scorer: Scorer, mutants: tuple[Mutant, ...]) -> tuple[list[Score], bool]:
-    """Score them all, or those before Ctrl-C."""
-    scores: list[Score] = []
+def _collect(made: Iterator[Score], scores: list[Score], count: int) -> bool:
+    """Fill `scores` and say how far it is; False where Ctrl-C ends it early."""
     missed = 0
     try:
-        for score in scorer.score(mutants):
+        for score in made:
             scores.append(score)
             missed += score.outcome == "missed"
             print(
-                f"\r{len(scores)} of {len(mutants)}, {missed} missed; "
+                f"\r{len(scores)} of {count}, {missed} missed; "
                 f"{score.mutant.operator}: {score.mutant.site.kind}".ljust(100)[:100],
                 end="",
                 file=sys.stderr,
                 flush=True,
             )
     except KeyboardInterrupt:
-        return scores, False
+        return False
     finally:
         print(file=sys.stderr)
-    return scores, True
+    return True
 
 
 if __name__ == "__main__":

@@ -1,21 +1,98 @@
-"""Oclgrind's report on a Library, in a form that two reports can be compared in."""
+"""Shows mutants that left every byte as it was to Oclgrind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
 
-from scripts.mutants.scoring import Check, Report
-from tapml.check.checker import open_checker
+from scripts.mutants.scoring import Score
+from scripts.mutants.subject import Subject, spread
+from tapml.check.checker import Checker, open_checker
 from tapml.check.operator_check import check_tests
-from tapml.compare.oracle import CarvedCase
-from tapml.graph.plan import Operator
 from tapml_targets.library import Library
+
+# What these change may show in no output and still be wrong: who reads and writes what, and when.
+_IN_MEMORY: Final = frozenset(
+    {
+        "index shift", "bound off by one", "dropped guard", "dropped barrier", "reduction start",
+        "transposed load", "wrong stride", "skipped tail", "stale output", "wrong cast",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the simulator says of a Library: its findings, and why tests did not run."""
+
+    findings: frozenset[str]
+    not_run: tuple[str, ...]
+
+
+class Checking:
+    """Compares the simulator's reports on mutants with those on right kernels."""
+
+    def __init__(self, subject: Subject, checker: Checker) -> None:
+        self._subject = subject
+        self._checker = checker
+        self._clean: dict[str, Report] = {}
+
+    def check(self, scores: Iterable[Score], seconds: float) -> Iterator[Score]:
+        """The scores, changed where the simulator tells a mutant from the right kernel.
+
+        The shortest kernels come first. What is not reached within `seconds`, or takes the
+        simulator too long, says so.
+        """
+        begun = time.monotonic()
+        for score in sorted(scores, key=self._length):
+            silent = score.outcome in ("equivalent", "missed")
+            if not (silent and score.mutant.site.kind in _IN_MEMORY):
+                yield score
+            elif time.monotonic() - begun > seconds:
+                yield replace(score, unchecked="no time was left for it")
+            else:
+                yield self._checked(score)
+
+    def _length(self, score: Score) -> int:
+        library = self._subject.libraries[score.mutant.operator]
+        return sum(len(module.code) for module in library.modules)
+
+    def _checked(self, score: Score) -> Score:
+        operator = score.mutant.operator
+        right = self._subject.libraries[operator]
+        if operator not in self._clean:
+            self._clean[operator] = self._report(operator, right)
+        clean, wrong = self._clean[operator], self._report(operator, score.mutant.site.apply(right))
+        found = wrong.findings - clean.findings
+        if found:
+            return replace(
+                score,
+                outcome="detected",
+                observed=score.observed or "Oclgrind's report",
+                found_by="Oclgrind",
+                reason="; ".join(sorted(found)),
+            )
+        return replace(score, unchecked="; ".join(dict.fromkeys(clean.not_run + wrong.not_run)))
+
+    def _report(self, operator: str, library: Library) -> Report:
+        """The findings on the first test and the last."""
+        subject = self._subject
+        tests = spread(subject.tests[operator], 2)
+        result = check_tests(subject.operators[operator], tests, library, self._checker)
+        found = {
+            f"{each.kind} of {each.address_space or 'the launch'} memory at line {each.line}"
+            for each in result.findings
+        }
+        # One shape of two is enough for a report.
+        missed = () if result.checked else tuple(each.reason for each in result.not_run)
+        return Report(frozenset(found), missed)
 
 
 @contextmanager
-def open_check() -> Iterator[Check]:
-    """Start the simulator; what is given checks a Library on carved tests.
+def open_checking(subject: Subject) -> Iterator[Checking]:
+    """Start the simulator.
 
     Raises
     ------
@@ -23,13 +100,4 @@ def open_check() -> Iterator[Check]:
         If there is no Oclgrind here.
     """
     with open_checker() as checker:
-
-        def check(operator: Operator, tests: Sequence[CarvedCase], library: Library) -> Report:
-            result = check_tests(operator, tests, library, checker)
-            found = {
-                f"{each.kind} of {each.address_space or 'the launch'} memory at line {each.line}"
-                for each in result.findings
-            }
-            return Report(frozenset(found), tuple(each.reason for each in result.not_run))
-
-        yield check
+        yield Checking(subject, checker)

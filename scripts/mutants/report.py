@@ -109,6 +109,8 @@ def _describe(score: Score) -> str:
         text += f"\n      changed {score.observed}; {score.relative:.3g} of the limit, " + (
             f"the right kernel {score.clean:.3g}; {score.reason}"
         )
+    if score.unchecked:
+        text += f"\n      not shown to Oclgrind: {score.unchecked}"
     return text
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from scripts.mutants.observing import OUTSIDE, Trace, observe
 from scripts.mutants.sampling import Mutant
-from scripts.mutants.subject import Device, Subject, spread
+from scripts.mutants.subject import Device, Subject
 from tapml.carving.probing import is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_results import OperatorVerdict
-from tapml.compare.oracle import CarvedCase
 from tapml.compare.verdict import OutputNumbers
-from tapml.graph.plan import Operator
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError, DeviceLostError, MismatchError
@@ -22,25 +20,6 @@ from tapml_targets.library import Library
 
 Result = TypeVar("Result")
 Outcome = Literal["not built", "equivalent", "detected", "missed"]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a checker says of a Library: its findings, and why tests did not run."""
-
-    findings: frozenset[str] = frozenset()
-    not_run: tuple[str, ...] = ()
-
-
-Check = Callable[[Operator, Sequence[CarvedCase], Library], Report]
-
-# What these change may show in no output and still be wrong: who reads and writes what, and when.
-_IN_MEMORY: Final = frozenset(
-    {
-        "index shift", "bound off by one", "dropped guard", "dropped barrier", "reduction start",
-        "transposed load", "wrong stride", "skipped tail", "stale output", "wrong cast",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +47,8 @@ class Score:
         `relative` of the right kernel.
     reason
         The verdict's, or the compiler's.
+    unchecked
+        Why Oclgrind did not look at it though it might have seen something; empty elsewhere.
     """
 
     mutant: Mutant
@@ -79,6 +60,7 @@ class Score:
     relative: float = 0.0
     clean: float = 0.0
     reason: str = ""
+    unchecked: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -99,6 +81,7 @@ class Score:
             "relative": str(self.relative),
             "clean_relative": str(self.clean),
             "reason": self.reason,
+            "unchecked": self.unchecked,
         }
 
 
@@ -108,7 +91,6 @@ class _Clean:
 
     traces: tuple[Trace, ...]
     relative: float
-    report: Report
 
 
 class Scorer:
@@ -120,14 +102,11 @@ class Scorer:
         Suite, kernels and oracle.
     device
         Where everything runs.
-    check
-        Replays on a checker and returns its findings as text; None where there is none.
     """
 
-    def __init__(self, subject: Subject, device: Device, check: Check | None = None) -> None:
+    def __init__(self, subject: Subject, device: Device) -> None:
         self._subject = subject
         self._device = device
-        self._check = check
         self._clean: dict[str, _Clean] = {}
 
     def score(self, mutants: Iterable[Mutant]) -> Iterator[Score]:
@@ -173,17 +152,6 @@ class Scorer:
         if verdict.status in ("fail", "degraded"):
             return replace(score, outcome="detected", found_by=_found_by(verdict),
                            observed=observed or "the verdict")  # fmt: skip
-        if self._check is not None and mutant.site.kind in _IN_MEMORY:
-            report = self._checked(self._check, mutant.operator, library)
-            found = report.findings - clean.report.findings
-            if report != clean.report:
-                return replace(
-                    score,
-                    outcome="detected" if found else "missed",
-                    observed=observed or "Oclgrind's report",
-                    found_by="Oclgrind" if found else "",
-                    reason="; ".join(sorted(found) or report.not_run),
-                )
         return score if observed else replace(score, outcome="equivalent")
 
     def _afresh(self, work: Callable[[], Result]) -> Result:
@@ -228,12 +196,6 @@ class Scorer:
         )
         return next(filter(None, changes), "")
 
-    def _checked(self, check: Check, operator: str, library: Library) -> Report:
-        """The checker's findings on the first test and the last."""
-        tests = self._subject.tests[operator]
-        plan_operator = self._subject.operators[operator]
-        return check(plan_operator, spread(tests, 2), library)
-
     def _clean_of(self, operator: str) -> _Clean:
         """The right kernel's traces and numbers; it must pass and do the same twice."""
         known = self._clean.get(operator)
@@ -250,8 +212,7 @@ class Scorer:
         traces = self._traces(operator, remote)
         if self._traces(operator, remote) != traces:
             raise MismatchError(f"the right kernel of {operator} gives other bits each time")
-        report = Report() if self._check is None else self._checked(self._check, operator, library)
-        clean = _Clean(traces, _relative(_float_outputs(verdict)), report)
+        clean = _Clean(traces, _relative(_float_outputs(verdict)))
         self._clean[operator] = clean
         return clean
 
