@@ -11,6 +11,8 @@ Kind: TypeAlias = Literal[
     "write outside",
     "changed input",
     "unwritten output",
+    "read outside",
+    "stale read",
     "nondeterminism",
     "NaN",
     "Inf",
@@ -19,7 +21,7 @@ Kind: TypeAlias = Literal[
     "imprecision",
 ]
 
-# What the memory checks of a replay say (:mod:`tapml.carving.replay_run`), gravest first.
+# What the memory checks of a replay say (:mod:`tapml.carving.replay`), gravest first.
 _FINDINGS: Final[tuple[tuple[str, Kind], ...]] = (
     ("bytes outside its outputs", "write outside"),
     ("outside its workspaces", "write outside"),
@@ -27,7 +29,9 @@ _FINDINGS: Final[tuple[tuple[str, Kind], ...]] = (
     ("bytes of its input", "changed input"),
     ("which it may only read", "changed input"),
     ("were never written", "unwritten output"),
-    ("differ between two runs", "nondeterminism"),
+    ("change with what lies around its inputs", "read outside"),
+    ("change with what its outputs and workspaces held", "stale read"),
+    ("differ between", "nondeterminism"),
 )
 _REFUSED: Final = "the device refused the call"
 _ORDER: Final[tuple[Kind, ...]] = (
@@ -35,6 +39,8 @@ _ORDER: Final[tuple[Kind, ...]] = (
     "write outside",
     "changed input",
     "unwritten output",
+    "read outside",
+    "stale read",
     "nondeterminism",
     "NaN",
     "Inf",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tapml.carving.replay import _CAUSES
 from tapml.compare.policy import Policy
 from tapml.compare.verdict import Verdict
 from tapml.compiler.reference import compile_reference
@@ -54,15 +55,25 @@ def test_a_workspace_that_is_overrun_is_a_write_outside(device: ReopeningDevice)
     assert kinds_of(verdict) == ("write outside",)
 
 
-def test_a_result_that_hangs_on_what_memory_held_is_nondeterminism(
-    device: ReopeningDevice,
-) -> None:
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [
+        ("out[i] = as_int(out[i]) == 0x5a5a5a5a ? sum : sum + 1.0f;", "stale read"),
+        ("out[i] = as_int(x[-1]) == 0x5a5a5a5a ? sum : sum + 1.0f;", "read outside"),
+    ],
+)
+def test_what_a_result_hangs_on_has_a_kind(device: ReopeningDevice, store: str, kind: str) -> None:
     right = linear_library(linear_operator())
-    source = right.modules[0].code.decode()
-    store = "out[i] = as_int(out[i]) == 0x5a5a5a5a ? sum : sum + 1.0f;"
-    code = source.replace("out[i] = sum;", store).encode()
+    code = right.modules[0].code.decode().replace("out[i] = sum;", store).encode()
     wrong = replace(right, modules=(CodeModule("opencl-c", code),))
-    assert kinds_of(verdict_of(device, wrong))[0] == "nondeterminism"
+    assert kinds_of(verdict_of(device, wrong))[0] == kind
+
+
+def test_two_work_items_that_race_are_nondeterminism() -> None:
+    # A race cannot be had to order: the finding is the replay's own.
+    status, what = _CAUSES["race"]
+    verdict = Verdict("pass", 0.0, (), "").with_finding(status, f"3 elements {what}")
+    assert kinds_of(verdict) == ("nondeterminism",)
 
 
 def test_a_right_kernel_has_none(device: ReopeningDevice) -> None:
