@@ -16,6 +16,7 @@ import numpy as np
 
 from tapml.carving.repro_failure import Failure
 from tapml.graph.plan import Operator
+from tapml.localize.checked import CHECKER, check_kernel
 from tapml.localize.conclusion import Evidence, Variant, conclude
 from tapml.localize.diagnosis import Attribution
 from tapml.localize.second_driver import second_driver
@@ -114,7 +115,9 @@ class _Attribution:
         return Attribution(rule.cause, tried, rule.sentence)
 
     def _try_again(self) -> None:
-        self._done["again"] = self._trials.again(self._session)
+        again = self._done["again"] = self._trials.again(self._session)
+        if again.right:
+            self._check()
 
     def _try_anew(self) -> None:
         variant = "compiled anew"
@@ -137,7 +140,13 @@ class _Attribution:
     def _try_driver(self) -> None:
         plain = self._compiled("without the driver's optimiser", {"optimiser": "off"})
         self._done["unoptimised"] = plain
-        self._done["second"] = self._elsewhere()
+        elsewhere = self._done["second"] = self._elsewhere()
+        if plain.right or elsewhere.right:
+            self._check()
+
+    def _check(self) -> None:
+        """Whether the kernel itself is at fault where it is right at times."""
+        self._done["checked"] = self._trials.late(CHECKER) or check_kernel(self._failure)
 
     def _try_schedule(self) -> None:
         plain = self._plainly_scheduled()

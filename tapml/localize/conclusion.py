@@ -10,8 +10,9 @@ from tapml.localize.diagnosis import Cause
 from tapml.localize.variants import NOT_THE_TARGET, Trial
 
 Variant: TypeAlias = Literal[
-    "again", "anew", "precise", "usual math", "unoptimised", "second", "plain", "serial", "apart"
-]
+    "again", "anew", "precise", "usual math", "unoptimised", "second", "checked", "plain", "serial",
+    "apart",
+]  # fmt: skip
 """
 ``again``
     The failing kernel itself.
@@ -21,6 +22,9 @@ Variant: TypeAlias = Literal[
     With precise math; with the driver's usual math where the kernel had fast math.
 ``unoptimised``, ``second``
     The same text without this driver's optimiser; the same kernel on another driver.
+``checked``
+    The same kernel on a simulator that finds races and accesses out of bounds; asked where it
+    passes at times or on another driver.
 ``plain``, ``serial``
     With the fallback schedule; on one thread, as written.
 ``apart``
@@ -108,9 +112,21 @@ RULES: Final = (
     ),
     Rule(
         "driver",
-        lambda e: e.right("unoptimised") and e.right("second"),
+        lambda e: e.right("unoptimised") and e.right("second") and not e.wrong("checked"),
         "the same kernel is right on another driver, and on this one once its optimiser leaves it "
         "alone",
+    ),
+    Rule(
+        "schedule",
+        lambda e: e.right("plain", "serial") and e.wrong("checked"),
+        "the operator is right under a plainer schedule, and this kernel breaks the rules of the "
+        "platform: that another driver gets away with it is luck",
+    ),
+    Rule(
+        "driver",
+        lambda e: e.right("plain", "serial") and e.right("second") and e.right("checked"),
+        "the same kernel is right on another driver and keeps the platform's rules; this driver "
+        "mistakes this form of the code",
     ),
     Rule(
         "schedule",
@@ -126,13 +142,17 @@ RULES: Final = (
     ),
     Rule(
         "driver",
-        lambda e: e.right("second") and e.done("serial"),
+        lambda e: e.right("second") and e.done("serial") and not e.wrong("checked"),
         "the same kernel is right on another driver, and wrong on this one under every schedule "
         "that was tried",
     ),
     Rule(
         "driver",
-        lambda e: e.right("unoptimised") and not e.wrong("second") and e.done("serial"),
+        lambda e: (
+            e.right("unoptimised")
+            and e.done("serial")
+            and not (e.wrong("second") or e.wrong("checked"))
+        ),
         "the same kernel is right once this driver's optimiser leaves it alone",
     ),
     Rule(
@@ -145,6 +165,11 @@ RULES: Final = (
         "unknown",
         lambda e: e.done("apart") and e.incomplete,
         "nothing that was tried in time makes it right",
+    ),
+    Rule(
+        "code generator",
+        lambda e: e.done("apart") and e.wrong("checked"),
+        "this kernel breaks the rules of the platform, and the operator is wrong in every form",
     ),
     Rule(
         "code generator",

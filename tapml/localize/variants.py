@@ -109,15 +109,22 @@ class Trials:
         DeviceLostError
             If the device is lost.
         """
-        if time.monotonic() - self._started > self._seconds:
-            text = f"not tried: the {self._seconds:g} s for this were used up"
-            return Trial(variant, None, text, late=True)
+        late = self.late(variant)
+        if late is not None:
+            return late
         try:
             return self._replay(variant, session.upload(make()), session)
         except DeviceLostError:
             raise
         except TapmlError as error:
             return Trial(variant, None, f"not replayed: {_gist(str(error))}")
+
+    def late(self, variant: str) -> Trial | None:
+        """That a variant is left out, once the time is up; None before."""
+        if time.monotonic() - self._started <= self._seconds:
+            return None
+        text = f"not tried: the {self._seconds:g} s for this were used up"
+        return Trial(variant, None, text, late=True)
 
     def _replay(self, variant: str, remote: RemoteLibrary, session: Session) -> Trial:
         failure = self._failure

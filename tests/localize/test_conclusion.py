@@ -46,6 +46,13 @@ def cause(changes: dict[str, Trial], suspect: str = "target") -> str:
         ({"serial": RIGHT}, "schedule"),
         ({"plain": RIGHT, "apart": RIGHT}, "schedule"),
         ({"plain": RIGHT, "second": RIGHT}, "schedule"),
+        ({"plain": RIGHT, "second": RIGHT, "checked": WRONG}, "schedule"),
+        ({"plain": RIGHT, "second": RIGHT, "checked": RIGHT}, "driver"),
+        ({"plain": RIGHT, "second": RIGHT, "checked": UNTRIED}, "schedule"),
+        ({"unoptimised": RIGHT, "second": RIGHT, "plain": RIGHT, "checked": WRONG}, "schedule"),
+        ({"second": RIGHT, "checked": WRONG}, "code generator"),
+        ({"unoptimised": RIGHT, "second": UNTRIED, "checked": WRONG}, "code generator"),
+        ({"second": RIGHT, "checked": WRONG, "apart": RIGHT}, "fusion"),
         ({"apart": RIGHT}, "fusion"),
         # What is wrong on two drivers is not the first one's optimiser.
         ({"unoptimised": RIGHT, "apart": RIGHT}, "fusion"),
