@@ -14,6 +14,7 @@ from scripts.calibration.damage import Array, Damage
 from scripts.calibration.kernels import Device, Run, make_operator
 from scripts.calibration.trials import Trial, trials
 from tapml.compare.expectation import Expectation
+from tapml.compare.few_term_probes import few_term_probes_of
 from tapml.compare.formats import as_float64, ulp
 from tapml.compare.judge import choose_limits, flushed_below
 from tapml.compare.movements import Movements
@@ -45,8 +46,8 @@ class Row:
         Length of its sums.
     ratio, passing, degraded
         Its error in units of (sensitivity + ulp), and the limits, grown with the terms.
-    probes, probe_ratio
-        How many exact probes its operator has, and the largest error on one in ulp.
+    probes, probe_share
+        How many probes its operator has, and the largest error on one, as a share of its limit.
     """
 
     dtype: str
@@ -59,7 +60,7 @@ class Row:
     passing: float
     degraded: float
     probes: int = 0
-    probe_ratio: float = 0.0
+    probe_share: float = 0.0
 
     @property
     def share(self) -> float:
@@ -122,7 +123,7 @@ class _Subject:
         output = expectation.outputs[0]
         chosen = choose_limits(policy, self.operator.name, output, expectation.terms)
 
-        def row(kernel: str, where: str, got: Array, probe_ratio: float = 0.0) -> Row:
+        def row(kernel: str, where: str, got: Array, probe_share: float = 0.0) -> Row:
             limits = chosen.limits
             return Row(
                 dtype=chosen.dtype,
@@ -135,7 +136,7 @@ class _Subject:
                 passing=limits.passing,
                 degraded=limits.degraded,
                 probes=len(probes),
-                probe_ratio=probe_ratio,
+                probe_share=probe_share,
             )
 
         probes = self._probes(inputs, right)
@@ -143,7 +144,7 @@ class _Subject:
         for where, run in runs.items():
             given = inputs if where == "LLVM" else self._arranged(inputs)
             off = max(
-                (self._probe_ratio(probe, run, where != "LLVM") for probe in probes), default=0.0
+                (self._probe_share(probe, run, where != "LLVM") for probe in probes), default=0.0
             )
             got = run(given, self._like)
             bound = _ratio(expectation, allowed) if allowed is not None else math.inf
@@ -180,16 +181,21 @@ class _Subject:
             (right,),
             Expectation((), 1, 0),
         )
-        return probes_of(self.operator, test, self._twin, self._reference)
+        exact = probes_of(self.operator, test, self._twin, self._reference)
+        return exact + few_term_probes_of(self.operator, test, self._twin, self._reference)
 
-    def _probe_ratio(self, probe: ProbeCase, run: Run, arranged: bool) -> float:
+    def _probe_share(self, probe: ProbeCase, run: Run, arranged: bool) -> float:
         arrays = probe.arrays if arranged else self._trial_order(probe.arrays)
-        return _ratio(probe.expectation, run(arrays, self._like))
+        return self._share(probe, run(arrays, self._like))
 
     def _damaged(self, probe: ProbeCase, damage: Damage) -> float:
-        return _ratio(
-            probe.expectation, self.on_host(damage(self._trial_order(probe.arrays)), self._like)
-        )
+        given = damage(self._trial_order(probe.arrays))
+        return self._share(probe, self.on_host(given, self._like))
+
+    def _share(self, probe: ProbeCase, got: Array) -> float:
+        output = probe.expectation.outputs[0]
+        limits = choose_limits(self._policy, self.operator.name, output, 1).limits
+        return _ratio(probe.expectation, got) / limits.passing
 
     def _arranged(self, inputs: Sequence[Array]) -> list[Array]:
         """Inputs of the trial in the operator's order."""

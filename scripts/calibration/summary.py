@@ -37,7 +37,7 @@ def _line(group: Sequence[Row]) -> str:
     nearest = max(right, key=lambda row: row.share)
     missed = [row for row in wrong if row.ratio <= row.passing]
     degraded = [row for row in wrong if row.passing < row.ratio <= row.degraded]
-    probed = [row for row in missed if row.probe_ratio > 0]
+    probed = [row for row in missed if row.probe_share > 1]
     smallest = f"{min(row.ratio for row in wrong):.3g}" if wrong else ""
     return (
         f"| {nearest.dtype} | {nearest.operator_class} | {len(right)} | {nearest.ratio:.3g} "
@@ -50,7 +50,7 @@ def _line(group: Sequence[Row]) -> str:
 def missed(rows: Sequence[Row]) -> Iterator[str]:
     """Wrong kernels that neither their ratio nor a probe shows."""
     for row in rows:
-        if row.kernel in _NOT_WRONG or row.ratio > row.passing or row.probe_ratio > 0:
+        if row.kernel in _NOT_WRONG or row.ratio > row.passing or row.probe_share > 1:
             continue
         yield (
             f"{row.dtype} {row.operator_class}: {row.operator}, {row.kernel}: ratio "
@@ -75,8 +75,8 @@ def shortcomings(rows: Sequence[Row]) -> list[str]:
                 )
         found += [
             f"{row.dtype} {row.operator_class}: a probe accuses {row.operator} on {row.where}, "
-            f"which is right: off by {row.probe_ratio:.3g} ulp"
+            f"which is right: {row.probe_share:.2g} times its limit"
             for row in group
-            if row.kernel == RIGHT and row.probe_ratio > 0
+            if row.kernel == RIGHT and row.probe_share > 0.5
         ]
     return found

@@ -2,7 +2,8 @@
 
 In float16 and bfloat16 one lost term of a long sum may weigh less than honest rounding does; on
 small whole numbers nothing is rounded and it shows (:mod:`tapml.compare.probes`); nor is a sum or
-difference of two numbers of all digits (:mod:`tapml.compare.digit_probes`). In float32 the
+difference of two numbers of all digits (:mod:`tapml.compare.digit_probes`). Softmaxes, norms and
+means are run on sums of a handful of terms (:mod:`tapml.compare.few_term_probes`). In float32 the
 smallest wrong kernel is a hundred times its limit on carved numbers alone, so no such probe is
 made. An operator that takes exponentials is run on large numbers as well, in every dtype
 (:mod:`tapml.compare.range_probes`): those of a few prompts overflow nowhere.
@@ -15,6 +16,7 @@ from typing import Final
 
 from tapml.compare.digit_probes import digit_probe_of
 from tapml.compare.expectation import Expectation
+from tapml.compare.few_term_probes import few_term_probes_of, has_few_term_probes
 from tapml.compare.formats import float_format
 from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compare.probes import ProbeCase, probes_of, why_no_probe
@@ -24,7 +26,7 @@ from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError
 
-PROBING_VERSION: Final = 3
+PROBING_VERSION: Final = 4
 """Part of every verdict's key: raise it when other probes are made."""
 _NARROW_BITS: Final = 16
 
@@ -70,8 +72,9 @@ class Probing:
 
     def _probes(self, operator: Operator, test: CarvedCase) -> tuple[ProbeCase, ...]:
         exact = _is_narrow(operator) and not why_no_probe(operator)
+        few = _is_narrow(operator) and has_few_term_probes(operator)
         ranged = takes_exponentials(operator)
-        if not (exact or ranged):
+        if not (exact or few or ranged):
             return ()
         if self._reference is None:
             self._reference = self._make_reference()
@@ -81,6 +84,8 @@ class Probing:
             # Its carved tests say so: without a twin they are not run.
             return ()
         probes = probes_of(operator, test, twin, reference) if exact else ()
+        if few:
+            probes = few_term_probes_of(operator, test, twin, reference)
         digits = digit_probe_of(operator, test, twin, reference) if exact else None
         large = range_probe_of(operator, test, twin, reference) if ranged else None
         return (*probes, *(probe for probe in (digits, large) if probe is not None))

@@ -1,0 +1,176 @@
+"""Probes of few terms, for sums in narrow dtypes that no exact probe can look into.
+
+A softmax, a norm and a mean round whatever they are given, so none of their results is exact; but
+where all terms of a sum are zero but for a handful, a lost one changes the result by a tenth and
+not by a thousandth, and what is left to round is worth a few units in the last place. Which terms
+are not zero differs from row to row, and in the first row the first and the last one are among
+them: the ones that a wrong bound leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml.compare.expectation import Expectation, ExpectedOutput
+from tapml.compare.formats import Float64s
+from tapml.compare.function_tree import FunctionTree
+from tapml.compare.operator_class import OperatorClass, traits_of
+from tapml.compare.oracle import CarvedCase
+from tapml.compare.probe_patterns import PERIODS, sparse
+from tapml.compare.probes import ProbeCase, to_raw, why_no_probe
+from tapml.compare.ratios import worst_ratio
+from tapml.compare.twin_runs import Twin, run_operator
+from tapml.graph.plan import Operator
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import InputError
+from tapml_targets.expression import bind_shape, evaluate
+
+Array = NDArray[Any]
+
+_PROBED: Final[frozenset[OperatorClass]] = frozenset(
+    {"softmax", "normalisation", "reduction", "rounded"}
+)
+_FEW: Final = 6
+_SEED: Final = 7919
+# A score that low has an exponential of zero in every dtype.
+_MASKED: Final = -30000.0
+# The reference must be so near float64 that a few more roundings still pass.
+_NEAR: Final = 1.5
+
+
+def has_few_term_probes(operator: Operator) -> bool:
+    """Whether an operator sums in a way that exact probes cannot look into."""
+    classes = {output.operator_class for output in traits_of(operator)}
+    if not classes or not classes <= _PROBED or not why_no_probe(operator):
+        return False
+    return not any(p.dtype.startswith("float8") for p in operator.parameters) and _has_sums(
+        operator
+    )
+
+
+def few_term_probes_of(
+    operator: Operator, test: CarvedCase, twin: Twin, reference: Twin
+) -> tuple[ProbeCase, ...]:
+    """Up to two such probes beside a carved test.
+
+    Their outputs count errors in units in the last place and are judged as numbers that were
+    rounded once. There is none where the reference itself is further off than :data:`_NEAR`.
+
+    Parameters
+    ----------
+    operator, test, twin, reference
+        As for :func:`tapml.compare.probes.probes_of`.
+    """
+    if not has_few_term_probes(operator):
+        return ()
+    length = _longest_sum(operator, test)
+    if length is None or length < 2:
+        return ()
+    period = next((prime for prime in PERIODS if length <= _FEW * prime), PERIODS[-1])
+    probes = (
+        _probe(operator, test, twin, reference, number, period, offset)
+        for number, offset in enumerate((0, 1 - length))
+    )
+    return tuple(probe for probe in probes if probe is not None)
+
+
+def _probe(
+    operator: Operator,
+    test: CarvedCase,
+    twin: Twin,
+    reference: Twin,
+    number: int,
+    period: int,
+    offset: int,
+) -> ProbeCase | None:
+    values = _values(operator, test.read_inputs(), number, period, offset)
+    carved = test.read_outputs()
+    empty = [
+        np.zeros(raw.shape, np.float64 if lookup(parameter.dtype).is_float else raw.dtype)
+        for parameter, raw in zip(operator.written, carved, strict=True)
+    ]
+    wanted = run_operator(operator, twin, values, empty, test.symbols)
+    arrays = [
+        to_raw(value, parameter.dtype) if lookup(parameter.dtype).is_float else value
+        for parameter, value in zip(operator.read, values, strict=True)
+    ]
+    results = run_operator(
+        operator, reference, arrays, [np.zeros_like(raw) for raw in carved], test.symbols
+    )
+    outputs = tuple(
+        ExpectedOutput(
+            parameter.name,
+            parameter.dtype,
+            kind,
+            want,
+            np.zeros(want.shape, np.float32),
+            operator_class="rounded",
+        )
+        for parameter, kind, want in zip(
+            operator.written, operator.output_kinds, wanted, strict=True
+        )
+    )
+    for output, raw in zip(outputs, results, strict=True):
+        finite = bool(np.isfinite(output.values).all()) and bool(output.values.any())
+        if not finite or worst_ratio(output, raw) > _NEAR:
+            return None
+    return ProbeCase(
+        f"{test.id}/probe-few{number}",
+        operator.name,
+        dict(test.symbols),
+        tuple(arrays),
+        tuple(results),
+        Expectation(outputs, 1, 0),
+    )
+
+
+def _values(
+    operator: Operator, carved: Sequence[Array], number: int, period: int, offset: int
+) -> list[Array]:
+    """Inputs of which few count: scores that are masked but for some, numbers that are zero."""
+    generator = np.random.Generator(np.random.SFC64(_SEED + number))
+    masks = any(output.operator_class == "softmax" for output in traits_of(operator))
+    floats = [i for i, p in enumerate(operator.read) if lookup(p.dtype).is_float]
+    longest = max((carved[index].size for index in floats), default=0)
+    values: list[Array] = []
+    for index, raw in enumerate(carved):
+        if index not in floats:
+            values.append(raw)
+            continue
+        # The last axis of the first row starts, or ends, with one that counts.
+        factor = 1 + (raw.ndim - 1) % max(1, period - 1)
+        few = np.abs(sparse(raw.shape, 2, period, offset * factor, generator))
+        if masks:
+            values.append(np.where(few > 0, 0.0, _MASKED))
+        elif raw.size == longest:
+            values.append(few)
+        else:
+            full: Float64s = generator.integers(1, 3, raw.shape).astype(np.float64)
+            values.append(full)
+    return values
+
+
+def _has_sums(operator: Operator) -> bool:
+    tree = FunctionTree.parse(operator.function)
+    return tree is not None and any(store.accumulates for store in tree.stores)
+
+
+def _longest_sum(operator: Operator, test: CarvedCase) -> int | None:
+    """Length of the longest sum, in whatever dtype; None where it cannot be told."""
+    tree = FunctionTree.parse(operator.function)
+    if tree is None:
+        return None
+    symbols = dict(test.symbols)
+    try:
+        for parameter, raw in zip(operator.read, test.read_inputs(), strict=True):
+            bind_shape(parameter.shape, raw.shape, symbols, parameter.name)
+        extents = [tree.reduced_extent(store) for store in tree.stores if store.accumulates]
+        return max(
+            (evaluate(extent, symbols) for extent in extents if extent is not None), default=None
+        )
+    except InputError:
+        return None
