@@ -1,0 +1,92 @@
+"""Probes of few terms: a lost term of a softmax, a norm or a mean shows in narrow dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tapml.carving.replay import replay
+from tapml.compare.few_term_probes import few_term_probes_of, has_few_term_probes
+from tapml.compare.judge import judge
+from tapml.compare.policy import Policy
+from tapml.compare.probes import ProbeCase, ProbeOracle, to_raw
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.reference import compile_reference
+from tapml.compiler.twin import compile_twins
+from tapml.graph.plan import Operator
+from tapml_rpc.local import open_local
+from tapml_targets.target import Target
+from tests.compare.cases import make_case
+from tests.compare.operators import make_operator
+from tests.conftest import RequireDevice
+
+op = relax.op
+POLICY = Policy()
+LENGTH = 1536
+BUILDS: dict[str, Callable[..., Any]] = {
+    "softmax": op.nn.softmax,
+    "mean": lambda x: op.mean(x, axis=[1]),
+}
+
+
+def make(name: str, dtype: str) -> Operator:
+    if name == "norm":
+        arguments = [((20, LENGTH), dtype), ((LENGTH,), dtype)]
+        return make_operator(name, arguments, lambda x, w: op.nn.rms_norm(x, w, axes=[-1]))
+    return make_operator(name, [((20, LENGTH), dtype)], BUILDS[name])
+
+
+def probes(operator: Operator) -> tuple[ProbeCase, ...]:
+    generator = np.random.default_rng(0)
+    reference, twins = compile_reference([operator]), compile_twins([operator])
+    inputs = [
+        to_raw(generator.standard_normal([int(str(n)) for n in p.shape]), p.dtype)
+        for p in operator.read
+    ]
+    case = make_case(operator, reference, inputs)
+    return few_term_probes_of(operator, case, twins[operator.name], reference[operator.name])
+
+
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["softmax", "mean", "norm"])
+def test_a_lost_term_is_found(name: str, dtype: str, at: int) -> None:
+    operator = make(name, dtype)
+    reference = compile_reference([operator])[name]
+    statuses = set()
+    for probe in probes(operator):
+        # A kernel that leaves a term out gives what a right one gives without it.
+        without = [array.copy() for array in probe.arrays]
+        without[0][:, at] = to_raw(np.array(-30000.0 if name == "softmax" else 0.0), dtype)
+        output = np.zeros_like(probe.results[0])
+        reference(*without, output)
+        verdict = judge(operator, probe.expectation, probe.results, [output], POLICY)
+        statuses.add(verdict.status)
+    assert "fail" in statuses
+
+
+def test_right_kernels_pass_on_a_device(require_device: RequireDevice) -> None:
+    device = require_device("opencl", vendor="Intel", dtype="float16")[0]
+    with open_local(device) as session, Compiler() as compiler:
+        for name in ("softmax", "mean", "norm"):
+            operator = make(name, "float16")
+            made = probes(operator)
+            assert len(made) == 2
+            library = compiler.compile(operator, Target("opencl", limits=session.device.limits))
+            for probe in made:
+                result = replay(operator, probe, library, session, ProbeOracle(), POLICY)
+                assert result.verdict.status == "pass", result.verdict.reason
+                assert result.verdict.worst_ratio < 2
+
+
+def test_only_sums_that_round_have_them() -> None:
+    argument = [((6, 90), "float16")]
+    assert has_few_term_probes(make_operator("x", argument, op.nn.softmax))
+    for build in (op.exp, op.permute_dims, lambda x: op.sum(x, axis=[1])):
+        operator = make_operator("x", argument, build)
+        assert not has_few_term_probes(operator)
+        assert probes(operator) == ()
