@@ -82,7 +82,8 @@ def test_masks_keep_their_places_where_asked_and_weights_never_do(value: float) 
     raw[np.triu_indices(20, 1)] = value
 
     def places(array: NDArray[Any]) -> NDArray[np.bool_]:
-        return np.isnan(array) if np.isnan(value) else np.equal(array, np.float32(value))
+        found: NDArray[np.bool_] = np.isnan(array)
+        return found if np.isnan(value) else np.equal(array, np.float32(value)).astype(bool)
 
     assert np.array_equal(places(draw(raw, "float32", PLACES)), places(raw))
     for other in (draw(raw, "float32"), draw(raw, "float32", PLACES, "weight")):
