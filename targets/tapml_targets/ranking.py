@@ -118,7 +118,9 @@ def default_device(platform: str, dtype: str = "float32") -> DeviceDescription:
         f"{device.problem or 'a checker, used only when named'}"
         for device in ranked
     )
-    raise NoSuchDeviceError(f"no {platform} device can be used for {dtype}: {reasons}")
+    alone = all(device.description.device_type == "checker" for device in ranked)
+    remedy = f"; {_remedy(platform)}" if alone else ""
+    raise NoSuchDeviceError(f"no {platform} device can be used for {dtype}: {reasons}{remedy}")
 
 
 def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescription]:

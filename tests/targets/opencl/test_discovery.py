@@ -135,9 +135,12 @@ def test_without_any_driver_there_is_no_device_and_a_remedy(
 ) -> None:
     empty = tmp_path / "none"
     empty.mkdir()
-    if any(file for folder in vendors.bundled_vendors() for file in folder.glob("*.icd")):
+    # pyopencl's own loader always reads the folder where driver wheels put theirs. The simulator
+    # that checks kernels is such a wheel; it is no device to move a model to.
+    bundled = (file for folder in vendors.bundled_vendors() for file in folder.glob("*.icd"))
+    if {file.name for file in bundled} - {"oclgrind.icd"}:
         pytest.skip("pyopencl's own loader has drivers of its own here")
     monkeypatch.setenv(discovery.VENDORS_VARIABLE, str(empty))
-    assert ranking.list_devices("opencl") == []
+    assert all(each.device_type == "checker" for each in ranking.list_devices("opencl"))
     with pytest.raises(NoSuchDeviceError, match=r"\.\[opencl-cpu\]"):
         ranking.default_device("opencl")
