@@ -21,7 +21,7 @@ from tapml.localize.conclusion import Evidence, Variant, conclude
 from tapml.localize.diagnosis import Attribution
 from tapml.localize.second_driver import second_driver
 from tapml.localize.unfused import is_fused, unfused
-from tapml.localize.variants import Trial, Trials
+from tapml.localize.variants import Trial, Trials, gist
 from tapml_rpc.client import Session
 from tapml_targets.errors import TapmlError
 from tapml_targets.library import Library
@@ -124,7 +124,7 @@ class _Attribution:
         try:
             library = self._compile(self._failure.operator, self._own | {"compilation": "anew"})
         except TapmlError as error:
-            self._done["anew"] = Trial(variant, None, f"not replayed: {error}")
+            self._done["anew"] = Trial(variant, None, f"not replayed: {gist(error)}")
             return
         if self._is_the_failing(library):
             self._done["anew"] = Trial(variant, None, "the same kernel, byte for byte")
@@ -198,14 +198,14 @@ class _Attribution:
                 return self._trials.run(variant, lambda: self._failure.library, other)
         except TapmlError as error:
             # A second driver that dies of the kernel tells nothing about the first.
-            return Trial(variant, None, f"not replayed: {error}")
+            return Trial(variant, None, f"not replayed: {gist(error)}")
 
     def _plainly_scheduled(self) -> Trial:
         variant = "with the plainest schedule for a GPU"
         try:
             library = self._compile(self._failure.operator, {**self._own, "schedule": "fallback"})
         except TapmlError as error:
-            return Trial(variant, None, f"not replayed: {error}")
+            return Trial(variant, None, f"not replayed: {gist(error)}")
         if self._is_the_failing(library):
             return Trial(variant, None, "the same kernel: it had that schedule")
         return self._trials.run(variant, lambda: library, self._session)

@@ -11,13 +11,14 @@ from typing import Final
 from tapml.carving.repro_failure import Failure
 from tapml.check.checker import open_checker
 from tapml.check.operator_check import check_operator
-from tapml.localize.variants import Trial
+from tapml.localize.variants import Trial, gist
 from tapml_targets.errors import TapmlError
 
 CHECKER: Final = "on a simulator that checks every access"
 """What the simulator is called in the evidence."""
 
 _PLATFORM: Final = "opencl"
+_TEXT_CHARACTERS: Final = 120
 
 
 def check_kernel(failure: Failure) -> Trial:
@@ -37,10 +38,10 @@ def check_kernel(failure: Failure) -> Trial:
                 failure.operator, [failure.result.case], failure.library, checker
             )
     except TapmlError as error:
-        return Trial(CHECKER, None, f"not asked: {str(error).splitlines()[0]}")
+        return Trial(CHECKER, None, f"not asked: {gist(error)}")
     if not found:
         return Trial(CHECKER, "pass", "it finds no fault", right=True)
     first = found[0]
-    place = f" at line {first.line}: {first.text}" if first.line else ""
+    place = f" at line {first.line}: {first.text[:_TEXT_CHARACTERS]}" if first.line else ""
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
     return Trial(CHECKER, "fail", f"{first.kind}{place}{more}")

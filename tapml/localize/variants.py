@@ -19,6 +19,7 @@ from tapml_targets.library import Library
 
 # A kernel that was once wrong in so many replays is taken to be right where all of these pass.
 _UNSTEADY_REPLAYS: Final = 8
+_GIST_CHARACTERS: Final = 400
 
 
 NOT_THE_TARGET: Final = ("reference", "importer", "twin")
@@ -117,7 +118,7 @@ class Trials:
         except DeviceLostError:
             raise
         except TapmlError as error:
-            return Trial(variant, None, f"not replayed: {_gist(str(error))}")
+            return Trial(variant, None, f"not replayed: {gist(error)}")
 
     def late(self, variant: str) -> Trial | None:
         """That a variant is left out, once the time is up; None before."""
@@ -149,8 +150,9 @@ def _is_right(verdict: Verdict) -> bool:
     return verdict.status == "pass" or verdict.suspect in NOT_THE_TARGET
 
 
-def _gist(text: str) -> str:
+def gist(error: Exception) -> str:
     """The first line of an error, and the first that a compiler marked as one."""
+    text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines[1:] if "error:" in line]
-    return " ".join((*lines[:1], *marked[:1]))
+    return " ".join((*lines[:1], *marked[:1]))[:_GIST_CHARACTERS] or type(error).__name__
