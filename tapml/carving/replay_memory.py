@@ -102,11 +102,14 @@ class Arena:
 
 @dataclass
 class _Weight:
-    """`contents` is what the device should hold, guard bands with their poison of now included."""
+    """`values` are what the device should hold between guard bands of the poison in hand.
+
+    They are the suite's own, mapped from its packs: weights do not lie in memory a second time.
+    """
 
     buffer: RemoteBuffer
     arena: Arena
-    contents: Bytes
+    values: NDArray[Any]
     poison: int = 0
     used: bool = True
 
@@ -182,11 +185,10 @@ class ReplayMemory:
         if weight is None:
             arena = Arena.of([values.nbytes])
             self._check_size(arena.nbytes)
-            contents = arena.filled(POISONS[0], [values])
             buffer = self.session.allocate(arena.nbytes)
-            self.session.write(buffer, contents)
+            self.session.write(buffer, arena.filled(POISONS[0], [values]))
             self.uploaded_bytes += arena.nbytes
-            weight = _Weight(buffer, arena, contents)
+            weight = _Weight(buffer, arena, values)
             self._weights[key] = weight
             self._weight_bytes += arena.nbytes
         weight.used = True
@@ -203,7 +205,6 @@ class ReplayMemory:
         weight = self._weights[key]
         weight.poison = 1 - weight.poison
         self.poison_around(batch, weight.buffer, weight.arena, POISONS[weight.poison])
-        weight.arena.surround(weight.contents, POISONS[weight.poison])
 
     def evict(self) -> None:
         """Give weights back until the rest is within bounds, those used longest ago first.
@@ -223,13 +224,10 @@ class ReplayMemory:
         """
         used = [(key, weight) for key, weight in self._weights.items() if weight.used]
         changed, self._changed = self._changed, []
-        if not used:
-            return tuple(changed)
-        with self.session.batch() as batch:
-            reads = [batch.read(weight.buffer) for _, weight in used]
-        for (key, weight), read in zip(used, reads, strict=True):
+        # One at a time: all of them together may be more than there is memory for.
+        for key, weight in used:
             weight.used = False
-            if self._is_changed(weight, read.result()):
+            if self._is_changed(weight, self.session.read(weight.buffer)):
                 changed.append(key)
                 self._drop(key)
         return tuple(changed)
@@ -246,9 +244,13 @@ class ReplayMemory:
 
     @staticmethod
     def _is_changed(weight: _Weight, memory: memoryview) -> bool:
-        return not np.array_equal(np.frombuffer(memory, np.uint8), weight.contents)
+        found = np.frombuffer(memory, np.uint8)
+        if weight.arena.damaged(found, POISONS[weight.poison]):
+            return True
+        values = np.ascontiguousarray(weight.values).reshape(-1).view(np.uint8)
+        return not np.array_equal(weight.arena.take(found, 0), values)
 
     def _drop(self, key: str) -> None:
         weight = self._weights.pop(key)
-        self._weight_bytes -= weight.contents.nbytes
+        self._weight_bytes -= weight.arena.nbytes
         self.session.free(weight.buffer)
