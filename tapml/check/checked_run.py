@@ -59,6 +59,12 @@ class _Placed:
     number: int
     values: Array | None
 
+    @property
+    def tensor(self) -> RemoteTensor:
+        """What a call is given."""
+        shape = (self.buffer.nbytes,) if self.values is None else self.values.shape
+        return RemoteTensor(self.buffer, 0, shape, self.parameter.dtype)
+
 
 def run_checked(
     operator: Operator, test: CarvedCase, library: Library, checker: Checker
@@ -91,32 +97,23 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
         )
     # A large tensor is put together beside its place.
     checker.make_room(2 * total)
-    try:
-        remote = checker.session.upload(with_given_workspaces(library, operator.name))
-    except CompileError as error:
-        return CheckedRun(reason=f"the simulator does not take its kernels: {error}")
-    placed = _place(operator, test, workspaces, checker)
-    tensors = [
-        RemoteTensor(
-            each.buffer,
-            0,
-            (each.buffer.nbytes,) if each.values is None else each.values.shape,
-            each.parameter.dtype,
-        )
-        for each in placed
-    ]
-    session = checker.session
+    placed: list[_Placed] = []
+    after: list[Array] = []
     refused: tuple[Finding, ...] = ()
     reason = ""
-    after: list[Array] = []
+    session = checker.session
     try:
+        remote = session.upload(with_given_workspaces(library, operator.name))
+        placed = _place(operator, test, workspaces, checker)
         with session.batch() as batch:
-            batch.call(remote, operator.name, tensors, test.symbols)
+            batch.call(remote, operator.name, [each.tensor for each in placed], test.symbols)
             reads = [batch.read(each.buffer) for each in placed]
         after = [np.frombuffer(read.result(), np.uint8) for read in reads]
     except DeviceLostError as error:
         reason = f"the simulator ended: {str(error).splitlines()[0]}"
     except TapmlError as error:
+        if isinstance(error, CompileError) and not placed:
+            return CheckedRun(reason=f"the simulator does not take its kernels: {error}")
         reason = "its launch was refused"
         refused = (Finding("launch refused", operator.name, test.id, "", str(error)),)
     messages, silent = checker.messages()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,6 +172,32 @@ def test_a_kernel_that_does_not_end_is_not_run_and_the_next_one_is_checked(
         with pytest.raises(RemoteError, match="linear was not checked"):
             check_operator(operator, [case], endless, own)
         assert check_operator(operator, [case], linear_library(operator), own) == ()
+
+
+def test_a_simulator_that_died_is_said_so_and_replaced(
+    operator: Operator, case: MemoryCase
+) -> None:
+    before = set(server_processes())
+    with open_checker() as own:
+        (process,) = set(server_processes()) - before
+        os.kill(process, signal.SIGKILL)
+        report = check_tests(operator, [case], linear_library(operator), own)
+        assert report.status == "not run"
+        assert "the simulator ended" in report.not_run[0].reason
+        assert check_operator(operator, [case], linear_library(operator), own) == ()
+
+
+def server_processes() -> list[int]:
+    """Device servers that this process has started."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                own = str(os.getpid()).encode()
+                if b"tapml_rpc.server" in command and own in command:
+                    found.append(int(folder.name))
+    return found
 
 
 def test_what_the_simulator_does_not_take_is_not_run_with_the_reason(
