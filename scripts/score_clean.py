@@ -40,7 +40,7 @@ from tapml.compare.operator_class import traits_of  # noqa: E402
 from tapml.offload.settings import Settings  # noqa: E402
 from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.dtype import dtype as lookup  # noqa: E402
-from tapml_targets.errors import TapmlError  # noqa: E402
+from tapml_targets.errors import DeviceLostError, TapmlError  # noqa: E402
 from tapml_targets.ranking import find_device, rank_devices  # noqa: E402
 from tests.models.folders import make_folder  # noqa: E402
 
@@ -51,6 +51,8 @@ KINDS: Final = (
     "rope_llama3", "one_kv_head", "tied",
 )  # fmt: skip
 DTYPES: Final = ("float32", "float16")
+# On a busy machine a server may be silent for longer than its client waits.
+_ATTEMPTS: Final = 3
 
 
 @dataclass
@@ -114,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     except TapmlError as error:
+        _print(tallies)
         print(f"scripts/score_clean.py: {error}", file=sys.stderr)
         return error.exit_code
     _print(tallies)
@@ -146,13 +149,13 @@ def _tallies(least: int) -> Iterator[Tally]:
                 carve_suite(Settings(**{**settings, "target": "opencl", "dtype": dtype}), suite)
                 for device in users:
                     with open_subject(suite, device.description) as subject:
-                        tally = _replay(subject, device, Tally(name, dtype, _driver(device)))
+                        tally = _replay(subject, device, name, dtype)
                     done += tally.tests
                     yield tally
             if name == SHIPPED:
                 processor = stack.enter_context(Device(find_device("cpu"), folder / "cache"))
                 with open_bfloat16(folder / f"{name}-float32", processor.description) as subject:
-                    tally = _replay(subject, processor, Tally(name, "bfloat16", _driver(processor)))
+                    tally = _replay(subject, processor, name, "bfloat16")
                 done += tally.tests
                 yield tally
             if done >= least:
@@ -166,10 +169,6 @@ def _drivers(dtype: str) -> list[DeviceDescription]:
         for device in rank_devices("opencl", dtype)
         if not device.problem and device.description.device_type != "checker"
     ]
-
-
-def _driver(device: Device) -> str:
-    return device.description.vendor_platform
 
 
 def _models(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
@@ -187,8 +186,19 @@ def _models(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
             yield {"model": str(model), "tokens": tokens, "new_tokens": 4}, name
 
 
-def _replay(subject: Subject, device: Device, tally: Tally) -> Tally:
-    """Replay every test of a suite."""
+def _replay(subject: Subject, device: Device, model: str, dtype: str) -> Tally:
+    """Replay every test of a suite; again where the device is lost, which is printed."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _replay_operators(subject, device, model, dtype)
+        except DeviceLostError as error:
+            device.close()
+            print(f"{model} {dtype} is replayed again: {error}", flush=True)
+    return _replay_operators(subject, device, model, dtype)
+
+
+def _replay_operators(subject: Subject, device: Device, model: str, dtype: str) -> Tally:
+    tally = Tally(model, dtype, device.description.vendor_platform)
     for name, library in subject.libraries.items():
         operator = subject.operators[name]
         classes = tuple(traits.operator_class for traits in traits_of(operator))

@@ -9,17 +9,15 @@ test; there is no probe where the reference itself does not give it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tapml.compare.formats import Float64s, float_format
+from tapml.compare.formats import Float64s
 from tapml.compare.function_tree import FunctionTree
 from tapml.compare.judge import judge
 from tapml.compare.movements import Movements
-from tapml.compare.operator_class import traits_of
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
 from tapml.compare.probes import ProbeCase, to_raw
@@ -31,9 +29,9 @@ from tapml_targets.dtype import dtype as lookup
 _EXPONENTIALS: Final = frozenset(
     {"exp", "exp2", "exp10", "expm1", "sigmoid", "tanh", "sinh", "cosh", "erf"}
 )
-# exp(120) is beyond float32 and bfloat16, exp(20) beyond float16.
-_LARGEST: Final = 120.0
-_LARGEST_FLOAT16: Final = 20.0
+# exp(120) is beyond float32 and bfloat16, exp(20) beyond float16: for what a reference in float16
+# cannot do at 120.
+_LARGEST: Final = (120.0, 20.0)
 _SEED: Final = 1861
 # Downwards not as far: approximations of exp, the reference's among them, stop short of its end.
 _DOWNWARDS: Final = 0.5
@@ -80,8 +78,18 @@ def range_probe_of(
     floats = [parameter for parameter in operator.read if lookup(parameter.dtype).is_float]
     if not floats or not takes_exponentials(operator):
         return None
+    for largest in _LARGEST:
+        probe = _probe(operator, test, twin, reference, largest)
+        if probe is not None:
+            return probe
+    return None
+
+
+def _probe(
+    operator: Operator, test: CarvedCase, twin: Twin, reference: Twin, largest: float
+) -> ProbeCase | None:
+    """The probe with numbers up to `largest`; None where the reference fails on it."""
     policy = Policy()
-    largest = _largest(operator)
     inputs = [
         to_raw(spiked(raw.shape, largest, _SEED + position), parameter.dtype)
         if lookup(parameter.dtype).is_float
@@ -90,7 +98,8 @@ def range_probe_of(
             zip(operator.read, test.read_inputs(), strict=True)
         )
     ]
-    results = _run(operator, reference, inputs, test.read_outputs(), test.symbols)
+    outputs = [np.zeros_like(raw) for raw in test.read_outputs()]
+    results = run_operator(operator, reference, inputs, outputs, test.symbols)
     case = Case(operator, inputs, results, test.symbols, [None] * len(inputs))
     expectation = expect(case, twin, Movements(policy.seed), policy.appeal_repeats)
     if judge(operator, expectation, None, results, policy).status != "pass":
@@ -112,7 +121,7 @@ def spiked(shape: Sequence[int], largest: float, seed: int) -> Float64s:
     """
     generator = np.random.Generator(np.random.SFC64(seed))
     lowest = np.floor(_DOWNWARDS * largest)
-    values = -np.rint(lowest * generator.random(tuple(shape)))
+    values: Float64s = -np.rint(lowest * generator.random(tuple(shape)))
     rows = values.reshape(-1, shape[-1]) if shape and values.size else values.reshape(-1, 1)
     for number, row in enumerate(rows):
         if number % _ROWS == _ROWS - 1:
@@ -120,20 +129,3 @@ def spiked(shape: Sequence[int], largest: float, seed: int) -> Float64s:
         else:
             row[generator.integers(0, row.size)] = largest - number % 3
     return values
-
-
-def _largest(operator: Operator) -> float:
-    arithmetic = {traits.arithmetic for traits in traits_of(operator)} - {""}
-    in_half = any(float_format(dtype).max_finite < 1e6 for dtype in arithmetic)
-    return _LARGEST_FLOAT16 if in_half else _LARGEST
-
-
-def _run(
-    operator: Operator,
-    function: Twin,
-    inputs: Sequence[NDArray[Any]],
-    like: Sequence[NDArray[Any]],
-    symbols: Mapping[str, int],
-) -> list[NDArray[Any]]:
-    outputs = [np.zeros(raw.shape, raw.dtype) for raw in like]
-    return run_operator(operator, function, inputs, outputs, symbols)
