@@ -1,8 +1,8 @@
 """Runs an operator's torch sub-graph in float64.
 
 The sub-graph is data from a suite, which may come from anyone: only listed ATen operations run
-(:mod:`tapml.graph.torch_subgraph_operations`), looked up by name in ``torch.ops.aten``, and each
-runs on tensors without memory first, which says how large its result would be.
+(:mod:`tapml.graph.torch_subgraph_operations`), looked up by name in ``torch.ops.aten``, and how
+large a result may be is told before it is made (:mod:`tapml.compare.independent_bounds`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapml.compare.formats import as_float64
+from tapml.compare.independent_bounds import most_elements
 from tapml.graph.torch_subgraph import (
     Argument,
     DataType,
@@ -40,6 +41,7 @@ Array = NDArray[Any]
 MAX_RESULT_BYTES: Final = 4 << 30
 """What one operation of a sub-graph may give."""
 
+_WIDEST_BYTES: Final = 8
 _NARROW: Final = ("float16", "bfloat16", "float32")
 
 
@@ -164,6 +166,7 @@ class _Call:
     ) -> None:
         self._overload = _overload(node.operation)
         self._name = node.operation
+        self._packet, _ = split_operation(node.operation)
         self._symbols = symbols
         self._values = values
         self.arguments = [self._argument(each) for each in node.arguments]
@@ -173,37 +176,41 @@ class _Call:
         """Tensor or tensors, every floating-point one float64."""
         import torch
 
-        # float32 without a floating-point operand: integers that torch would divide or scale in
-        # its default dtype.
-        narrow = any(_is_narrow(each) for each in _flat(self._rehearse()))
-        if narrow and any(isinstance(each, torch.Tensor) for each in _flat(self.arguments)):
-            self.arguments = [_without_integers(each) for each in self.arguments]
-            self._rehearse()
+        self._require_bounded()
         result = self._overload(*self.arguments, **self.keywords)
+        # Narrow without a floating-point operand: integers that torch divides or scales in its
+        # default dtype.
+        operands = [each for each in _flat(self.arguments) if isinstance(each, torch.Tensor)]
+        if operands and any(_is_narrow(each) for each in _flat(result)):
+            self.arguments = [_without_integers(each) for each in self.arguments]
+            result = self._overload(*self.arguments, **self.keywords)
         if isinstance(result, torch.Tensor):
             return result.double() if _is_narrow(result) else result
         return [each.double() if _is_narrow(each) else each for each in result]
 
-    def _rehearse(self) -> Any:
-        """The result without its memory.
+    def _require_bounded(self) -> None:
+        """Refuse an operation that may give more than ``MAX_RESULT_BYTES``.
 
         Raises
         ------
         InputError
-            If it would be too large.
+            With the operation and the bytes.
         """
-        keywords = {name: _without_memory(each) for name, each in self.keywords.items()}
-        if any(each.name == "device" for each in self._overload._schema.arguments):
-            keywords["device"] = "meta"
-        result = self._overload(*(_without_memory(each) for each in self.arguments), **keywords)
-        for each in _flat(result):
-            size = each.numel() * each.element_size()
-            if size > MAX_RESULT_BYTES:
-                raise InputError(
-                    f"{self._name} of a torch sub-graph gives {size} bytes, at most "
-                    f"{MAX_RESULT_BYTES} are allowed"
-                )
-        return result
+        given = [
+            self.arguments[position]
+            if position < len(self.arguments)
+            else self.keywords.get(argument.name, argument.default_value)
+            for position, argument in enumerate(self._overload._schema.arguments)
+        ]
+        try:
+            size = most_elements(self._packet, given) * _WIDEST_BYTES
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{self._name} of a torch sub-graph: {error}") from error
+        if size > MAX_RESULT_BYTES:
+            raise InputError(
+                f"{self._name} of a torch sub-graph gives up to {size} bytes, at most "
+                f"{MAX_RESULT_BYTES} are allowed"
+            )
 
     def _argument(self, argument: Argument) -> Any:
         import torch
@@ -240,11 +247,3 @@ def _without_integers(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and not value.dtype.is_floating_point:
         return value.double()
     return value
-
-
-def _without_memory(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, list):
-        return [_without_memory(each) for each in value]
-    return value.to("meta") if isinstance(value, torch.Tensor) else value

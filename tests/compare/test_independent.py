@@ -260,6 +260,15 @@ def test_integers_that_torch_makes_fractions_of_are_the_importers() -> None:
     assert (verdict.status, verdict.suspect) == ("degraded", "importer")
 
 
+def test_the_far_tail_of_a_gelu_is_float64s_rounding_and_nobodys_fault() -> None:
+    imported = import_module(torch.nn.GELU(approximate="tanh"), (torch.zeros(1, 400),))
+    (operator,) = imported.plan.operators.values()
+    inputs = [np.linspace(-12, 12, 400, dtype=np.float32)[None]]
+    case = make_case(operator, compile_reference([operator]), inputs)
+    check = expectation_of(operator, case).independent
+    assert check is not None and check.agrees, check
+
+
 def test_a_call_site_that_no_form_names_is_not_checked(zoo: CarvedZoo) -> None:
     operator = zoo.plan.operators[SILU]
     (form,) = operator.torch_forms

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from tapml.compare.independent_bounds import RULES, most_elements
 from tapml.compare.independent_run import MAX_RESULT_BYTES, run_subgraph
 from tapml.graph.torch_subgraph import (
     Argument,
@@ -18,6 +20,7 @@ from tapml.graph.torch_subgraph import (
     TorchNode,
     TorchSubgraph,
 )
+from tapml.graph.torch_subgraph_operations import ELEMENTWISE, GROWING, KEEPING
 from tapml_targets.errors import InputError
 from tapml_targets.library import Parameter
 
@@ -115,9 +118,78 @@ def test_what_torch_or_the_list_refuses_is_one_clear_error(bad: TorchNode) -> No
         run(graph_of(bad))
 
 
+def test_keywords_in_another_order_do_not_hide_a_giant() -> None:
+    tall = TorchNode("n0", "aten.repeat.default", (Reference("i0"), (Extent(1 << 14), Extent(1))))
+    wide = TorchNode("n1", "aten.permute.default", (Reference("n0"), (Extent(1), Extent(0))))
+    outer = TorchNode(
+        "n2", "aten.mm.default", (), (("mat2", Reference("n1")), ("self", Reference("n0")))
+    )
+    with pytest.raises(InputError, match=r"aten\.mm\.default of a torch sub-graph gives up to"):
+        run(graph_of(tall, wide, outer))
+
+
 def test_tensors_that_do_not_fit_are_refused() -> None:
     negated = graph_of(node("aten.neg.default", Reference("i0")))
     with pytest.raises(InputError, match="expected shape"):
         run(negated, np.zeros((2, 4), np.float32))
     with pytest.raises(InputError, match="gives 6 elements where the operator writes 2"):
         run(negated, like=np.zeros(2, np.float32))
+
+
+def test_every_listed_operation_has_a_bound() -> None:
+    assert set(RULES) == set(GROWING)
+    assert not (ELEMENTWISE & KEEPING or ELEMENTWISE & GROWING or KEEPING & GROWING)
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("mm", (x(3, 4), x(4, 5))),
+        ("bmm", (x(2, 3, 4), x(2, 4, 5))),
+        ("matmul", (x(7, 1, 3, 4), x(2, 4, 5))),
+        ("matmul", (x(4), x(4))),
+        ("addmm", (x(5), x(3, 4), x(4, 5))),
+        ("baddbmm", (x(2, 3, 5), x(2, 3, 4), x(2, 4, 5))),
+        ("linear", (x(2, 3, 4), x(5, 4), x(5))),
+        ("outer", (x(3), x(4))),
+        ("scaled_dot_product_attention", (x(1, 2, 3, 4), x(1, 2, 5, 4), x(1, 2, 5, 6))),
+        (
+            "convolution",
+            (x(1, 3, 9, 8), x(6, 3, 3, 3), None, [2, 1], [1, 1], [1, 2], False, [0, 0], 1),
+        ),
+        (
+            "convolution",
+            (x(1, 4, 5, 5), x(4, 3, 3, 3), None, [2, 2], [0, 1], [1, 1], True, [1, 0], 2),
+        ),
+        ("expand", (x(3, 1), [2, -1, 5])),
+        ("repeat", (x(3, 2), [2, 2, 3])),
+        ("constant_pad_nd", (x(3, 2), [1, 2, 0, 4])),
+        ("embedding", (x(9, 4), torch.zeros(3, 2, dtype=torch.int64))),
+        ("gather", (x(3, 4), 1, torch.zeros(3, 6, dtype=torch.int64))),
+        ("index", (x(3, 4, 5), [None, torch.zeros(7, dtype=torch.int64)])),
+        ("index_select", (x(3, 4), -1, torch.zeros(9, dtype=torch.int64))),
+        ("upsample_nearest2d", (x(1, 2, 3, 3), [7, 8])),
+        ("arange", (3, 10, 2)),
+        ("linspace", (0.0, 1.0, 11)),
+        ("eye", (4,)),
+        ("full", ([3, 4], 0.5)),
+        ("cat", ([x(2, 3), x(4, 3)],)),
+        ("add", (x(3, 1), x(1, 4))),
+        ("avg_pool2d", (x(1, 2, 4, 4), [2, 2], [1, 1], [1, 1])),
+        ("topk", (x(3, 9), 4)),
+    ],
+    ids=str,
+)
+def test_no_operation_gives_more_than_its_bound(operation: str, arguments: tuple[Any, ...]) -> None:
+    packet = getattr(torch.ops.aten, operation)
+    results = packet(*arguments)
+    largest = max(
+        each.numel() for each in (results if isinstance(results, list | tuple) else [results])
+    )
+    bound = most_elements(operation, arguments)
+    assert largest <= bound
+    assert bound <= 60 * largest + 60, "a bound that loose refuses what is harmless"
