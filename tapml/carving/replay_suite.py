@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.carving.probing import Probing, is_probe
-from tapml.carving.replay import replay_operator
+from tapml.carving.replay import replay, replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_repro import Failure, versions
 from tapml.carving.replay_results import OperatorVerdict, ReplayResult, unbuilt
 from tapml.carving.replay_run import RUNS
 from tapml.carving.selection import Filters
 from tapml.carving.suite import Suite
+from tapml.compare.explain import explain
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
+from tapml.compare.probes import why_no_probe
 from tapml.compare.verdict import Status, worse
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.preflight import check
@@ -27,7 +29,7 @@ from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import CompileError
+from tapml_targets.errors import CompileError, InputError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
 from tapml_targets.target import Target
@@ -190,6 +192,52 @@ class SuiteReplayer:
             versions=versions(),
             operators=tuple(verdicts),
         )
+
+    def explain(self, identifier: str) -> tuple[ReplayResult, str]:
+        """Replay one test, or one probe, and show the arithmetic of its verdict.
+
+        Returns
+        -------
+        tuple
+            The result, and the explanation as lines of text.
+
+        Raises
+        ------
+        InputError
+            If the suite has no such test.
+        CompileError
+            If its operator does not compile for the device, or does not build on it.
+        """
+        carved = self.suite.test(
+            identifier.rpartition("/")[0] if is_probe(identifier) else identifier
+        )
+        operator = self.suite.operators[carved.operator]
+        tests = {test.id: test for test in self._probing.tests(operator, [carved])}
+        if identifier not in tests:
+            raise InputError(
+                f"{operator.name} has no probe {identifier!r}: {why_no_probe(operator)}"
+            )
+        test = tests[identifier]
+        library = self._given.get(operator.name) or self._compiler.compile(operator, self.target)
+        result = replay(
+            operator, test, library, self.session, self._probing, self.policy, runs=self._runs
+        )
+        passed = result.verdict.status == "pass"
+        expectation = self._probing.expect(test) if passed else self._probing.appeal(test)
+        traces = {
+            output.name: self.oracle.trace(test, expectation, position, output.index)
+            for position, output in enumerate(result.verdict.outputs)
+            if expectation.outputs[position].is_float and test is carved and output.elements
+        }
+        text = explain(
+            result.verdict,
+            expectation,
+            self.policy,
+            operator,
+            reference=test.read_outputs(),
+            traces=traces,
+        )
+        return result, text
 
     def _libraries(self, filters: Filters) -> Iterator[tuple[Operator, Library | CompileError]]:
         """Each operator that has tests with its Library, in the plan's order."""

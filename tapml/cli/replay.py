@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml.cli.check import add_check_arguments, run_check
-from tapml_targets.errors import EXIT_MISMATCH
+from tapml_targets.errors import EXIT_MISMATCH, InputError
 
 if TYPE_CHECKING:
     from tapml.carving.replay_results import OperatorVerdict, ReplayResult
@@ -34,6 +34,7 @@ examples:
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
   tapml replay softmax.tapml.zip                 the same from a bundle
   tapml replay my-suite --diagnose               inner step, places and cause of each failure
+  tapml replay my-suite --explain prefill/layers.0/add@p0.s0    the arithmetic of one verdict
   tapml replay my-suite --check                  on Oclgrind: memory faults with their source lines
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
@@ -68,6 +69,13 @@ def add_parser(subparsers: Any) -> None:
         "--diagnose", action="store_true", help="look for the inner step and the cause of failures"
     )
     parser.add_argument(
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="TEST",
+        help="show the arithmetic of one test's verdict; of a repro folder's without TEST",
+    )
+    parser.add_argument(
         "--policy", type=Path, metavar="FILE", help="limits of the verdicts, as TOML"
     )
     parser.add_argument(
@@ -89,6 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         return run_check(arguments)
     repro = read_failure(arguments.folder)
+    if arguments.explain is not None and repro is None:
+        return _explain_test(arguments)
     return _replay_suite(arguments) if repro is None else _replay_repro(arguments, repro)
 
 
@@ -106,6 +116,9 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     found = None
     if arguments.diagnose and not passed:
         found = _diagnosed(repro, result, device)
+    if arguments.explain is not None:
+        print(_explained(repro, result), end="")
+        return 0 if passed else EXIT_MISMATCH
     if arguments.json:
         data = result.to_json() | ({} if found is None else {"diagnosis": found.to_json()})
         json.dump(data, sys.stdout, indent=1)
@@ -121,6 +134,29 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     for line in () if found is None else found.lines():
         print(f"  {line}")
     return 0 if passed else EXIT_MISMATCH
+
+
+def _explained(repro: Repro, result: ReplayResult) -> str:
+    from tapml.compare.explain import explain
+
+    outputs = repro.case.read_outputs()
+    return explain(
+        result.verdict, repro.expectation, repro.policy, repro.operator, reference=outputs
+    )
+
+
+def _explain_test(arguments: argparse.Namespace) -> int:
+    from tapml.compare.policy_file import policy_of
+
+    if not arguments.explain:
+        raise InputError(
+            f"--explain needs the id of a test of {arguments.folder}, such as a verdict's reason "
+            f"begins with; `tapml inspect {arguments.folder}` shows what there is"
+        )
+    with _open_replayer(arguments, policy_of(arguments.policy)) as (replayer, _):
+        result, text = replayer.explain(arguments.explain)
+    print(text, end="")
+    return 0 if result.verdict.status == "pass" else EXIT_MISMATCH
 
 
 def _diagnosed(repro: Repro, result: ReplayResult, device: DeviceDescription) -> Diagnosis | None:

@@ -75,3 +75,18 @@ def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession, part: s
         cache=finished.cache,
     )  # fmt: skip
     assert ended.exit_code == 0, ended.output + ended.errors
+
+
+def test_one_verdict_is_explained(finished: FinishedSession, suite: Path) -> None:
+    test = "prefill/layers.0/add@p0.s0"
+    where = ("replay", suite, "--device", finished.device, "--explain")
+    ended = run_here(*where, test, cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+    assert ended.output.startswith("add: pass\n")
+    assert "sensitivity + ulp" in ended.output
+    unknown = run_here(*where, "prefill/add@p9.s9", cache=finished.cache)
+    assert unknown.exit_code == 2
+    assert "has no test" in unknown.errors
+    unnamed = run_here(*where, cache=finished.cache)
+    assert unnamed.exit_code == 2
+    assert "tapml inspect" in unnamed.errors
