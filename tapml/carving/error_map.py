@@ -1,4 +1,4 @@
-"""Where in a tensor the errors are, as text: counts, places along each axis, the worst elements."""
+"""Where in a tensor the errors are, as text: counts, pattern, places along each axis, the worst."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tapml.compare.expectation import ExpectedOutput
 from tapml.compare.formats import as_float64
 from tapml.compare.judge import float_errors
 from tapml.compare.metrics import measure
+from tapml.localize.places import patterns_of
 
 _SHOWN: Final = 20
 _RANGES: Final = 8
@@ -49,6 +50,7 @@ def describe_errors(want: ExpectedOutput, raw: NDArray[Any], passing: float) -> 
         ratios = wrong.astype(np.float64)
     lines.append(f"{int(wrong.sum())} of {wrong.size} elements are wrong")
     if wrong.any():
+        lines += [f"  {pattern.sentence}" for pattern in patterns_of(wrong)]
         lines += _along_axes(wrong)
         lines.append("the worst elements (index: expected, actual, ratio):")
         order = np.argsort(-np.where(wrong, ratios, -1.0), axis=None, kind="stable")[:_SHOWN]

@@ -63,6 +63,9 @@ class Counterfactual:
         """
         if self._replays >= _MOST_REPLAYS or self._scene.expired():
             return None
+        if any(name not in self._plain for name, _ in elements):
+            # Codes and indices have no number that is as ordinary as any.
+            return None
         self._replays += 1
         failure = self._scene.failure
         operator, case = failure.operator, failure.result.case

@@ -19,6 +19,7 @@ from tapml.localize.inner_step import FoundStep, find_step
 from tapml.localize.nonfinite import find_origin
 from tapml.localize.places import describe_places
 from tapml.localize.scene import Scene
+from tapml.localize.value_places import describe_values
 from tapml_rpc.client import Session
 from tapml_targets.errors import DeviceLostError
 from tapml_targets.library import Library
@@ -112,4 +113,5 @@ def _places(scene: Scene) -> list[str]:
     sentences = []
     for output in scene.outputs:
         sentences += describe_places(output.name, output.wrong)
+        sentences += describe_values(output.name, output.wrong, scene.values)
     return sentences

@@ -15,7 +15,7 @@ from tapml.carving.repro_failure import Failure
 from tapml.compare.discrete import wrong_elements
 from tapml.compare.expectation import Expectation
 from tapml.compare.formats import as_float64
-from tapml.compare.judge import float_errors
+from tapml.compare.judge import choose_limits, float_errors
 from tapml.compiler.twin import compile_twins
 from tapml.graph.plan import Operator
 from tapml.localize.cutting import opened_operator
@@ -169,8 +169,8 @@ def wrong_outputs(
     for name, want, raw in zip(names, expectation.outputs, actual, strict=True):
         if want.is_float:
             got = as_float64(raw, want.dtype)
-            terms = expectation.terms
-            passing = failure.policy.limits_for(failure.operator.name, want.dtype, terms).passing
+            chosen = choose_limits(failure.policy, failure.operator.name, want, expectation.terms)
+            passing = chosen.limits.passing
             wrong = float_errors(want, got) > passing
             outputs.append(
                 WrongOutput(name, want.dtype, want.values, got, want.scale, wrong, passing)

@@ -22,6 +22,7 @@ def test_a_skipped_tail_shows_as_a_range() -> None:
     assert "12 of 48 elements are wrong" in text
     assert "axis 0: everywhere (0..3)" in text
     assert "axis 1: 9..11 of 0..11" in text
+    assert "the last 3 of 12 along axis 1 (from 9 on" in text
 
 
 def test_a_stride_shows_as_its_places() -> None:

@@ -53,6 +53,7 @@ def raw_inputs(operator: Operator, symbols: dict[str, int]) -> dict[str, np.ndar
     arrays = {}
     for parameter in operator.read:
         shape = [evaluate(extent, symbols) for extent in parameter.shape]
+        values: np.ndarray[Any, Any]
         if dtype(parameter.dtype).is_float:
             values = np.abs(generator.standard_normal(shape)) + 0.1
         else:
