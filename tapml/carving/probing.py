@@ -4,7 +4,7 @@ In float16 and bfloat16 one lost term of a long sum may weigh less than honest r
 small whole numbers nothing is rounded and it shows (:mod:`tapml.compare.probes`); nor is a sum or
 difference of two numbers of all digits (:mod:`tapml.compare.digit_probes`). Softmaxes, norms and
 means are run on sums of a handful of terms (:mod:`tapml.compare.few_term_probes`). In float32 the
-smallest wrong kernel is a hundred times its limit on carved numbers alone, so no such probe is
+smallest wrong kernel is 27 times its limit on carved numbers alone, so no such probe is
 made. An operator that takes exponentials is run on large numbers as well, in every dtype
 (:mod:`tapml.compare.range_probes`): those of a few prompts overflow nowhere.
 """

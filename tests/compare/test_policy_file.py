@@ -14,6 +14,7 @@ from tapml.compare.policy import Override, Policy
 from tapml.compare.policy_file import parse_policy, policy_of, read_policy, write_policy
 from tapml_targets.errors import InputError
 
+ROOT = Path(__file__).parents[2]
 EXAMPLE = """\
 reason = "the device halves its clock"
 
@@ -104,6 +105,31 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         read_policy(binary)
+
+
+def test_the_example_of_the_documentation_is_a_policy() -> None:
+    text = (ROOT / "docs" / "verdicts.md").read_text()
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    policy = parse_policy(example)
+    assert len(policy.loosened) == 2
+    assert policy.overrides[0].output == "output_0"
+
+
+def test_the_limits_of_the_documentation_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "verdicts.md").read_text()
+    for name in CLASSES:
+        if name == "discrete":
+            continue
+        row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+        columns = row.strip("|").split("|")[2:]
+        for dtype, column in zip(("float32", "float16", "bfloat16"), columns, strict=True):
+            limits = DEFAULT_LIMITS[dtype][name]
+            grows = limits.terms_without_growth
+            start = "" if grows == RatioLimits(1, 1).terms_without_growth else f" from {grows}"
+            assert column.strip() == f"{limits.passing:g} / {limits.degraded:g}{start}", (
+                name,
+                dtype,
+            )
 
 
 def test_without_a_file_the_calibrated_policy_holds(tmp_path: Path) -> None:
