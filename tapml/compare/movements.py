@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -64,23 +64,13 @@ class Movements:
 
     def _move(self, values: Float64s, units: Float64s, position: int, repeat: int) -> Float64s:
         start = (position * 104_729 + repeat * 350_377 + 1) % _NOISE_LENGTH
-        noise = self._noise[start : start + values.size]
+        numbers = _noise(self._seed)
+        noise = numbers[start : start + values.size]
         if noise.size < values.size:
-            noise = np.resize(np.roll(self._noise, -start), values.size)
+            noise = np.resize(np.roll(numbers, -start), values.size)
         moved: Float64s = noise.reshape(values.shape) * units
         moved += values
         return moved
-
-    @cached_property
-    def _noise(self) -> Float64s:
-        """Numbers of size 0.5 to 1 and random sign, taken from a random start by each movement.
-
-        Sizes differ so that two terms of one binade never cancel exactly.
-        """
-        noise = np.random.Generator(np.random.SFC64(self._seed)).random(_NOISE_LENGTH)
-        noise -= 0.5
-        noise += np.copysign(0.5, noise)
-        return noise
 
     def _keep(
         self, name: tuple[object, ...], key: str | None, make: Callable[[], Float64s]
@@ -98,3 +88,17 @@ class Movements:
         while self._kept_bytes > _MOVED_BYTES and self._kept:
             self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         return made
+
+
+@lru_cache(maxsize=2)
+def _noise(seed: int) -> Float64s:
+    """Numbers of size 0.5 to 1 and random sign, taken from a random start by each movement.
+
+    Sizes differ so that two terms of one binade never cancel exactly. Drawing them takes longer
+    than many a test, and a reduction makes an oracle for every candidate.
+    """
+    noise = np.random.Generator(np.random.SFC64(seed)).random(_NOISE_LENGTH)
+    noise -= 0.5
+    noise += np.copysign(0.5, noise)
+    noise.flags.writeable = False
+    return noise

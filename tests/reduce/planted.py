@@ -47,7 +47,7 @@ WRONG: Final = {
     "right": "",
     "first term missing": "sum -= x[row * 48] * w[column * 48];",
     "from five rows on": "if (n >= 5) sum += 1.0f;",
-    "one element only": "if (row == 11 && column == 7) sum += x[row * 48 + 3];",
+    "one element only": "if (row == 6 && column == 7) sum += x[row * 48 + 3];",
     "NaN above 40": "if (x[row * 48 + 5] > 40.0f) sum = sum * 0.0f / 0.0f;",
     "this very number": "if (x[0] == 1.2345f) sum += 1.0f;",
     # As a driver that dies: the server ends with it, or its deadline ends the server.
