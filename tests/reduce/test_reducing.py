@@ -71,7 +71,7 @@ def test_a_failure_that_needs_five_rows_keeps_five(
     device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
 ) -> None:
     folder = failing_folder(tmp_path / "matmul", device, "from five rows on")
-    found = reduce_repro(read_repro(folder), open_session)
+    found = reduce_repro(read_repro(folder), open_session, recompile=False)
     assert found.after.shapes["p0"] == (5, TERMS)
     assert found.after.nonzero == 0
 
@@ -82,7 +82,7 @@ def test_a_window_follows_the_worst_element(
     x, w = inputs()
     x[13, 5] = 50.0
     folder = failing_folder(tmp_path / "matmul", device, "NaN above 40", (x, w))
-    found = reduce_repro(read_repro(folder), open_session)
+    found = reduce_repro(read_repro(folder), open_session, recompile=False)
     assert found.kind == "NaN"
     assert found.after.shapes["p0"] == (1, TERMS)
     small, _ = found.failure.result.case.read_inputs()
@@ -94,7 +94,7 @@ def test_rows_before_the_wrong_one_stay_where_the_kernel_counts_them(
     device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
 ) -> None:
     folder = failing_folder(tmp_path / "matmul", device, "one element only")
-    found = reduce_repro(read_repro(folder), open_session)
+    found = reduce_repro(read_repro(folder), open_session, recompile=False)
     assert found.after.shapes["p0"] == (7, TERMS)
     assert found.after.nonzero == 1
 
@@ -123,7 +123,7 @@ def test_a_candidate_that_takes_the_device_down_is_no_smaller_failure(
     device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
 ) -> None:
     folder = failing_folder(tmp_path / "matmul", device, "hangs for few rows", inputs(4))
-    found = reduce_repro(read_repro(folder), open_session)
+    found = reduce_repro(read_repro(folder), open_session, recompile=False)
     assert found.device_losses > 0
     assert found.after.shapes["p0"] == (3, TERMS)
     assert found.after.nonzero == 0
@@ -175,7 +175,7 @@ def test_the_command_writes_a_folder_beside_the_source(
     device: ReopeningDevice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = failing_folder(tmp_path / "repro" / "matmul", device, "from five rows on")
-    assert main(["reduce", str(folder)]) == 0
+    assert main(["reduce", str(folder), "--same-kernel"]) == 0
     printed = capsys.readouterr().out
     assert "p0: [17, 48] -> [5, 48]" in printed
     assert "nonzero input elements: 2352 -> 0" in printed
