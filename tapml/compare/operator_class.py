@@ -90,11 +90,15 @@ class OutputTraits:
     terms
         Length of the longest sum that is added up in `arithmetic`, over shape symbols; None where
         it cannot be told. Sums added up in a wider dtype are exact beside the rest and not counted.
+    saturates
+        Whether a function is on the way that becomes flat (tanh, erf, exp), so that movements of
+        the inputs do not show what is lost behind it.
     """
 
     operator_class: OperatorClass
     arithmetic: str = ""
     terms: Expression | None = 1
+    saturates: bool = False
 
 
 def traits_of(operator: Operator) -> tuple[OutputTraits, ...]:
@@ -209,7 +213,8 @@ def _output_traits(tree: FunctionTree, buffer: int, dtype: str) -> OutputTraits:
     terms = _longest(tree, stores, arithmetic)
     if arithmetic and _bits(arithmetic) > _bits(dtype) and operator_class != "exact":
         return OutputTraits("rounded", arithmetic, 1)
-    return OutputTraits(operator_class, arithmetic, terms)
+    calls = {call for store in stores for call in tree.calls(store.value)}
+    return OutputTraits(operator_class, arithmetic, terms, bool(calls & _TRANSCENDENTAL_CALLS))
 
 
 def _class_of(tree: FunctionTree, stores: Sequence[Store]) -> OperatorClass:

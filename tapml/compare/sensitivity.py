@@ -24,7 +24,7 @@ from tapml.compare.index_source import find_source
 from tapml.compare.judge import worst_ratio
 from tapml.compare.movements import Movements
 from tapml.compare.operator_class import OutputTraits, terms_of, traits_of
-from tapml.compare.spread import Spread, round_up, row_levels
+from tapml.compare.spread import Spread, round_up
 from tapml.compare.twin_runs import (
     Case,
     Twin,
@@ -63,7 +63,10 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
     traits = traits_of(operator)
     moving = moving_dtypes(operator, traits)
     exact, moved = exact_and_moved(case, twin, movements, repeats, moving)
-    spreads = [Spread(values) for values in exact]
+    spreads = [
+        Spread(values, saturates=output.saturates)
+        for values, output in zip(exact, traits, strict=True)
+    ]
     done = 0
     for outputs_moved in moved:
         for spread, values in zip(spreads, outputs_moved, strict=True):
@@ -208,11 +211,11 @@ def trace_element(
     exact, moved = exact_and_moved(
         case, twin, movements, repeats, moving_dtypes(case.operator, traits)
     )
-    spread = Spread(exact[output])
+    spread = Spread(exact[output], saturates=traits[output].saturates)
     values = []
     for made in moved:
         spread.add(made[output])
         values.append(float(made[output][index]))
     share = ROUNDED_SHARE if traits[output].operator_class == "rounded" else 1.0
-    level = float(row_levels(spread.root_mean_square())[index]) if values else 0.0
+    level = float(spread.levels()[index]) if values else 0.0
     return ElementTrace(float(exact[output][index]), tuple(values), level, share)

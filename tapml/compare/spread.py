@@ -15,10 +15,14 @@ _MOST_RAISED: Final = 32.0
 
 
 class Spread:
-    """How far one output has moved from its exact values, over the movements so far."""
+    """How far one output has moved from its exact values, over the movements so far.
 
-    def __init__(self, exact: NDArray[Any]) -> None:
+    `saturates` says that a function is on the way that becomes flat: see :func:`smooth`.
+    """
+
+    def __init__(self, exact: NDArray[Any], *, saturates: bool = False) -> None:
         self.exact = exact
+        self._saturates = saturates
         self.count = 0
         self._squares = np.zeros(exact.shape)
 
@@ -42,25 +46,32 @@ class Spread:
         """Root mean square movement (largest, for integers), shape of the output."""
         if self.exact.dtype != np.float64:
             return np.sqrt(self._squares)
-        return smooth(self.root_mean_square())
+        return np.maximum(self.root_mean_square(), self.levels())
+
+    def levels(self) -> Float64s:
+        """What each element is raised to at least, for its row's sake."""
+        return row_levels(self.root_mean_square(), saturates=self._saturates)
 
     def root_mean_square(self) -> Float64s:
         """How far each element has moved, before its row is looked at."""
         return np.sqrt(self._squares / max(1, self.count))
 
 
-def smooth(sensitivity: Float64s) -> Float64s:
+def smooth(sensitivity: Float64s, *, saturates: bool = False) -> Float64s:
     """Raise elements that hardly moved by accident to half of their row's root mean square.
 
     With a few movements one element in thousands nearly stands still. A row is the last axis,
     joined with those before it until it has 16 elements. What moves over thirty times less than its
     row is no accident, three movements in a row: it is raised to thirty times itself, so that the
     masked scores of an attention (-1e9) do not speak for those beside them.
+
+    Where a function saturates (tanh, erf, exp) there is no such bound: in the far tail of a GELU
+    1 + tanh is all rounding, of the size of one, and no movement of the input shows it.
     """
-    return np.maximum(sensitivity, row_levels(sensitivity))
+    return np.maximum(sensitivity, row_levels(sensitivity, saturates=saturates))
 
 
-def row_levels(sensitivity: Float64s) -> Float64s:
+def row_levels(sensitivity: Float64s, *, saturates: bool = False) -> Float64s:
     """What :func:`smooth` raises each element to at least, shape of `sensitivity`."""
     if sensitivity.size == 0:
         return sensitivity
@@ -72,7 +83,9 @@ def row_levels(sensitivity: Float64s) -> Float64s:
     rows = sensitivity.reshape(-1, elements)
     with np.errstate(all="ignore"):
         level = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True)) * _ROW_SHARE
-        level = np.minimum(np.where(np.isfinite(level), level, 0.0), _MOST_RAISED * rows)
+        level = np.where(np.isfinite(level), level, 0.0)
+        if not saturates:
+            level = np.minimum(level, _MOST_RAISED * rows)
     return np.broadcast_to(level, rows.shape).reshape(sensitivity.shape)
 
 
