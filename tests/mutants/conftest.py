@@ -14,7 +14,7 @@ from scripts.mutants.subject import Device, open_subject
 from tapml_targets.ranking import find_device
 from tests.offload.sessions import FinishedSession
 
-COUNT = 45
+COUNT = 30
 SEED = 20261120
 
 
@@ -22,7 +22,7 @@ SEED = 20261120
 def scores(
     finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Score, ...]:
-    """Three mutants of each kind."""
+    """Two mutants of each kind."""
     root = tmp_path_factory.mktemp("mutants")
     suite = Path(shutil.copytree(finished.folder / "suite", root / "suite"))
     description = find_device(finished.device, "float32")

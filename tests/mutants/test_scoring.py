@@ -14,13 +14,13 @@ from tests.mutants.conftest import COUNT
 pytestmark = pytest.mark.slow
 
 
-def test_three_of_every_kind_were_made_and_run(scores: tuple[Score, ...]) -> None:
+def test_two_of_every_kind_were_made_and_run(scores: tuple[Score, ...]) -> None:
     rows = {row["kind"]: row for row in table(scores)}
     assert set(rows) == {*KINDS, "all"}
-    assert all(rows[kind]["made"] == 3 for kind in KINDS)
+    assert all(rows[kind]["made"] == 2 for kind in KINDS)
     assert rows["all"]["made"] == COUNT
     assert rows["all"]["built"] >= COUNT - 2
-    assert rows["all"]["observable"] >= 30
+    assert rows["all"]["observable"] >= 20
 
 
 def test_every_one_that_changes_a_bit_is_found_unless_it_computes_as_well(
