@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from tapml.localize.scene import Scene, is_float
 from tapml_targets.errors import DeviceLostError, TapmlError
 
 _MOST_REPLAYS: Final = 60
-_MOST_CANDIDATES: Final = 1 << 22
+_MOST_CANDIDATES: Final = 1 << 18
 
 
 class _Anything:
@@ -105,7 +106,8 @@ class Counterfactual:
 
         None where no single one does, or where that takes too many replays.
         """
-        kept = [element for element in candidates if element[0] in self._plain]
+        usable = (element for element in candidates if element[0] in self._plain)
+        kept = list(islice(usable, _MOST_CANDIDATES + 1))
         if not kept or len(kept) > _MOST_CANDIDATES or not self.cured_by(kept):
             return None
         while len(kept) > 1:

@@ -14,25 +14,18 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tapml.compare.formats import ulp
-from tapml.localize.evaluation import Array, Budget, Evaluation
+from tapml.localize.evaluation import Array
+from tapml.localize.fitted_constants import fitted_mistakes
 from tapml.localize.mistakes import Mistake, of_addresses, of_operands, of_terms
 from tapml.localize.scene import Scene, WrongOutput, is_float
-from tapml.localize.steps import Steps, inlined
+from tapml.localize.steps import Step, Steps, inlined
+from tapml.localize.trials import Sample, Trial, samples_of
 from tapml.localize.unsafe_forms import as_compiled, of_unsafe_forms
 from tapml.localize.wrong_arithmetic import of_constants, of_operations, of_results
-from tapml_targets.errors import LimitExceededError, UnsupportedOperatorError
 
-_WRONG_SAMPLED: Final = 48
-_RIGHT_SAMPLED: Final = 24
-# An element tells something where its error is so many times what a match may be off by.
-_TELLING: Final = 4.0
-# One element in so many may be off otherwise: a shifted read leaves the tensor at its end.
-_ONE_IN: Final = 12
-_POINTS: Final = 1 << 21
-_FEW: Final = 4
+# Of so many wrong elements one may be used up to find a number.
+_ENOUGH_TO_FIT: Final = 4
 
 
 @dataclass(frozen=True)
@@ -45,10 +38,9 @@ class Match:
         The step, from 0.
     mistake
         What it does.
-    ratio
-        Largest distance from the target's output in units of (sensitivity + ulp).
-    limit
-        The policy's limit for it.
+    ratio, limit
+        Largest distance from the target's output in units of (sensitivity + ulp), and the policy's
+        limit for it.
     everywhere
         Whether the elements that are right match as well; otherwise the mistake is made in some
         elements only.
@@ -63,13 +55,6 @@ class Match:
     everywhere: bool
     elements: int
     missed: int
-
-
-@dataclass(frozen=True)
-class _Sample:
-    output: WrongOutput
-    wrong: NDArray[np.int64]
-    right: NDArray[np.int64]
 
 
 def mistakes_in(steps: Steps, position: int) -> Iterator[Mistake]:
@@ -144,171 +129,94 @@ def find_mistakes(
     positions
         The steps to look at.
     """
-    samples = [_sample(output) for output in outputs if output.wrong.any()]
-    samples = [sample for sample in samples if sample.wrong.size]
-    if not samples:
-        return []
-    invalid = any(
-        not np.isfinite(s.output.actual.reshape(-1)[s.wrong]).all()
-        for s in samples
-        if is_float(s.output.dtype)
-    )
-    found: list[Match] = []
-    tried = 0
-    for position in positions:
-        for mistake in mistakes_in(steps, position):
-            if scene.expired():
-                scene.note(f"time was up after {tried} mistakes had been tried")
+    samples = samples_of(outputs)
+    return _Hunt(scene, steps, exact, samples).over(positions) if samples else []
+
+
+class _Hunt:
+    def __init__(
+        self, scene: Scene, steps: Steps, exact: Mapping[str, Array], samples: Sequence[Sample]
+    ) -> None:
+        self._scene = scene
+        self._steps = steps
+        self._exact = exact
+        self._samples = samples
+        self._tried = 0
+        # What is NaN on the device may be so by its dtype alone.
+        self._narrow = any(
+            not np.isfinite(sample.output.actual.reshape(-1)[sample.wrong]).all()
+            for sample in samples
+            if is_float(sample.output.dtype)
+        )
+
+    def over(self, positions: Sequence[int]) -> list[Match]:
+        """Likely mistakes in all steps first; any number in place of a constant if none fits."""
+        for makers in (self._likely, self._fitted):
+            found: list[Match] = []
+            for position in positions:
+                for mistake in makers(position):
+                    if self._scene.expired():
+                        self._scene.note(f"time was up after {self._tried} mistakes")
+                        return _ranked(found)
+                    match = self._tested(position, mistake)
+                    if match is not None:
+                        found.append(match)
+            if found:
                 return _ranked(found)
-            tried += 1
-            trial = _Trial(scene, steps, exact, position, mistake, mistake.own_precision or invalid)
-            match = trial.against(samples)
-            if match is not None:
-                found.append(match)
-    if not found:
-        named = ", ".join(steps.steps[position].name for position in positions)
-        scene.note(f"none of {tried} standard mistakes in {named} gives the target's output")
-    return _ranked(found)
+        named = ", ".join(self._steps.steps[position].name for position in positions)
+        self._scene.note(
+            f"none of {self._tried} standard mistakes in {named} gives the target's output"
+        )
+        return []
+
+    def _likely(self, position: int) -> Iterator[Mistake]:
+        return mistakes_in(self._steps, position)
+
+    def _fitted(self, position: int) -> Iterator[Mistake]:
+        """Mistakes with a number that makes the worst finite element what it is."""
+        sample = self._samples[0]
+        output = sample.output
+        if not is_float(output.dtype) or sample.wrong.size < _ENOUGH_TO_FIT:
+            return
+        actual = output.actual.reshape(-1)[sample.wrong]
+        with np.errstate(all="ignore"):
+            error = np.abs(actual - output.expected.reshape(-1)[sample.wrong])
+        if not np.isfinite(error).any():
+            return
+        worst = int(np.argmax(np.where(np.isfinite(error), error, -1.0)))
+        flat, wanted = int(sample.wrong[worst]), float(actual[worst])
+
+        def response(step: Step) -> float | None:
+            trial = Trial(self._steps, self._exact, self._scene.symbols, position, step)
+            return trial.value(output.name, flat)
+
+        step = as_compiled(self._steps.steps[position])
+        yield from fitted_mistakes(step, response, wanted)
+
+    def _tested(self, position: int, mistake: Mistake) -> Match | None:
+        self._tried += 1
+        trial = Trial(
+            self._steps,
+            self._exact,
+            self._scene.symbols,
+            position,
+            mistake.step,
+            own_precision=mistake.own_precision or self._narrow,
+        )
+        agreement = trial.against(self._samples)
+        if agreement is None:
+            return None
+        return Match(
+            position,
+            mistake,
+            agreement.ratio,
+            max(sample.output.passing for sample in self._samples),
+            agreement.everywhere,
+            agreement.elements,
+            agreement.missed,
+        )
 
 
 def _ranked(found: list[Match]) -> list[Match]:
     """Those that explain the right elements too come first; otherwise the order of trial holds."""
     return sorted(found, key=lambda match: (not match.everywhere, match.missed))
-
-
-def _sample(output: WrongOutput) -> _Sample:
-    """Elements spread over the wrong ones whose error tells something, and over the right ones."""
-    wrong = output.wrong.reshape(-1)
-    if is_float(output.dtype):
-        with np.errstate(all="ignore"):
-            error = np.abs(output.actual - output.expected).reshape(-1)
-            telling = ~(error < _TELLING * output.passing * output.scale.reshape(-1))
-    else:
-        telling = np.ones_like(wrong)
-    return _Sample(
-        output,
-        _spread(np.flatnonzero(wrong & telling), _WRONG_SAMPLED),
-        _spread(np.flatnonzero(~wrong), _RIGHT_SAMPLED),
-    )
-
-
-def _spread(places: NDArray[np.intp], count: int) -> NDArray[np.int64]:
-    """At most `count` of `places`, both ends and evenly between."""
-    if places.size > count:
-        places = places[np.linspace(0, places.size - 1, count).round().astype(np.int64)]
-    return places.astype(np.int64)
-
-
-class _Trial:
-    """One mistake against the samples."""
-
-    def __init__(
-        self,
-        scene: Scene,
-        steps: Steps,
-        exact: Mapping[str, Array],
-        position: int,
-        mistake: Mistake,
-        own_precision: bool,
-    ) -> None:
-        made = list(steps.steps)
-        made[position] = mistake.step
-        self._position = position
-        self._mistake = mistake
-        self._steps = replace(steps, steps=tuple(made))
-        reached = {made[position].writes}
-        for step in made[position + 1 :]:
-            if reached & set(step.reads):
-                reached.add(step.writes)
-        self._reached = reached
-        self._known = {name: values for name, values in exact.items() if name not in reached}
-        self._symbols = scene.symbols
-        self._own_precision = own_precision
-
-    def against(self, samples: Sequence[_Sample]) -> Match | None:
-        """The match, if it is one: every sampled output must be explained."""
-        ratio, everywhere, elements, missed = 0.0, True, 0, 0
-        for sample in samples:
-            if sample.output.name not in self._reached:
-                return None
-            size = sample.wrong.size
-            quick = sample.wrong[size // (2 * _FEW) :: max(1, size // _FEW)]
-            if self._distance(sample, quick) is None:
-                return None
-            distance = self._distance(sample, sample.wrong)
-            if distance is None:
-                return None
-            ratio = max(ratio, distance[0])
-            missed += distance[1]
-            elements += sample.wrong.size
-            if sample.right.size and self._distance(sample, sample.right) is None:
-                everywhere = False
-        if not everywhere and not any(_telling_numbers(sample) for sample in samples):
-            # NaN here and there is what many mistakes give.
-            return None
-        limit = max(sample.output.passing for sample in samples)
-        return Match(self._position, self._mistake, ratio, limit, everywhere, elements, missed)
-
-    def _distance(self, sample: _Sample, places: NDArray[np.int64]) -> tuple[float, int] | None:
-        """Largest distance from the target at those of `places` that match, and how many do not.
-
-        None where too few match.
-        """
-        output = sample.output
-        places, values = self._values(output.name, places)
-        if values is None:
-            return None
-        actual = output.actual.reshape(-1)[places]
-        if not is_float(output.dtype):
-            matching = np.asarray(values == actual)
-            return (0.0, int((~matching).sum())) if _nearly_all(matching) else None
-        expected = output.expected.reshape(-1)[places]
-        with np.errstate(all="ignore"):
-            scale = _scale(output, places, values, expected)
-            ratios = np.abs(values - actual) / scale
-            ratios[(values == actual) | (np.isnan(values) & np.isnan(actual))] = 0.0
-            matching = ratios <= output.passing
-        if not _nearly_all(matching):
-            return None
-        return float(ratios[matching].max(initial=0.0)), int((~matching).sum())
-
-    def _values(
-        self, tensor: str, places: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], Array | None]:
-        """The mistake's result at `places`, or at a few of them where all are too much work."""
-        evaluation = Evaluation(
-            self._steps,
-            self._known,
-            self._symbols,
-            own_precision=self._own_precision,
-            budget=Budget(_POINTS),
-        )
-        try:
-            return places, evaluation.at(tensor, places)
-        except UnsupportedOperatorError:
-            return places, None
-        except LimitExceededError:
-            if places.size <= _FEW:
-                return places, None
-            return self._values(tensor, _spread(places, _FEW))
-
-
-def _nearly_all(matching: NDArray[np.bool_]) -> bool:
-    return int((~matching).sum()) <= matching.size // _ONE_IN
-
-
-def _telling_numbers(sample: _Sample) -> bool:
-    """Whether the wrong elements are numbers, which no two mistakes have in common by chance."""
-    actual = sample.output.actual.reshape(-1)[sample.wrong]
-    return not is_float(sample.output.dtype) or bool(np.isfinite(actual).any())
-
-
-def _scale(output: WrongOutput, places: NDArray[np.int64], values: Array, expected: Array) -> Array:
-    """What the mistake's result may be off by: as the right one, grown where it is larger."""
-    right = output.scale.reshape(-1)[places]
-    finite = np.isfinite(values) & np.isfinite(expected)
-    size = float(np.sqrt(np.mean(np.square(expected[finite])))) if finite.any() else 0.0
-    mine = float(np.sqrt(np.mean(np.square(values[finite])))) if finite.any() else 0.0
-    growth = max(1.0, mine / size) if size > 0 and np.isfinite(mine) else 1.0
-    scale: Array = right * growth + ulp(np.where(np.isfinite(values), values, 0.0), output.dtype)
-    return scale

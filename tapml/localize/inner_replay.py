@@ -23,7 +23,7 @@ from tapml.localize.cutting import Cut
 from tapml.localize.evaluation import MOST_POINTS, Evaluation
 from tapml.localize.rounding import raw_bits
 from tapml.localize.scene import Scene, whole
-from tapml.localize.steps import Steps, extent_of
+from tapml.localize.steps import Steps
 from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
 
 Array = NDArray[Any]
@@ -189,10 +189,7 @@ def _short(error: Exception) -> str:
 
 def _twin(scene: Scene, steps: Steps, cut: Cut) -> Twin:
     """The float64 twin of an inner operator: evaluated where that is little work, else compiled."""
-    work = 0
-    for step in steps.steps:
-        work += int(np.prod([extent_of(axis.extent, scene.symbols) for axis in step.axes]))
-    if work > MOST_POINTS >> 3:
+    if scene.work_of(steps.steps) > MOST_POINTS >> 3:
         return compile_twins([cut.operator])[cut.operator.name]
 
     def twin(*arrays: Array, symbols: Mapping[str, int]) -> None:

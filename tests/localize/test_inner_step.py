@@ -78,6 +78,8 @@ def planted(operator: Operator, change: Change, session: Session, compiler: Comp
         (r"exp\(", "exp2(", "sigmoid", "computes exp2 in place of exp"),
         (r"\(0\.0+e\+00f - input_0", "(0.0f + input_0", "sigmoid", "leaves out 0 in 0 - input_0"),
         (r"1\.0+e\+00f \+", "2.0f +", "sigmoid", "takes 2 for the constant 1"),
+        (r"1\.0+e\+00f \+", "1.7f +", "sigmoid", "takes 1.7 for the constant 1"),
+        (r"\) \* input_1", ") * 1.2345f * input_1", "sigmoid", "takes 1.2345 for the constant 1"),
     ],
 )
 def test_a_mistake_of_the_fused_kernel_alone_is_named(
@@ -162,7 +164,7 @@ def test_an_operator_of_one_step_is_its_own_step(session: Session, compiler: Com
 def test_what_cannot_be_named_is_narrowed_down_by_what_passes(
     gate: Operator, session: Session, compiler: Compiler
 ) -> None:
-    change = in_one(gate, r"\) \* input_1_ptr", ") * 1.2345f * input_1_ptr")
+    change = in_one(gate, r"input_1_ptr\[(.+?)\]\)", r"sin(3.0f * input_1_ptr[\1]))")
     found, scene = look(planted(gate, change, session, compiler))
     assert found is None
     assert any("standard mistakes" in note for note in scene.notes)
