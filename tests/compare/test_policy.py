@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from tapml.compare.operator_class import OperatorClass
 from tapml.compare.policy import DEFAULT_LIMITS, Override, Policy, RatioLimits
 from tapml_targets.errors import InputError
+
+Rows = tuple[tuple[str, OperatorClass, RatioLimits], ...]
 
 
 def test_the_default_policy_is_not_loosened() -> None:
@@ -16,7 +19,7 @@ def test_the_default_policy_is_not_loosened() -> None:
 
 
 def test_loosening_without_a_reason_is_refused() -> None:
-    looser = (("float32", "product", RatioLimits(100.0, 400.0)),)
+    looser: Rows = (("float32", "product", RatioLimits(100.0, 400.0)),)
     with pytest.raises(InputError, match=r"float32 product are looser .* say why"):
         Policy(limits=looser)
     policy = Policy(limits=looser, reason="half-rate device")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml.compare.limits import DEFAULT_LIMITS, RatioLimits
-from tapml.compare.operator_class import CLASSES
+from tapml.compare.operator_class import CLASSES, OperatorClass
 from tapml.compare.policy import Override, Policy
 from tapml.compare.policy_file import parse_policy, policy_of, read_policy, write_policy
 from tapml_targets.errors import InputError
@@ -54,7 +54,7 @@ def test_what_the_file_says_holds() -> None:
     ],
 )
 def test_an_override_applies_to_what_it_names_and_to_nothing_else(
-    operator: str, output: str, dtype: str, operator_class: str, applies: bool
+    operator: str, output: str, dtype: str, operator_class: OperatorClass, applies: bool
 ) -> None:
     chosen = parse_policy(EXAMPLE).choose(
         operator, dtype, 1, operator_class=operator_class, output=output
@@ -147,7 +147,7 @@ def test_the_defaults_that_are_written_can_be_uncommented() -> None:
     assert policy.loosened == ()
 
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 reasons = texts.map(lambda text: f"because {text}")
 dtypes = st.sampled_from(list(DEFAULT_LIMITS))
 classes = st.sampled_from([name for name in CLASSES if name != "discrete"])

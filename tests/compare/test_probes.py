@@ -170,7 +170,7 @@ def test_a_probe_keeps_the_integers_that_were_carved() -> None:
         lambda n, x, y: op.add(op.multiply(x, op.astype(n, "float16")), y),
     )
     generator = np.random.default_rng(0)
-    inputs = [
+    inputs: list[np.ndarray] = [
         np.array([[39], [0], [7], [7], [3]], np.int32),
         generator.standard_normal((5, 8)).astype(np.float16),
         generator.standard_normal((5, 8)).astype(np.float16),
