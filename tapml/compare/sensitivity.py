@@ -205,8 +205,10 @@ def trace_element(
     output
         Position in ``operator.written``.
     index
-        Of the element.
+        Of the element; of an output without elements there is nothing to trace.
     """
+    if case.outputs[output].size == 0:
+        return ElementTrace(0.0, (), 0.0, 1.0)
     traits = traits_of(case.operator)
     exact, moved = exact_and_moved(
         case, twin, movements, repeats, moving_dtypes(case.operator, traits)

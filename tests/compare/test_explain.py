@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.explain import explain
 from tapml.compare.judge import judge
 from tapml.compare.limits import DEFAULT_LIMITS, RatioLimits
@@ -190,6 +191,20 @@ def test_moved_data_and_predicates_are_explained_too(
     text = explain(verdict, expectation, POLICY, operators["positive"])
     assert "540 of 540 elements are wrong" in text
     assert "a predicate may differ where float64's changed" in text
+
+
+def test_an_output_without_elements_has_no_worst_one() -> None:
+    operator = make_operator("none", [((0, 4), "float32")], op.exp)
+    empty = np.zeros((0, 4), np.float32)
+    case = MemoryCase("test", "none", (empty,), (empty,), ("activation",))
+    want = ExpectedOutput("p1", "float32", "value", np.zeros((0, 4)), empty)
+    expectation = Expectation((want,), 1, POLICY.repeats)
+    verdict = judge(operator, expectation, [empty], [empty], POLICY)
+    with Oracle({"none": operator}, compile_twins, POLICY) as own:
+        trace = own.trace(case, expectation, 0, verdict.outputs[0].index)
+    text = explain(verdict, expectation, POLICY, operator, traces={"p1": trace})
+    assert trace.moved == ()
+    assert "it has no elements" in text and text.startswith("none: pass\n")
 
 
 def test_findings_and_suspects_are_said(
