@@ -89,6 +89,8 @@ def test_a_gelu_that_is_nan_beyond_45_is_the_platform_s_fast_tanh(
     assert found.nonfinite.hazard == "tanh overflow"
     assert found.nonfinite.index == (2, NEURON)
     assert found.nonfinite.argument > 44
+    assert found.step is not None
+    assert found.step.name == "gelu_tanh.tanh"
     assert found.attribution is not None
     assert found.attribution.cause == "math"
 
@@ -143,6 +145,8 @@ def test_1035_minus_1031_is_5_in_no_digit_probe(
     (expected,) = failure.expectation.outputs
     off = failure.result.actual[0].astype(np.float64) - expected.values
     assert set(np.unique(np.abs(off))) == {0.25}, "one unit of the difference, damped"
+    assert found.step is not None
+    assert (found.step.name, found.step.position) == ("subtract", 1)
     assert found.attribution is not None
     assert found.attribution.cause == "code generator"
 
@@ -168,6 +172,7 @@ def test_bytes_that_go_through_a_word_are_the_conversion_of_the_keys(
     assert_origin(failure, QuantizedKeys, "codes.to(query.dtype)")
     assert found.step is not None
     assert (found.step.name, found.step.position) == ("cast", 1)
+    assert not any("stopped" in note for note in found.notes)
     assert found.attribution is not None
     assert found.attribution.cause == "code generator"
 
@@ -185,6 +190,8 @@ def test_a_tail_that_is_not_checked_is_the_schedule_that_cut_it(
     assert failure.operator.name == "fused_mean_add_rsqrt_multiply"
     assert_origin(failure, Norm, "torch.rsqrt")
     assert "reads outside of them" in failure.result.verdict.reason
+    assert found.step is not None
+    assert found.step.name.startswith("mean")
     assert found.attribution is not None
     assert found.attribution.cause == "schedule"
     assert "plainer schedule" in found.attribution.sentence
