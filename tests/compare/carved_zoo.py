@@ -12,15 +12,16 @@ from tapml.carving.record import carve
 from tapml.compiler.reference import compile_reference
 from tapml.execute.executor import Executor
 from tapml.graph.importer import import_model
-from tapml.graph.plan import GraphPlan
+from tapml.graph.plan import GraphPlan, Operator
 from tapml.models import calibration_prompts, load_model
 from tests.compare.cases import MemoryCase
 
 
 class CarvedZoo(NamedTuple):
-    """The plan, and the first and the last test of every operator."""
+    """The plan, its operators as the suite holds them, and each one's first and last test."""
 
     plan: GraphPlan
+    stored: Mapping[str, Operator]
     tests: Mapping[str, tuple[MemoryCase, MemoryCase]]
 
 
@@ -34,6 +35,7 @@ def carved_zoo() -> CarvedZoo:
     with tempfile.TemporaryDirectory() as folder:
         prompts = calibration_prompts(model, 1)
         with carve(model, executor, prompts, Path(folder) / "suite", max_new_tokens=3) as suite:
+            stored = suite.operators
             for test in suite.tests():
                 case = MemoryCase(
                     test.id,
@@ -45,4 +47,4 @@ def carved_zoo() -> CarvedZoo:
                 )
                 first, _ = tests.get(test.operator, (case, case))
                 tests[test.operator] = (first, case)
-    return CarvedZoo(imported.plan, tests)
+    return CarvedZoo(imported.plan, stored, tests)

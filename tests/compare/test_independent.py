@@ -95,6 +95,10 @@ def test_every_operator_has_a_torch_subgraph_on_all_its_call_sites(zoo: CarvedZo
         assert set(form.sites) == {call.site for call in zoo.plan.sites_of(operator.name)}
 
 
+def test_a_suite_holds_the_subgraphs_so_that_a_replay_needs_no_model(zoo: CarvedZoo) -> None:
+    assert dict(zoo.stored) == zoo.plan.operators
+
+
 def test_twin_and_torch_agree_on_every_operator(zoo: CarvedZoo, oracle: Oracle) -> None:
     assert zoo.tests.keys() == zoo.plan.operators.keys()
     for name, cases in zoo.tests.items():
