@@ -39,6 +39,10 @@ def fitted_mistakes(step: Step, response: Response, wanted: float) -> Iterator[M
                 yield Mistake(words, make(found))
     if not lookup(step.dtype).is_float or step.combine not in ("", "add"):
         return
+    if step.combine:
+        found = _solved(partial(_with_start, step), response, wanted, 0.0)
+        if found is not None:
+            yield Mistake(f"starts its sum from {found:.7g}", _with_start(step, found))
     for name, words, neutral in (("mul", "multiplies by {:.7g}", 1.0), ("add", "adds {:.7g}", 0.0)):
         if step.combine and name == "add":
             continue
@@ -50,6 +54,10 @@ def fitted_mistakes(step: Step, response: Response, wanted: float) -> Iterator[M
 
 def _with_constant(step: Step, node: Constant, change: Change, number: float) -> Step:
     return replace(step, value=change(Constant(number, node.dtype)))
+
+
+def _with_start(step: Step, number: float) -> Step:
+    return replace(step, initial=Constant(number, step.dtype))
 
 
 def _with_operand(step: Step, name: str, number: float) -> Step:

@@ -104,7 +104,8 @@ def _in_copies(steps: Steps, position: int) -> Iterator[Mistake]:
             if mistake.step.dtype == steps.steps[maker].dtype:
                 value = inlined(step.value, mistake.step)
                 words = f"{mistake.words} in its own copy of {steps.steps[maker].name}"
-                yield Mistake(words, replace(step, value=value), mistake.own_precision)
+                copied = replace(step, value=value)
+                yield Mistake(words, copied, mistake.own_precision, general=True)
 
 
 def find_mistakes(
@@ -218,5 +219,5 @@ class _Hunt:
 
 
 def _ranked(found: list[Match]) -> list[Match]:
-    """Those that explain the right elements too come first; otherwise the order of trial holds."""
-    return sorted(found, key=lambda match: (not match.everywhere, match.missed))
+    """Those that explain the right elements too come first, then those that say most."""
+    return sorted(found, key=lambda m: (not m.everywhere, m.missed, m.mistake.general))

@@ -45,11 +45,14 @@ class Mistake:
         The step as it would then be.
     own_precision
         Whether it only shows in the step's own dtype: an overflow, a lost digit.
+    general
+        Whether it says little: of two mistakes that explain as much the other is named.
     """
 
     words: str
     step: Step
     own_precision: bool = False
+    general: bool = False
 
 
 def of_terms(step: Step) -> Iterator[Mistake]:

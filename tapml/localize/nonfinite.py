@@ -118,6 +118,9 @@ class _Trace:
             searched = asked.search(self._candidates())
             if searched is not None:
                 element, confirmed = searched, True
+        if event is None and confirmed is False:
+            # No input element makes it: what lies around the inputs may.
+            element = None
         return self._described(position, event, element, confirmed)
 
     def carved(self) -> NonFiniteOrigin:
@@ -291,6 +294,11 @@ class _Trace:
         match = self._found.match if self._found is not None else None
         if match is not None and event is not None:
             sentence += f"; the output is what comes out where it {match.mistake.words}"
+        if element is None and confirmed is False:
+            sentence += (
+                "; no single input element makes it so: the kernel may read memory that it was not "
+                "given, or has not written"
+            )
         if element is not None:
             sentence += f"; it comes from {self._input_text(element)}"
             if confirmed:

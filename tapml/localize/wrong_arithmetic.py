@@ -106,11 +106,11 @@ def of_results(step: Step) -> Iterator[Mistake]:
     floating = lookup(step.dtype).is_float
     zero = Constant(0.0 if floating else 0, step.dtype)
     nothing = replace(step, axes=step.kept, value=zero, combine="", initial=None)
-    yield Mistake("gives zero", nothing)
+    yield Mistake("gives zero", nothing, general=True)
     if not floating:
         return
     minus = Operation("sub", (zero, step.value), step.dtype)
-    yield Mistake("gives the wrong sign", replace(step, value=minus))
+    yield Mistake("gives the wrong sign", replace(step, value=minus), general=True)
     for narrow in _NARROWER.get(step.dtype, ()):
         if step.combine == "add":
             start = Operation("cast", (step.initial or zero,), narrow)
