@@ -82,7 +82,8 @@ class Checking:
         tests = spread(subject.tests[operator], 2)
         result = check_tests(subject.operators[operator], tests, library, self._checker)
         found = {
-            f"{each.kind} of {each.address_space or 'the launch'} memory at line {each.line}"
+            f"{each.kind} at line {each.line}"
+            + (f" ({each.address_space} memory)" if each.address_space else "")
             for each in result.findings
         }
         # One shape of two is enough for a report.

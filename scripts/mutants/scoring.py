@@ -35,7 +35,7 @@ class Score:
     observed
         What changed against the right kernel; empty for an equivalent mutant.
     found_by
-        ``numbers``, ``memory checks``, ``exact probes``, ``lost device``, ``refused call`` or
+        ``numbers``, ``memory checks``, ``probes``, ``lost device``, ``refused call`` or
         ``Oclgrind``.
     status
         Of the verdict.
@@ -234,7 +234,7 @@ def _relative(outputs: Sequence[OutputNumbers]) -> float:
 def _found_by(verdict: OperatorVerdict) -> str:
     carved = [result for result in verdict.results if not is_probe(result.test)]
     if verdict.results and all(result.verdict.status == "pass" for result in carved):
-        return "exact probes"
+        return "probes"
     verdicts = [result.verdict for result in carved]
     if any(output.status != "pass" for each in verdicts for output in each.outputs):
         return "numbers"
