@@ -7,6 +7,7 @@ from dataclasses import asdict
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.compare.limits import DEFAULT_LIMITS
 from tapml.compare.policy import Policy
 from tapml.graph.plan import GraphPlan
 from tapml_targets.driver import DeviceDescription
@@ -115,6 +116,7 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
         "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
         "probes": replay.get("probes", 0),
         "worst_ratio": replay.get("worst_ratio"),
+        "limits": _limits(worst),
         "max_abs_error": max(absolute, default=None) if finite else None,
         "target_ms": replay.get("kernel_ms"),
         "replay": replay,
@@ -173,13 +175,24 @@ def _device(device: DeviceDescription, fingerprint: str) -> dict[str, Any]:
 
 
 def _policy(policy: Policy, dtype: str) -> dict[str, Any]:
-    limits = policy.limits_for("", dtype, 1)
+    """The policy in a line: up to which ratio each class of operator passes."""
+    classes = DEFAULT_LIMITS[dtype]
+    passing = ", ".join(
+        f"{name} {policy.limits_for('', dtype, 1, operator_class=name).passing:g}"
+        for name in classes
+    )
     return {
         "hash": policy.hash,
-        "limits": {"degraded": limits.passing, "fail": limits.degraded},
-        "text": f"error ≤ {limits.passing:g} × (sensitivity + ulp) passes, "
-        f"above {limits.degraded:g} fails ({dtype})",
+        "text": f"passes up to error / (sensitivity + ulp), {dtype}: {passing}; sums of many terms "
+        "have more",
     }
+
+
+def _limits(outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The limits of the output that came nearest to its own; none where none has a ratio."""
+    rated = [o for o in outputs if o["passing"] and isfinite(float(o["ratio"]))]
+    nearest = max(rated, key=lambda o: float(o["ratio"]) / o["passing"], default=None)
+    return {} if nearest is None else {"degraded": nearest["passing"], "fail": nearest["degraded"]}
 
 
 def _parameters(plan: GraphPlan) -> int:

@@ -27,7 +27,7 @@ def render(report: Mapping[str, Any], maps: Sequence[EntryMap]) -> str:
         facts=_facts(report),
         loosened=_loosened(report),
         maps="".join(_map(entry_map, operators) for entry_map in maps),
-        operators="".join(_operator_row(operator, report) for operator in report["operators"]),
+        operators="".join(_operator_row(operator) for operator in report["operators"]),
         final=_final(report),
         phases=_phases(report),
         data=json.dumps(report, allow_nan=False).replace("<", "\\u003c"),
@@ -118,7 +118,7 @@ def _edge(source_left: int, source_top: int, left: int, top: int) -> str:
     return f'<path class="edge" d="{path}"/>'
 
 
-def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+def _operator_row(operator: Mapping[str, Any]) -> str:
     name = html.escape(operator["name"])
     state = html.escape(operator["state"])
     tests = operator["tests"]
@@ -141,7 +141,7 @@ def _operator_row(operator: Mapping[str, Any], report: Mapping[str, Any]) -> str
         f'<td><span class="chip">{state}</span></td><td class="name">{name}</td>'
         f"<td class=number>{operator['sites']}</td>"
         f"<td class=number>{tests['passed']}/{tests['total']}</td>"
-        f"<td>{_bar(operator, report['policy'])}</td>"
+        f"<td>{_bar(operator)}</td>"
         f"<td class=number>{_number(operator.get('max_abs_error'))}</td>"
         f"<td class=number>{_milliseconds(operator.get('target_ms'))}</td></tr>"
         f'<tr class="detail" hidden><td colspan="7">{reason}{repro}'
@@ -169,8 +169,8 @@ def _diagnosis(operator: Mapping[str, Any]) -> str:
     return f'<h4>Diagnosis</h4><ul class="diagnosis">{items}</ul>' if items else ""
 
 
-def _bar(operator: Mapping[str, Any], policy: Mapping[str, Any]) -> str:
-    """The ratio on a logarithmic scale from 0.1 to 1e6, with the policy's limits marked."""
+def _bar(operator: Mapping[str, Any]) -> str:
+    """The ratio on a logarithmic scale from 0.1 to 1e6, with the operator's limits marked."""
     ratio = operator["worst_ratio"]
     if ratio is None:
         # A NaN or an Inf out of place has no ratio that JSON could hold.
@@ -184,7 +184,7 @@ def _bar(operator: Mapping[str, Any], policy: Mapping[str, Any]) -> str:
 
     marks = "".join(
         f'<i style="left:{place(limit):.1f}%" title="{html.escape(name)} above {limit:g}"></i>'
-        for name, limit in policy["limits"].items()
+        for name, limit in operator["limits"].items()
     )
     return (
         f'<span class="bar"><b style="width:{place(ratio):.1f}%"></b>{marks}</span>'
