@@ -21,10 +21,12 @@ import pytest
 if TYPE_CHECKING:
     from tapml.carving.exported import ExportReplayer
     from tapml.carving.replay_results import ReplayResult
+    from tapml.compare.policy import Policy
     from tapml_rpc.client import Session
 
 DEFAULT_DEVICE: Final = "opencl"
 REQUIRE_DEVICES: Final = "TAPML_REQUIRE_DEVICES"
+_POLICY: Final[pytest.StashKey[Policy]] = pytest.StashKey()
 
 __all__ = ["carved_cases", "tapml_device", "tapml_replay"]
 
@@ -77,6 +79,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the policy where one is given: a mistake in it ends pytest before any test.
+
+    Raises
+    ------
+    pytest.UsageError
+        If the file cannot be read or is no policy.
+    """
+    file = config.getoption("--tapml-policy")
+    if file is None:
+        return
+    from tapml.compare.policy_file import read_policy
+    from tapml_targets.errors import InputError
+
+    try:
+        config.stash[_POLICY] = read_policy(Path(file))
+    except InputError as error:
+        raise pytest.UsageError(f"--tapml-policy: {error}") from None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test that needs a device runs on each of those asked for, one device after another."""
     if "tapml_device" in metafunc.fixturenames:
@@ -113,12 +135,7 @@ def _tapml_replayer(
     from tapml.carving.exported import ExportReplayer
     from tapml.compare.policy import Policy
 
-    policy = Policy()
-    file = request.config.getoption("--tapml-policy")
-    if file is not None:
-        from tapml.compare.policy_file import read_policy
-
-        policy = read_policy(Path(file))
+    policy = request.config.stash.get(_POLICY, None) or Policy()
     with ExportReplayer(tapml_device, policy) as replayer:
         yield replayer
 
@@ -169,12 +186,16 @@ def _failure(replayer: ExportReplayer, file: Path, result: ReplayResult, folder:
         f"{device.driver_version}), test {result.test}",
         verdict.reason,
     ]
-    lines += [f"{each.name}: {each.reason}" for each in verdict.outputs if each.status != "pass"]
+    lines += [
+        f"{each.name}: {each.reason}"
+        for each in verdict.outputs
+        if each.status != "pass" and each.reason not in verdict.reason
+    ]
     if folder is None:
         lines.append("--tapml-repro FOLDER writes a folder that replays this failure alone")
     else:
         lines.append(_write_repro(replayer, file, result, Path(folder)))
-    return "\n".join(dict.fromkeys(lines))
+    return "\n".join(lines)
 
 
 def _write_repro(replayer: ExportReplayer, file: Path, result: ReplayResult, folder: Path) -> str:

@@ -64,3 +64,13 @@ def test_a_file_that_no_export_wrote_is_an_error_that_says_so(tmp_path: Path) ->
     assert ended.returncode == 2
     assert "cases.json" in ended.stdout
     assert "export again with `tapml carve --from-suite SUITE --export pytest" in ended.stdout
+
+
+def test_a_mistake_in_a_policy_ends_pytest_before_any_test(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text("def test_it(): pass\n")
+    (tmp_path / "policy.toml").write_text("[limit.float32.product]\npassing = 1.0\n")
+    ended = run(tmp_path, "--tapml-policy", str(tmp_path / "policy.toml"))
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--tapml-policy: " in ended.stderr
+    assert "policy.toml, line 1" in ended.stderr
+    assert "passed" not in ended.stdout
