@@ -7,8 +7,8 @@ the first layer that far.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import tapml as tml
 from tapml.carving.probing import is_probe
+from tapml.carving.replay import replay as replay_test
 from tapml.carving.replay_suite import SuiteReplay, SuiteReplayer
 from tapml.carving.repro_failure import Failure
 from tapml.carving.suite import Suite
@@ -27,6 +28,7 @@ from tapml.compiler.twin import compile_twins
 from tapml.localize.attribution import second_driver
 from tapml.localize.diagnose import diagnose
 from tapml.localize.diagnosis import Diagnosis
+from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription
 from tests.hazards.carving import FAST_MATH, SickCompiler
@@ -74,6 +76,21 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         yield kept
 
 
+def from_carved(
+    failures: Sequence[Failure], replay: SuiteReplay, session: Session, oracle: Oracle
+) -> Failure:
+    """The only failure, on the carved test that shows it and not on a probe beside it."""
+    (failure,) = failures
+    (verdict,) = (each for each in replay.operators if each.operator == failure.operator.name)
+    (case,) = (
+        result.case
+        for result in verdict.results
+        if result.verdict.status == "fail" and not is_probe(result.test)
+    )
+    result = replay_test(failure.operator, case, failure.library, session, oracle, failure.policy)
+    return replace(failure, result=result, expectation=oracle.appeal(case))
+
+
 def find(suite: Suite, device: DeviceDescription, compiler: Compiler) -> Found:
     sick = SickCompiler(compiler, tanh_unstable_under_fast_math, FAST_MATH)
     policy = Policy()
@@ -81,7 +98,7 @@ def find(suite: Suite, device: DeviceDescription, compiler: Compiler) -> Found:
     with open_local(device) as session, Oracle(suite.operators, compile_twins, policy) as oracle:
         replayer = SuiteReplayer(suite, session, sick, oracle, policy)
         replay = replayer.replay(on_failure=failures.append)
-        (failure,) = failures
+        failure = from_carved(failures, replay, session, oracle)
         diagnosis = diagnose(
             failure,
             session,
