@@ -1,7 +1,6 @@
 """What being sure costs: float64 twin and sensitivity against the replay itself, cold and cached.
 
-Also how the cost of one replayed test grows with the size of the suite. Run it alone with
-``python -m scripts.bench_oracle``, or through ``scripts/bench.py``.
+Run it alone with ``python -m scripts.bench_oracle``, or through ``scripts/bench.py``.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ from tapml_targets.target import Target
 
 MODEL: Final = "pydoc-llama"
 TWIN_BAR: Final = 5.0
-# Flat, but for noise.
-GROWTH_BAR: Final = 1.3
-_SIZES: Final = (50, 500, 5000)
-_TWIN_TESTS: Final = 600
+_TESTS: Final = 600
 _PROMPTS: Final = 4
 _NEW_TOKENS: Final = 12
 
@@ -65,20 +61,19 @@ class _Bench:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Twin and sensitivity per test, then the cost per test of ever larger suites."""
+    """Twin and sensitivity per test, against the replay of the same tests."""
     with _opened() as bench:
         operators = bench.suite.operators
         twins = compile_twins(operators.values())
         path = store_of(bench.suite.path)
         with Oracle(operators, lambda _: twins, bench.policy, cache=path) as oracle:
             # Kernels and weights are on the device, and expectations in the cache, from here on.
-            _replay(bench, oracle, max(_SIZES))
-            replayed = _replay(bench, oracle, _TWIN_TESTS)
+            _replay(bench, oracle, _TESTS)
+            replayed = _replay(bench, oracle, _TESTS)
             with Oracle(operators, lambda _: twins, bench.policy) as fresh:
-                computed = _expect(bench, fresh, _TWIN_TESTS)
-            cached = _expect(bench, oracle, _TWIN_TESTS)
-            sizes = {size: _replay(bench, oracle, size) for size in _SIZES}
-    return [*_twin_rows(replayed, computed, cached), *_size_rows(sizes)]
+                computed = _expect(bench, fresh, _TESTS)
+            cached = _expect(bench, oracle, _TESTS)
+    return _rows(replayed, computed, cached)
 
 
 @contextmanager
@@ -104,11 +99,10 @@ def _opened() -> Iterator[_Bench]:
                 yield _Bench(suite, session, libraries, memory, Policy())
 
 
-def _replay(bench: _Bench, oracle: Oracle, count: int) -> list[tuple[float, float]]:
-    """Replay `count` tests; per test (seconds in all, seconds without judging)."""
+def _replay(bench: _Bench, oracle: Oracle, count: int) -> list[float]:
+    """Replay `count` tests; seconds of each, without judging."""
     operators = bench.suite.operators
     times = []
-    started = time.perf_counter()
     for test in islice(bench.tests(count), count):
         result = replay(
             operators[test.operator],
@@ -119,10 +113,7 @@ def _replay(bench: _Bench, oracle: Oracle, count: int) -> list[tuple[float, floa
             bench.policy,
             memory=bench.memory,
         )
-        # Finding and reading the next test in the suite is part of what it costs.
-        now = time.perf_counter()
-        times.append((now - started, result.timing.reading + result.timing.device))
-        started = now
+        times.append(result.timing.reading + result.timing.device)
     return times
 
 
@@ -135,10 +126,10 @@ def _expect(bench: _Bench, oracle: Oracle, count: int) -> list[float]:
     return times
 
 
-def _twin_rows(
-    replayed: Sequence[tuple[float, float]], computed: Sequence[float], cached: Sequence[float]
+def _rows(
+    replayed: Sequence[float], computed: Sequence[float], cached: Sequence[float]
 ) -> list[dict[str, Any]]:
-    replay_seconds = statistics.mean(without for _, without in replayed)
+    replay_seconds = statistics.mean(replayed)
     rows = []
     for what, times, bar in (
         ("float64 twin and sensitivity, computed", computed, TWIN_BAR),
@@ -158,23 +149,6 @@ def _twin_rows(
             }
         )
     return rows
-
-
-def _size_rows(sizes: Mapping[int, Sequence[tuple[float, float]]]) -> list[dict[str, Any]]:
-    means = {size: statistics.mean(total for total, _ in times) for size, times in sizes.items()}
-    smallest = means[min(means)]
-    return [
-        {
-            "part": "oracle",
-            "what": f"one replayed test of {size}",
-            "tests": len(sizes[size]),
-            "replay_ms": round(1e3 * mean, 3),
-            "ratio": round(mean / smallest, 2),
-            "at_most": GROWTH_BAR,
-            "met": mean / smallest <= GROWTH_BAR and len(sizes[size]) == size,
-        }
-        for size, mean in means.items()
-    ]
 
 
 if __name__ == "__main__":
