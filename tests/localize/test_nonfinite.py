@@ -48,6 +48,7 @@ def sick(operator: Any, library: Library) -> Library:
     return replace(library, modules=(CodeModule("opencl-c", SICK_TANH.encode() + module.code),))
 
 
+@pytest.mark.slow
 def test_the_papers_gelu_is_traced_to_the_input_beyond_its_limit(
     session: Session, compiler: Compiler
 ) -> None:
