@@ -93,7 +93,7 @@ def _score(options: argparse.Namespace) -> int:
             "device": f"{description.name} ({description.vendor_platform})",
             "seed": options.seed,
             "possible": possible,
-            "kinds": table(scores),
+            "by_kind": table(scores),
             **summary(scores, clean),
             "mutants": [score.to_json() for score in scores],
         }
