@@ -26,7 +26,7 @@ from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError
 
-PROBING_VERSION: Final = 6
+PROBING_VERSION: Final = 7
 """Part of every verdict's key: raise it when other probes are made."""
 _NARROW_BITS: Final = 16
 

@@ -80,6 +80,22 @@ def test_a_softmax_that_subtracts_nothing_fails_on_it() -> None:
     assert "nan" in verdict.reason
 
 
+def test_a_tanh_that_stops_short_of_one_is_no_fault() -> None:
+    def gelu(x: Any, y: Any) -> Any:
+        return op.multiply(op.nn.gelu_tanh(x), y)
+
+    probe = probe_of(made("float32", gelu, 2))
+    assert probe is not None
+    x, y = (array.astype(np.float64) for array in probe.arrays)
+    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    # What PoCL gives for every large negative number: one unit in the last place above -1.
+    tanh = np.clip(np.tanh(inner), -1 + 2.0**-24, 1 - 2.0**-24)
+    honest = (0.5 * x * (1 + tanh) * y).astype(np.float32)
+    assert judge(made("float32", gelu, 2), probe.expectation, None, [honest], Policy()).status == (
+        "pass"
+    )
+
+
 def test_a_reference_that_overflows_gets_smaller_numbers() -> None:
     probe = probe_of(made("float32", tanh_from_exponentials))
     assert probe is not None
