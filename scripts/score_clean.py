@@ -178,7 +178,8 @@ def _models(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
         for kind in KINDS:
             name = f"{kind}-{seed}"
             chance = random.Random(name)  # noqa: S311 - a draw, no secret
-            lengths = (chance.randint(2, 12), chance.randint(13, 40))
+            # The shortest context of them is 24 rows.
+            lengths = (chance.randint(2, 8), chance.randint(9, 20))
             tokens = tuple(
                 " ".join(str(chance.randrange(2, 131)) for _ in range(length)) for length in lengths
             )
