@@ -9,8 +9,9 @@ from typing import Final
 from scripts.mutants import arithmetic_kinds as arithmetic
 from scripts.mutants import bound_kinds as bounds
 from scripts.mutants import memory_kinds as memory
+from scripts.mutants.parser import parse_module
 from scripts.mutants.site import Edit, PlanSite, Site, SourceSite
-from scripts.mutants.syntax import KernelText, parse_module
+from scripts.mutants.syntax import KernelText
 from tapml_targets.library import Library, OperatorProgram
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scripts.mutants.kinds import KINDS, sites
+from scripts.mutants.parser import parse_module
 from scripts.mutants.site import PlanSite, SourceSite
-from scripts.mutants.syntax import parse_module
 from tapml_targets.library import Launch
 from tests.mutants.kernels import GATE, REDUCE, library
 
