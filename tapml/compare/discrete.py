@@ -69,14 +69,13 @@ def wrong_elements(want: ExpectedOutput, got: NDArray[Any]) -> NDArray[np.bool_]
         return _wrong_indices(want, got, want.source)
     if want.kind == "value" and lookup(want.dtype).name != "bool":
         return differs
-    # The change is counted in Python's integers' stead as float64: exact up to 2**53, and codes,
-    # predicates and indices are far below that.
+    # Counted as float64, which is exact up to 2**53: what float64 leaves open is far below that.
     change = np.abs(got.astype(np.float64) - want.values.astype(np.float64))
     allowed = want.sensitivity.astype(np.float64)
     # Integers that are state are codes: a quantized cache.
     if want.kind in ("code", "state"):
         allowed = np.minimum(allowed, 1.0)
-    return np.asarray(change > allowed)
+    return np.asarray(differs & ((change > allowed) | (allowed == 0)))
 
 
 def _wrong_indices(

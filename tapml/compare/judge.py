@@ -188,10 +188,10 @@ def _accept_flushed(ratios: Float64s, want: ExpectedOutput, got: Float64s, limit
 def flushed_below(want: ExpectedOutput) -> float:
     """Errors below this are as flushing subnormals gives: the smallest normal number.
 
-    The exponential of -90 that a sigmoid takes underflows as well, and what it was is multiplied
-    afterwards: in operators that take such functions, by up to 2**16.
+    A subnormal number that is read, or that the exponential of -90 gives within a sigmoid, is lost
+    as well, and what it was is multiplied afterwards: where anything is computed, by up to 2**16.
     """
-    room = _UNDERFLOW_ROOM if want.operator_class in ("transcendental", "unclassified") else 1.0
+    room = 1.0 if want.operator_class == "exact" else _UNDERFLOW_ROOM
     return float_format(want.dtype).smallest_normal * room
 
 

@@ -19,6 +19,7 @@ from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import ulp
 from tapml.compare.index_source import IndexSource
 from tapml.compare.judge import judge
+from tapml.compare.operator_class import OperatorClass
 from tapml.compare.policy import DEFAULT_LIMITS, Policy
 from tapml.compare.sensitivity import with_reference_ratio
 from tapml.compare.verdict import Verdict
@@ -234,14 +235,32 @@ def test_longer_sums_may_be_further_off() -> None:
     assert judge(OPERATOR, long, None, [actual], Policy()).status == "pass"
 
 
-def test_what_underflows_within_a_sigmoid_is_as_good_as_flushed() -> None:
-    output = replace(expect([-2e-37]).outputs[0], operator_class="transcendental")
+@pytest.mark.parametrize("operator_class", ["transcendental", "elementwise", "product"])
+def test_what_underflows_on_the_way_is_as_good_as_flushed(operator_class: OperatorClass) -> None:
+    """A subnormal number times a thousand, or the exponential of -90 in a sigmoid."""
+    output = replace(expect([-2e-37]).outputs[0], operator_class=operator_class)
     lost = float32([0.0])
     verdict = judge(OPERATOR, Expectation((output,), 1, 3), None, [lost], Policy())
     assert (verdict.status, verdict.outputs[0].flushed) == ("pass", 1)
-    output = replace(output, operator_class="elementwise")
+    output = replace(output, operator_class="exact")
     verdict = judge(OPERATOR, Expectation((output,), 1, 3), None, [lost], Policy())
     assert verdict.status == "fail"
+
+
+def test_a_nan_of_the_reference_excuses_no_error_of_the_target() -> None:
+    reference = float32([1.0, np.nan, 1.0])
+    off = expect([1.0, 1.0, 1.0], reference=reference)
+    verdict = decide(off, float32([1e6, 1.0, 1.0]), reference)
+    assert (verdict.status, verdict.suspect) == ("fail", "target and reference")
+    verdict = decide(off, reference, reference)
+    assert (verdict.status, verdict.suspect) == ("degraded", "reference")
+
+
+@pytest.mark.parametrize("kind", ["value", "state", "code", "index"])
+def test_integers_that_float64_does_not_hold_are_told_apart(kind: OutputKind) -> None:
+    want = expect([2**53, 7], dtype="int64", kind=kind)
+    assert decide(want, int64([2**53, 7])).status == "pass"
+    assert decide(want, int64([2**53 + 1, 7])).status == "fail"
 
 
 def test_a_wrong_shape_is_refused_with_both_shapes() -> None:
