@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tapml.compare.oracle import CarvedCase
-from tapml.compare.verdict import Status, Verdict, worse
+from tapml.compare.verdict import Status, Verdict, accusation, worse
 from tapml.graph.plan import Operator
 
 Array = NDArray[Any]
@@ -91,6 +92,14 @@ class OperatorVerdict:
     worst: ReplayResult | None
     reason: str
     results: tuple[ReplayResult, ...]
+
+    @property
+    def accusations(self) -> tuple[str, ...]:
+        """Who is suspect in place of the target, or beside it, and in how many of the tests."""
+        clauses = Counter(accusation(result.verdict.suspect) for result in self.results)
+        del clauses[""]
+        tests = len(self.results)
+        return tuple(f"{clause} ({count} of {tests} tests)" for clause, count in clauses.items())
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for journals and reports: the numbers of the worst test, counts, times."""

@@ -152,6 +152,9 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
             print(f"{operator['state']:<8} {operator['name']}  {reason}".rstrip())
     print(f"{result.status}: {result.text}")
     for operator in result.report["operators"]:
+        for line in operator["suspects"]:
+            print(f"{operator['name']}: {line}")
+    for operator in result.report["operators"]:
         if operator["repro"] and report:
             print(f"failed: {operator['name']}: {in_one_line(operator['reason'])}")
             places = {

@@ -53,6 +53,7 @@ def operator_line(event: OperatorChanged) -> str:
         )
     if numbers.get("reused"):
         parts.append("from the journal")
+    parts += map(str, numbers.get("suspects", ()))
     if event.state in {"failed", "kept"} and numbers.get("reason"):
         parts.append(in_one_line(str(numbers["reason"])))
     return ", ".join(parts)

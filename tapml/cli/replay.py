@@ -105,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     from tapml.carving.repro_folder import replay_repro
     from tapml.compare.policy_file import read_policy
+    from tapml.compare.verdict import accusation
     from tapml_rpc.local import open_local
 
     if arguments.policy is not None:
@@ -127,6 +128,8 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     print(f"{result.verdict.status}: {result.test} on {device.name}: {result.verdict.reason}")
     if device.name != repro.device.get("name"):
         print(f"it was written for another device: {repro.device.get('name')}")
+    if accusation(result.verdict.suspect):
+        print(accusation(result.verdict.suspect))
     if repro.edited:
         print(f"kernels edited since: {', '.join(repro.edited)}")
     if result.verdict.status != repro.status:
@@ -234,6 +237,7 @@ def _print_verdict(verdict: OperatorVerdict) -> None:
     if total:
         parts.append(f"{verdict.counts['pass']}/{total} pass")
         parts.append(f"worst ratio {verdict.worst_ratio:.3g}")
+    parts += verdict.accusations
     if verdict.status != "pass":
         parts.append(verdict.reason)
     print("  ".join(parts), flush=True)

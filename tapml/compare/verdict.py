@@ -11,12 +11,25 @@ from tapml.compare.metrics import Metrics
 Status: TypeAlias = Literal["pass", "degraded", "fail", "not run"]
 Suspect: TypeAlias = Literal["", "target", "reference", "importer", "twin", "target and reference"]
 
+_ACCUSATIONS: Final[dict[Suspect, str]] = {
+    "": "",
+    "target": "",
+    "reference": "the reference is suspect, not the target",
+    "importer": "the importer is suspect, not the target",
+    "twin": "the float64 twin is suspect, not the target",
+    "target and reference": "the reference is suspect beside the target",
+}
 _SEVERITY: Final[dict[Status, int]] = {"pass": 0, "not run": 1, "degraded": 2, "fail": 3}
 
 
 def worse(first: Status, second: Status) -> Status:
     """The graver of two statuses; what was not run is worse than a pass and never one."""
     return max(first, second, key=_SEVERITY.__getitem__)
+
+
+def accusation(suspect: Suspect) -> str:
+    """Who is suspect, as a clause; empty where it is the target alone, or nobody."""
+    return _ACCUSATIONS[suspect]
 
 
 @dataclass(frozen=True)

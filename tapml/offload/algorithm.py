@@ -221,6 +221,7 @@ class Mover:
             "probes": record.replay.get("probes", 0),
             "worst_ratio": record.replay.get("worst_ratio"),
             "reused": bool(record.replay.get("reused")),
+            "suspects": record.replay.get("suspects", []),
             "reason": record.reason,
         }
 
@@ -255,6 +256,7 @@ def replay_data(verdict: OperatorVerdict) -> dict[str, Any]:
         "worst_ratio": finite_or_none(verdict.worst_ratio),
         "worst_test": worst.test if worst else "",
         "worst": worst.verdict.to_json() if worst else {},
+        "suspects": list(verdict.accusations),
         "reason": verdict.reason,
         # Each test runs twice, under two poisons.
         "kernel_ms": sum(kernels) / len(kernels) / 2 * 1e3 if kernels else None,

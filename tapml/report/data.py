@@ -115,6 +115,7 @@ def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
         "origins": [asdict(each) for each in plan.origins_of(operator.name)[:_ORIGINS_SHOWN]],
         "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
         "probes": replay.get("probes", 0),
+        "suspects": list(replay.get("suspects", ())),
         "worst_ratio": replay.get("worst_ratio"),
         "limits": _limits(worst),
         "max_abs_error": max(absolute, default=None) if finite else None,

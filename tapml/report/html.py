@@ -25,7 +25,7 @@ def render(report: Mapping[str, Any], maps: Sequence[EntryMap]) -> str:
         outcome_class=html.escape(report["outcome"]["status"].replace(" ", "-")),
         outcome=html.escape(report["outcome"]["text"]),
         facts=_facts(report),
-        loosened=_loosened(report),
+        loosened=_loosened(report) + _suspects(report),
         maps="".join(_map(entry_map, operators) for entry_map in maps),
         operators="".join(_operator_row(operator) for operator in report["operators"]),
         final=_final(report),
@@ -67,6 +67,16 @@ def _ratio(value: float | None, operator: str | None = None) -> str:
 def _loosened(report: Mapping[str, Any]) -> str:
     items = "".join(f"<li>{html.escape(text)}</li>" for text in report["loosened"])
     return f'<section class="warning"><h2>Loosened</h2><ul>{items}</ul></section>' if items else ""
+
+
+def _suspects(report: Mapping[str, Any]) -> str:
+    """Whose fault it is where it is not the target's, or not the target's alone."""
+    items = "".join(
+        f"<li><code>{html.escape(operator['name'])}</code>: {html.escape(line)}</li>"
+        for operator in report["operators"]
+        for line in operator["suspects"]
+    )
+    return f'<section class="warning"><h2>Suspect</h2><ul>{items}</ul></section>' if items else ""
 
 
 def _map(entry_map: EntryMap, operators: Mapping[str, Mapping[str, Any]]) -> str:
@@ -128,7 +138,9 @@ def _operator_row(operator: Mapping[str, Any]) -> str:
         f"<small>{html.escape(origin['source'])}</small></li>"
         for origin in operator["origins"]
     )
-    reason = f"<p>{html.escape(operator['reason'])}</p>" if operator.get("reason") else ""
+    reason = "".join(f"<p><b>{html.escape(line)}</b></p>" for line in operator["suspects"])
+    if operator.get("reason"):
+        reason += f"<p>{html.escape(operator['reason'])}</p>"
     source = (
         f"<details><summary>Kernel source</summary><pre>{html.escape(operator['source'])}</pre>"
         "</details>"

@@ -137,3 +137,11 @@ def test_time_left_goes_by_the_mean_of_what_is_done(
 def test_a_ratio_that_is_not_finite_is_said_so(ratio: float) -> None:
     changed = OperatorChanged("a", "failed", 1, 1, {"tests": 1, "worst_ratio": ratio})
     assert "worst ratio not finite" in operator_line(changed)
+
+
+def test_a_line_says_who_is_suspect_before_the_reason() -> None:
+    numbers = {"suspects": ["the reference is suspect, not the target (1 of 1 tests)"]}
+    moved = OperatorChanged("softmax", "moved", 1, 1, {"tests": 1, **numbers})
+    assert operator_line(moved) == f"1 tests, {numbers['suspects'][0]}"
+    failed = OperatorChanged("softmax", "failed", 1, 1, {**numbers, "reason": "off"})
+    assert operator_line(failed) == f"{numbers['suspects'][0]}, off"

@@ -24,6 +24,7 @@ from tests.report.browser import Page, open_browser
 from tests.report.plans import HOSTILE, decoder
 
 _FETCHING = {"src", "href", "action", "data", "poster", "srcset", "formaction", "background"}
+SUSPECT = "the importer is suspect, not the target (1 of 3 tests)"
 _VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 
@@ -73,6 +74,7 @@ def build(folder: Path, hostile: str = "", layers: int = 2) -> tuple[str, dict[s
     moved.replay = {"tests": 3, "passed": 3, "worst_ratio": 1.5, "status": "pass"}
     failed.state, failed.reason, failed.repro = "failed", f"wrong {hostile}", folder / "r"
     failed.replay = {"tests": 3, "passed": 2, "worst_ratio": None, "status": "fail"}
+    failed.replay["suspects"] = [f"{SUSPECT} {hostile}".strip()]
     device = DeviceDescription(
         "opencl", 0, f"device {hostile}", f"vendor {hostile}", "cpu", f"1.0 {hostile}", Limits()
     )
@@ -146,6 +148,13 @@ def test_an_entry_without_layers_can_be_drawn(tmp_path: Path) -> None:
 def test_a_loosened_tolerance_stands_before_the_map(tmp_path: Path) -> None:
     page, _ = build(tmp_path, "loose")
     assert page.index("Loosened") < page.index("Migration map")
+
+
+def test_who_is_suspect_in_the_targets_place_stands_before_the_map(tmp_path: Path) -> None:
+    page, report = build(tmp_path)
+    assert [each["suspects"] for each in report["operators"]] == [[], [SUSPECT]]
+    assert page.index(SUSPECT) < page.index("Migration map")
+    assert page.count(f"<b>{SUSPECT}</b>") == 1, "and beside the reason"
 
 
 @pytest.fixture(scope="module")
