@@ -88,7 +88,8 @@ class IndependentChecks:
         known = self._form_keys.get((operator.name, site))
         if known is None:
             form = form_at(operator.torch_forms, site)
-            known = digest([operator.hash, repr(None if form is None else form.subgraph)])
+            subgraph = repr(None if form is None else form.subgraph)
+            known = digest([operator.hash, operator.output_kinds, subgraph])
             self._form_keys[operator.name, site] = known
         return known
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from tapml.carving.carved_test import CarvedTest
 from tapml.carving.probing import PROBING_VERSION
+from tapml.compare.oracle import ORACLE_VERSION
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
 from tapml.offload.journal import verdict_key
-from tapml_targets.installed import compiler_versions
+from tapml_targets.installed import compiler_versions, versions_text
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash, pack
 
@@ -34,6 +35,10 @@ def operator_key(
         stage="operator",
         kernel=kernel,
         body=operator.hash,
+        # The function does not say what its outputs mean, nor what torch computes in its place.
+        kinds=" ".join(operator.output_kinds),
+        torch=f"{versions_text('torch')} {operator.torch_forms!r}",
+        oracle=str(ORACLE_VERSION),
         tests=tests,
         probes=str(PROBING_VERSION),
         policy=policy.hash,
