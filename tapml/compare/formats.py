@@ -17,6 +17,8 @@ from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import InputError
 
 Float64s = NDArray[np.float64]
+NO_SIZE: Final = 1e30
+"""Numbers from here on are masks (-3e38) and no size of anything."""
 _EXPONENT_BITS: Final = np.int64(0x7FF)
 _DOUBLE_BIAS: Final = 1023
 _DOUBLE_MANTISSA: Final = 52

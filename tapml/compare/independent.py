@@ -21,7 +21,7 @@ from tapml.compare.expectation import (
     IndependentCheck,
     IndependentOutput,
 )
-from tapml.compare.formats import as_float64
+from tapml.compare.formats import NO_SIZE, as_float64
 from tapml.compare.independent_run import run_subgraph, torch_is_installed
 from tapml.compare.ratios import float_errors
 from tapml.graph.plan import Operator
@@ -40,7 +40,6 @@ for sensitivity amplifies as the operator does; and by constants of the legalisa
 rounded to the operator's dtype (the square root of a half in GELU), each half a unit at most.
 """
 _FLOAT64_ROUNDING: Final = 2.0**-46
-_NO_SIZE: Final = 1e30
 _EXACT_AGREEMENT: Final = 0.25
 _FLOAT64_AGREEMENT: Final = 128.0
 
@@ -103,7 +102,7 @@ def _noise(parameters: Sequence[Parameter], inputs: Sequence[NDArray[Any]]) -> f
     for parameter, raw in zip(parameters, inputs, strict=True):
         if lookup(parameter.dtype).is_float and raw.size:
             sizes = np.abs(as_float64(raw, parameter.dtype))
-            largest = max(largest, float(np.max(sizes, initial=0.0, where=sizes < _NO_SIZE)))
+            largest = max(largest, float(np.max(sizes, initial=0.0, where=sizes < NO_SIZE)))
     return _FLOAT64_ROUNDING * largest
 
 

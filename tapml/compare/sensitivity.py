@@ -11,6 +11,7 @@ the reference rounds luckily, and forgives a target whatever the reference does 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from tapml.compare.discrete import wrong_elements
 from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.formats import Float64s, as_float64
+from tapml.compare.formats import NO_SIZE, Float64s, as_float64, float_format
 from tapml.compare.index_source import find_source
 from tapml.compare.judge import worst_ratio
 from tapml.compare.movements import Movements
@@ -31,6 +32,7 @@ from tapml.compare.twin_runs import (
     check_counts,
     exact_and_moved,
     is_exact,
+    is_float,
     moved_outputs,
     moving_dtypes,
     plain_inputs,
@@ -64,8 +66,8 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
     moving = moving_dtypes(operator, traits)
     exact, moved = exact_and_moved(case, twin, movements, repeats, moving)
     spreads = [
-        Spread(values, saturates=output.saturates)
-        for values, output in zip(exact, traits, strict=True)
+        Spread(values, lost=lost)
+        for values, lost in zip(exact, _lost(case, traits, movements), strict=True)
     ]
     done = 0
     for outputs_moved in moved:
@@ -91,6 +93,27 @@ def expect(case: Case, twin: Twin, movements: Movements, repeats: int) -> Expect
         for index, spread in enumerate(spreads)
     )
     return Expectation(outputs, _estimated_terms(case) if terms is None else terms, done)
+
+
+def _lost(case: Case, traits: Sequence[OutputTraits], movements: Movements) -> list[float]:
+    """How much each output may lose behind a function that becomes flat; zero without one.
+
+    What rounds there is of the size of one and multiplied afterwards, by inputs: by the largest
+    one's square at most. Masks (-3e38) are no size of anything.
+    """
+    if not any(output.saturates for output in traits):
+        return [0.0] * len(traits)
+    largest = 1.0
+    for parameter, values in zip(case.operator.read, plain_inputs(case, movements), strict=True):
+        if is_float(parameter):
+            sizes = np.abs(values)
+            largest = max(largest, float(np.max(sizes, initial=0.0, where=sizes < NO_SIZE)))
+    return [
+        float_format(output.arithmetic or parameter.dtype).epsilon * largest**2
+        if output.saturates
+        else 0.0
+        for output, parameter in zip(traits, case.operator.written, strict=True)
+    ]
 
 
 def _estimated_terms(case: Case) -> int:
@@ -213,7 +236,7 @@ def trace_element(
     exact, moved = exact_and_moved(
         case, twin, movements, repeats, moving_dtypes(case.operator, traits)
     )
-    spread = Spread(exact[output], saturates=traits[output].saturates)
+    spread = Spread(exact[output], lost=_lost(case, traits, movements)[output])
     values = []
     for made in moved:
         spread.add(made[output])

@@ -17,12 +17,12 @@ _MOST_RAISED: Final = 32.0
 class Spread:
     """How far one output has moved from its exact values, over the movements so far.
 
-    `saturates` says that a function is on the way that becomes flat: see :func:`smooth`.
+    `lost` is how much a function that becomes flat may lose on the way: see :func:`smooth`.
     """
 
-    def __init__(self, exact: NDArray[Any], *, saturates: bool = False) -> None:
+    def __init__(self, exact: NDArray[Any], *, lost: float = 0.0) -> None:
         self.exact = exact
-        self._saturates = saturates
+        self._lost = lost
         self.count = 0
         self._squares = np.zeros(exact.shape)
 
@@ -50,14 +50,14 @@ class Spread:
 
     def levels(self) -> Float64s:
         """What each element is raised to at least, for its row's sake."""
-        return row_levels(self.root_mean_square(), saturates=self._saturates)
+        return row_levels(self.root_mean_square(), lost=self._lost)
 
     def root_mean_square(self) -> Float64s:
         """How far each element has moved, before its row is looked at."""
         return np.sqrt(self._squares / max(1, self.count))
 
 
-def smooth(sensitivity: Float64s, *, saturates: bool = False) -> Float64s:
+def smooth(sensitivity: Float64s, *, lost: float = 0.0) -> Float64s:
     """Raise elements that hardly moved by accident to half of their row's root mean square.
 
     With a few movements one element in thousands nearly stands still. A row is the last axis,
@@ -65,13 +65,14 @@ def smooth(sensitivity: Float64s, *, saturates: bool = False) -> Float64s:
     row is no accident, three movements in a row: it is raised to thirty times itself, so that the
     masked scores of an attention (-1e9) do not speak for those beside them.
 
-    Where a function saturates (tanh, erf, exp) there is no such bound: in the far tail of a GELU
-    1 + tanh is all rounding, of the size of one, and no movement of the input shows it.
+    Where a function saturates (tanh, erf, exp) that is too little: in the far tail of a GELU
+    1 + tanh is all rounding, of the size of one, and no movement of the input shows it. There an
+    element is raised to `lost` all the same, but not to what an exponential of 60 moves by.
     """
-    return np.maximum(sensitivity, row_levels(sensitivity, saturates=saturates))
+    return np.maximum(sensitivity, row_levels(sensitivity, lost=lost))
 
 
-def row_levels(sensitivity: Float64s, *, saturates: bool = False) -> Float64s:
+def row_levels(sensitivity: Float64s, *, lost: float = 0.0) -> Float64s:
     """What :func:`smooth` raises each element to at least, shape of `sensitivity`."""
     if sensitivity.size == 0:
         return sensitivity
@@ -84,8 +85,7 @@ def row_levels(sensitivity: Float64s, *, saturates: bool = False) -> Float64s:
     with np.errstate(all="ignore"):
         level = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True)) * _ROW_SHARE
         level = np.where(np.isfinite(level), level, 0.0)
-        if not saturates:
-            level = np.minimum(level, _MOST_RAISED * rows)
+        level = np.minimum(level, np.maximum(_MOST_RAISED * rows, lost))
     return np.broadcast_to(level, rows.shape).reshape(sensitivity.shape)
 
 

@@ -310,6 +310,21 @@ def test_a_long_sum_stays_within_the_limits() -> None:
     assert float_errors(expectation.outputs[0], total.astype(np.float64)).max() > 5
 
 
+@pytest.mark.parametrize("largest", [15.0, 60.0])
+def test_an_exponential_does_not_excuse_those_beside_it(largest: float) -> None:
+    operator = make_operator("exp", [((4, 64), "float32")], relax.op.exp)
+    inputs = draw(operator)
+    inputs[0][:, 0] = largest
+    case = make_case(operator, compile_reference([operator]), inputs)
+    with Oracle({operator.name: operator}, compile_twins, Policy()) as oracle:
+        expectation = oracle.appeal(case)
+    right = judge(operator, expectation, case.results, case.results, Policy())
+    assert right.status == "pass"
+    wrong = case.results[0] * np.array([1.0] + [2.0] * 63, np.float32)
+    verdict = judge(operator, expectation, case.results, [wrong], Policy())
+    assert verdict.status == "fail"
+
+
 def test_an_operator_the_plan_does_not_have_is_named(oracle: Oracle) -> None:
     case = MemoryCase("t", "unknown", (), (), ())
     with pytest.raises(InputError, match="'unknown', which the plan does not have"):

@@ -25,3 +25,11 @@ def test_a_row_that_cannot_be_measured_is_left_as_it_is() -> None:
     sensitivity = np.ones((1, 64))
     sensitivity[0, 0] = np.inf
     assert np.array_equal(smooth(sensitivity), sensitivity)
+
+
+def test_behind_a_flat_function_an_element_is_raised_to_what_may_be_lost_and_no_further() -> None:
+    sensitivity = np.full((1, 64), 1e-12)
+    sensitivity[0, 0] = 1e20
+    assert np.allclose(smooth(sensitivity, lost=1e-6)[0, 1:], 1e-6)
+    sensitivity[0, 0] = 1e-7
+    assert np.all(smooth(sensitivity, lost=1e-6)[0, 1:] < 1e-8), "nor above its row"
