@@ -27,6 +27,8 @@ CHECKS = (
     ("ruff format", ["-m", "ruff", "format", "--check"]),
     ("mypy", ["-m", "mypy"]),
 )
+# Much of a test is waiting for processes it started; a file's tests share what its fixtures made.
+WHOLE_SUITE = ("-n", "2", "--dist", "loadfile")
 EXAMPLES = """\
 examples:
   python3 scripts/test.py                          the checks and every test
@@ -68,6 +70,8 @@ def main(arguments: list[str]) -> int:
     failed = [] if options.no_checks else run_checks()
     if options.checks_only:
         return 1 if failed else 0
+    if not to_pytest:
+        to_pytest = [*WHOLE_SUITE]
     if options.fast:
         to_pytest = ["-m", "not slow", *to_pytest]
     status = subprocess.call(
