@@ -61,6 +61,17 @@ def is_export(folder: Path) -> bool:
     return (folder / CASES).is_file() and (folder / SUITE).is_dir()
 
 
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Raise :class:`InputError` if `target` exists, unless it is an export to be replaced."""
+    if not target.exists():
+        return
+    if not overwrite:
+        raise InputError(f"{target} exists: name another folder, or replace it (--overwrite)")
+    # Only what an export wrote is ever removed.
+    if not is_export(target):
+        raise InputError(f"{target} is no folder of exported tests: it is not replaced")
+
+
 def read_cases(folder: Path) -> ExportedCases:
     """Read and check what a folder lists.
 

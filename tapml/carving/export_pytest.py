@@ -28,7 +28,7 @@ from tapml.carving.export_cases import (
     SUITE,
     ExportedCases,
     ExportedFile,
-    is_export,
+    check_target,
 )
 from tapml.carving.export_expectations import EXPECTATIONS, write_expectations
 from tapml.carving.index import INDEX_NAME
@@ -181,13 +181,7 @@ def file_names(operators: Iterable[str]) -> dict[str, str]:
 def _check(suite: Suite, target: Path, *, overwrite: bool) -> None:
     if not suite.complete:
         raise InputError(f"{suite.path} is of a carve that did not end: carve again to export it")
-    if not target.exists():
-        return
-    if not overwrite:
-        raise InputError(f"{target} exists: name another folder, or replace it (--overwrite)")
-    # Only what an export wrote is ever removed.
-    if not is_export(target):
-        raise InputError(f"{target} is no folder of exported tests: it is not replaced")
+    check_target(target, overwrite=overwrite)
 
 
 def _cases(suite: Suite, filters: Filters) -> ExportedCases:

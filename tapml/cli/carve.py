@@ -102,6 +102,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carve a suite, export one, or both."""
+    from tapml.carving import export_cases, suite_folder
+
+    if arguments.out is not None:
+        suite_folder.check_target(arguments.out, overwrite=arguments.overwrite)
     if arguments.export is None:
         if arguments.out is None or arguments.from_suite is not None:
             raise InputError(
@@ -112,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     kind, folder = arguments.export
     if kind != "pytest":
         raise InputError(f"--export {kind}: tests are exported as `pytest`")
+    # What is in the way is said before anything is computed.
+    export_cases.check_target(Path(folder), overwrite=arguments.overwrite)
     if arguments.from_suite is not None:
         if arguments.out is not None:
             raise InputError("--from-suite exports a suite that is there: leave out --out")

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_USAGE, RemoteError, TapmlError
 from tapml_targets.installed import install_hint, package_version
@@ -53,6 +53,23 @@ exit codes:
 
 class _Parser(argparse.ArgumentParser):
     """argparse that names the nearest known word when one is mistyped."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is not known here, where the command's own options are."""
+        known, unknown = super().parse_known_args(args, namespace)
+        option = next((word for word in unknown if word.startswith("-")), None)
+        if option is not None:
+            given = option.partition("=")[0]
+            options = [name for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(given, options, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            self.exit(
+                EXIT_USAGE,
+                f"{self.prog}: unknown option {given!r}.{hint} See `{self.prog} --help`.\n",
+            )
+        if unknown:
+            self.error(f"unexpected {' '.join(map(repr, unknown))}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         word = message.partition("invalid choice: ")[2].partition("'")[2].partition("'")[0]

@@ -65,9 +65,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
     return seconds
 
 

@@ -124,7 +124,10 @@ def test_text_for_a_model_without_a_tokenizer(finished: FinishedSession, tmp_pat
     ("arguments", "words"),
     [
         (["ofload"], "Did you mean 'offload'?"),
-        (["offload", "--modle", "x"], "--modle"),
+        (["offload", "--modle", "x"], "Did you mean '--model'? See `tapml offload --help`"),
+        (["replay", "suite", "--devcie=opencl"], "unknown option '--devcie'"),
+        (["report", "session", "another"], "unexpected 'another'"),
+        (["reduce", "repro", "--seconds", "few"], "expected seconds above 0, got 'few'"),
         (["offload", "--prompts", "0"], "expected at least 1, got 0"),
         (["offload", "--new-tokens", "few"], "expected a whole number, got 'few'"),
         (["offload", "--budget", "much"], "expected a size like 512M or 4G, got 'much'"),
@@ -139,6 +142,34 @@ def test_a_mistyped_command_line(tmp_path: Path, arguments: list[str], words: st
     line = said_in_one_line(run_here(*arguments, cache=tmp_path))
     assert words in line
     assert "--help" in line
+
+
+@pytest.mark.parametrize("name", ["nothing.tapml.zip", "nothing"])
+def test_inspecting_what_is_not_there(tmp_path: Path, name: str) -> None:
+    line = said_in_one_line(run_here("inspect", tmp_path / name, cache=tmp_path))
+    assert f"there is nothing at {tmp_path / name}" in line
+
+
+def test_inspecting_what_tapml_did_not_write(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("notes")
+    line = said_in_one_line(run_here("inspect", file, cache=tmp_path))
+    assert f"{file} is nothing that can be inspected" in line
+    torn = tmp_path / "torn.tapml.zip"
+    torn.write_bytes(b"PK\x03\x04")
+    assert "a bundle has" in said_in_one_line(run_here("inspect", torn, cache=tmp_path))
+
+
+@pytest.mark.parametrize("option", ["--out", "--export"])
+def test_what_is_in_the_way_of_a_carve_is_said_before_it(tmp_path: Path, option: str) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    kind = ["pytest"] if option == "--export" else []
+    for extra in ([], ["--overwrite"]):
+        where = [option, *kind, str(taken), *extra]
+        ended = run_here("carve", "--model", "no-such-model", *where, cache=tmp_path)
+        assert str(taken) in said_in_one_line(ended)
+    assert list(taken.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["run", "report", "replay"])
