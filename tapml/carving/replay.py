@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from tapml.carving.lost import rephrased
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import (
     OperatorVerdict,
@@ -188,11 +189,19 @@ def replay_operator(
         remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
     except CompileError as error:
         return unbuilt(operator, f"the device does not build its kernels: {error}")
+    except DeviceLostError as error:
+        place = f"{session.device.name}, building the kernels of {operator.name}: "
+        raise rephrased(error, before=place) from error
     results: list[ReplayResult] = []
     worst: ReplayResult | None = None
     troubled = 0
     for test in tests:
-        result = replay(operator, test, remote, session, oracle, policy, memory=memory, runs=runs)
+        try:
+            result = replay(
+                operator, test, remote, session, oracle, policy, memory=memory, runs=runs
+            )
+        except DeviceLostError as error:
+            raise rephrased(error, before=f"{session.device.name} in test {test.id}: ") from error
         worst = graver(worst, result)
         results.append(replace(result, actual=()))
         if on_result is not None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.carving.lost import rephrased
 from tapml.carving.probing import is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
@@ -20,7 +21,6 @@ from tapml.graph.plan import Operator
 from tapml.localize.diagnosis import Diagnosis
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.keys import kernel_key, model_key, operator_key, tests_key
-from tapml.offload.lost import rephrased
 from tapml.offload.model_check import check_model
 from tapml.offload.repro import write_other_failure, write_test_failure
 from tapml.offload.settings import RunOptions

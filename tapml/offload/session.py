@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.carving.lost import rephrased
 from tapml.offload import events
 from tapml.offload.journal import Journal
 from tapml.offload.lock import hold
-from tapml.offload.lost import rephrased
 from tapml.offload.settings import RunOptions, Settings
 from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 

@@ -20,7 +20,7 @@ from tapml.compiler.twin import compile_twins
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_targets.errors import CompileError, InputError
+from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tapml_targets.library import CodeModule, launches
 from tests.carving.replay_kernels import (
     COLUMNS,
@@ -35,6 +35,7 @@ from tests.carving.replay_kernels import (
 )
 from tests.compare.cases import MemoryCase
 from tests.conftest import RequireDevice
+from tests.rpc.test_faults import server_of
 
 POLICY = Policy()
 
@@ -421,3 +422,23 @@ def test_an_operator_whose_kernels_do_not_build_fails(
     verdict = replay_operator(operator, [case], broken, session, oracle, POLICY)
     assert verdict.status == "fail"
     assert "does not build" in verdict.reason
+
+
+@pytest.mark.parametrize("when", ["upload", "call"])
+def test_a_lost_device_is_named_with_what_was_replayed(
+    operator: Operator,
+    case: MemoryCase,
+    oracle: Oracle,
+    when: str,
+    require_device: RequireDevice,
+) -> None:
+    (device, *_) = require_device("opencl")
+    with open_local(device) as session:
+        library = linear_library(operator)
+        remote = session.upload(library) if when == "call" else library
+        server_of(session).process.kill()
+        with pytest.raises(DeviceLostError) as caught:
+            replay_operator(operator, [case], remote, session, oracle, POLICY)
+    message = str(caught.value)
+    assert message.startswith(device.name)
+    assert ("the kernels of linear" if when == "upload" else f"in test {case.id}") in message
