@@ -6,10 +6,12 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from tapml.carving.carved_test import CarvedTest, TensorRecord
 from tapml.carving.definitions import unpack_operators, unpack_parameters
@@ -23,6 +25,8 @@ from tapml_targets.errors import InputError
 from tapml_targets.library import Role
 
 _Parameters: TypeAlias = tuple[tuple[str, Role], ...]
+_SEARCHED: Final = 2000
+"""Among so many tests the nearest id is looked for where one is mistyped."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,13 @@ class Suite:
             call = self._calls_of(run.layout).get(site)
             if call is not None:
                 return self._test(run, call)
-        raise InputError(f"{self.path} has no test {identifier!r}")
+        known = [test.id for test in islice(self.tests(), _SEARCHED)]
+        near = get_close_matches(identifier, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(
+            f"{self.path} has no test {identifier!r}; {hint}`tapml inspect {self.path} --tests` "
+            "lists them"
+        )
 
     def runs(self, filters: Filters) -> Iterator[RunRecord]:
         """The runs that pass `filters`."""

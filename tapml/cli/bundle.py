@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Bundle; 0 where every archive was written, 1 where no synthetic inputs fail."""
     from tapml.bundle.bundle import EXTENSION, write_bundle
     from tapml.bundle.gather import gather
+    from tapml.carving.repro_folder import read_repro
 
     with tempfile.TemporaryDirectory(prefix="tapml-bundle-") as temporary:
         folders = gather(
@@ -87,7 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{folder.name}: {error}")
                 continue
             written = write_bundle(archive, chosen, synthetic=arguments.synthetic)
-            print(f"{written}  {written.stat().st_size / 1e6:.2f} MB")
+            passes = read_repro(chosen).status == "pass"
+            note = "  of a test that passes" if passes else ""
+            print(f"{written}  {written.stat().st_size / 1e6:.2f} MB{note}")
     return EXIT_MISMATCH if refused else 0
 
 

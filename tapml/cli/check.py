@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tapml.cli.carve import filters_of
+from tapml.cli.suite_argument import open_suite
 from tapml_targets.errors import EXIT_MISMATCH, NoSuchDeviceError
 
 if TYPE_CHECKING:
@@ -37,11 +38,8 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_check(arguments: argparse.Namespace) -> int:
+def run_check(arguments: argparse.Namespace, repro: Repro | None) -> int:
     """Check; 0 without findings, 1 with some, or where an operator could not be checked."""
-    from tapml.bundle.source import read_failure
-
-    repro = read_failure(arguments.folder)
     report = _check_suite(arguments) if repro is None else _check_repro(arguments, repro)
     if arguments.json:
         json.dump(report.to_json(), sys.stdout, indent=1)
@@ -65,26 +63,25 @@ def _check_repro(arguments: argparse.Namespace, repro: Repro) -> CheckReport:
 
 
 def _check_suite(arguments: argparse.Namespace) -> CheckReport:
-    from tapml.carving.suite import Suite
-    from tapml.check.checked_replay import replay_checked
-    from tapml.check.checker import open_checker
-    from tapml.compiler.compiler import Compiler
-    from tapml.offload.session import is_session
-    from tapml.offload.workbench import SUITE
-    from tapml_targets.target import Target
+    filters = filters_of(arguments)
+    with open_suite(arguments.folder, filters) as suite:
+        # What takes seconds to import comes after what can be mistyped.
+        from tapml.check.checked_replay import replay_checked
+        from tapml.check.checker import open_checker
+        from tapml.compiler.compiler import Compiler
+        from tapml_targets.target import Target
 
-    folder = arguments.folder / SUITE if is_session(arguments.folder) else arguments.folder
-    with Suite.open(folder) as suite, Compiler() as compiler, open_checker() as checker:
-        platform, limits = _meant_for(arguments.device, checker)
-        return replay_checked(
-            suite,
-            compiler,
-            Target(platform, limits=limits),
-            checker,
-            filters_of(arguments),
-            seconds=arguments.check_seconds,
-            on_operator=None if arguments.json else _print,
-        )
+        with Compiler() as compiler, open_checker() as checker:
+            platform, limits = _meant_for(arguments.device, checker)
+            return replay_checked(
+                suite,
+                compiler,
+                Target(platform, limits=limits),
+                checker,
+                filters,
+                seconds=arguments.check_seconds,
+                on_operator=None if arguments.json else _print,
+            )
 
 
 def _meant_for(device: str | None, checker: Checker) -> tuple[str, Limits]:

@@ -1,4 +1,4 @@
-"""``tapml inspect``: what lies in a suite, a session, a repro folder, exported tests, a Library."""
+"""``tapml inspect``: what lies in suites, sessions, repros, bundles, exported tests, Libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ examples:
   tapml inspect my-suite --verify          every chunk against its hash as well
   tapml inspect my-suite --tests           the ids of its tests
   tapml inspect my-suite --test prefill/layers.0.self_attn/softmax@p0.s0
-  tapml inspect my-session my-session/repro/softmax library.tapml --json
+  tapml inspect my-session my-session/repro/softmax softmax.tapml.zip library.tapml --json
 
 A killed carve leaves its suite in <name>.partial; it can be inspected and verified, too.
 
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="what lies in a suite, a session, a repro folder or a Library",
+        help="what lies in a suite, a session, a repro folder, a bundle or a Library",
         description="Say what lies in something that tapml wrote.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -60,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _describe(path: Path, arguments: argparse.Namespace) -> Page:
+    from zipfile import is_zipfile
+
+    from tapml.bundle.bundle import EXTENSION
     from tapml.carving.export_cases import SUITE, is_export
     from tapml.carving.index import INDEX_NAME
     from tapml.carving.repro_folder import is_repro
@@ -77,11 +80,15 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
         raise InputError(f"{path} is no suite: --test, --tests and --verify look into one")
     if is_repro(path):
         return others.describe_repro(path)
-    if path.is_file():
+    if path.is_file() and (is_zipfile(path) or path.name.endswith(EXTENSION)):
+        return others.describe_bundle(path)
+    if others.begins_as_library(path):
         return others.describe_library(path)
+    if not path.exists():
+        raise InputError(f"there is nothing at {path}")
     raise InputError(
         f"{path} is nothing that can be inspected: expected a suite, a session, a repro folder, a "
-        "folder of exported tests or a packed Library"
+        "bundle, a folder of exported tests or a packed Library"
     )
 
 

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml.cli.check import add_check_arguments, run_check
+from tapml.cli.suite_argument import open_suite
 from tapml_targets.errors import EXIT_MISMATCH, InputError
+
+RUNS: Final = 2
+"""How often a test runs where nothing is said."""
 
 if TYPE_CHECKING:
     from tapml.carving.replay_results import OperatorVerdict, ReplayResult
@@ -39,7 +43,7 @@ examples:
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
 
-The folder of a session stands for the suite in it.
+The folder of a session, or of exported tests, stands for the suite in it.
 """
 
 
@@ -81,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--repeats",
         type=_repeats,
-        default=2,
+        default=RUNS,
         metavar="N",
         help="run each test so often; more find what races seldom (default: %(default)s)",
     )
@@ -94,12 +98,38 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay; 0 if everything passes, 1 if not."""
     from tapml.bundle.source import read_failure
 
-    if arguments.check:
-        return run_check(arguments)
     repro = read_failure(arguments.folder)
+    _refuse_what_has_no_effect(arguments, repro)
+    if arguments.check:
+        return run_check(arguments, repro)
     if arguments.explain is not None and repro is None:
         return _explain_test(arguments)
     return _replay_suite(arguments) if repro is None else _replay_repro(arguments, repro)
+
+
+def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | None) -> None:
+    """An option that would be passed over in silence is a mistake.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    if arguments.check:
+        where = "with --check, which looks at accesses to memory and judges no numbers"
+        names: tuple[str, ...] = ("explain", "repro", "diagnose", "policy")
+        if arguments.repeats != RUNS:
+            raise InputError(f"--repeats says nothing {where}")
+    elif repro is not None:
+        where = f"of the one test in {arguments.folder}"
+        names = ("operator", "layer", "step", "entry", "repro")
+        if arguments.explain not in (None, "", repro.case.id):
+            raise InputError(f"{arguments.folder} holds the test {repro.case.id} alone")
+    else:
+        return
+    for name in names:
+        if getattr(arguments, name) not in (None, [], False):
+            raise InputError(f"--{name} says nothing {where}")
 
 
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
@@ -154,7 +184,7 @@ def _explain_test(arguments: argparse.Namespace) -> int:
     if not arguments.explain:
         raise InputError(
             f"--explain needs the id of a test of {arguments.folder}, such as a verdict's reason "
-            f"begins with; `tapml inspect {arguments.folder}` shows what there is"
+            f"begins with; `tapml inspect {arguments.folder} --tests` lists them"
         )
     with _open_replayer(arguments, policy_of(arguments.policy)) as (replayer, _):
         result, text = replayer.explain(arguments.explain)
@@ -210,25 +240,31 @@ def _open_replayer(
     arguments: argparse.Namespace, policy: Policy
 ) -> Iterator[tuple[SuiteReplayer, Compiler]]:
     """The suite, the compiler, the device and the oracle, open together."""
-    from tapml.carving.replay_suite import SuiteReplayer
-    from tapml.carving.suite import Suite
-    from tapml.compare.expectation_store import store_of
-    from tapml.compare.oracle import Oracle
-    from tapml.compiler.compiler import Compiler
-    from tapml.compiler.twin import compile_twins
-    from tapml.offload.session import is_session
-    from tapml.offload.workbench import SUITE
-    from tapml_rpc.local import open_local
+    from tapml.carving.probing import is_probe
+    from tapml_targets.ranking import find_device
 
-    folder = arguments.folder / SUITE if is_session(arguments.folder) else arguments.folder
-    with (
-        Suite.open(folder) as suite,
-        Compiler() as compiler,
-        open_local(arguments.device or "opencl") as session,
-        Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
-    ):
-        replayer = SuiteReplayer(suite, session, compiler, oracle, policy, runs=arguments.repeats)
-        yield replayer, compiler
+    with open_suite(arguments.folder, filters_of(arguments)) as suite:
+        if arguments.explain:
+            named = arguments.explain
+            suite.test(named.rpartition("/")[0] if is_probe(named) else named)
+        description = find_device(arguments.device or "opencl")
+        # What takes seconds to import comes after what can be mistyped.
+        from tapml.carving.replay_suite import SuiteReplayer
+        from tapml.compare.expectation_store import store_of
+        from tapml.compare.oracle import Oracle
+        from tapml.compiler.compiler import Compiler
+        from tapml.compiler.twin import compile_twins
+        from tapml_rpc.local import open_local
+
+        with (
+            Compiler() as compiler,
+            open_local(description) as session,
+            Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
+        ):
+            yield (
+                SuiteReplayer(suite, session, compiler, oracle, policy, runs=arguments.repeats),
+                compiler,
+            )
 
 
 def _print_verdict(verdict: OperatorVerdict) -> None:

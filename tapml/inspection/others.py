@@ -1,4 +1,4 @@
-"""Sessions, repro folders, exported folders and Libraries."""
+"""Sessions, repro folders, bundles, exported folders and Libraries."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from tapml.bundle.bundle import read_bundle
 from tapml.carving.export_cases import LIBRARIES, read_cases
-from tapml.carving.repro_folder import read_repro
+from tapml.carving.repro_folder import Repro, read_repro
 from tapml.diff.outcome import SESSION_REPORT, read_outcome
 from tapml.inspection.page import Cell, Page, Table
 from tapml_targets.errors import InputError
 from tapml_targets.library import Condition, Launch, Library, Loop, Statement
-from tapml_targets.library_format import library_hash, unpack
+from tapml_targets.library_format import MAGIC, library_hash, unpack
 
 MAX_LIBRARY_BYTES: Final = 1 << 30
 
@@ -40,7 +41,21 @@ def describe_session(folder: Path) -> Page:
 
 def describe_repro(folder: Path) -> Page:
     """What failed, where, and how."""
-    repro = read_repro(folder)
+    return _describe_failure("repro", folder, read_repro(folder))
+
+
+def describe_bundle(path: Path) -> Page:
+    """The same of the repro folder in a bundle.
+
+    Raises
+    ------
+    InputError
+        If the file is no bundle, or is damaged.
+    """
+    return _describe_failure("bundle", path, read_bundle(path))
+
+
+def _describe_failure(kind: str, path: Path, repro: Repro) -> Page:
     facts: dict[str, Cell] = {
         "operator": repro.operator.name,
         "test": repro.case.id,
@@ -57,7 +72,7 @@ def describe_repro(folder: Path) -> Page:
         for parameter, array in zip(parameters, arrays, strict=True)
     )
     tables = (Table("tensors", ("role", "parameter", "shape", "dtype"), rows),)
-    return Page("repro", str(folder), facts, tables)
+    return Page(kind, str(path), facts, tables)
 
 
 def describe_export(folder: Path) -> Page:
@@ -79,6 +94,14 @@ def describe_export(folder: Path) -> Page:
 def is_library(path: Path) -> bool:
     """Whether a file may be a packed Library: one that is not too large to be read whole."""
     return path.is_file() and path.stat().st_size <= MAX_LIBRARY_BYTES
+
+
+def begins_as_library(path: Path) -> bool:
+    """Whether a file begins as packed Libraries do."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(MAGIC)) == MAGIC
 
 
 def describe_library(path: Path) -> Page:

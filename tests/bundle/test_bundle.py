@@ -103,6 +103,27 @@ def test_the_commands_bundle_and_replay(
     assert capsys.readouterr().out.startswith("fail: prefill/model.layers.0.mlp/matmul.1@p3.s0")
 
 
+def test_a_bundle_is_inspected_like_the_folder_it_holds(
+    bundle: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(bundle), str(folder), "--json"]) == 0
+    packed, unpacked = json.loads(capsys.readouterr().out)
+    assert (packed.pop("kind"), unpacked.pop("kind")) == ("bundle", "repro")
+    assert (packed.pop("path"), unpacked.pop("path")) == (str(bundle), str(folder))
+    assert packed == unpacked
+    assert packed["facts"]["status"] == "fail"
+
+
+@pytest.mark.parametrize(
+    "option", [("--operator", "other"), ("--layer", "3"), ("--repro", "x"), ("--explain", "other")]
+)
+def test_an_option_without_effect_on_one_test_is_refused(
+    bundle: Path, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(bundle), *option]) == 2
+    assert str(bundle) in capsys.readouterr().err
+
+
 def test_every_failure_of_a_session_has_its_own_bundle(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

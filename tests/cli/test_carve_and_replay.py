@@ -50,10 +50,23 @@ def test_a_replay_is_json_too_and_takes_filters(finished: FinishedSession, suite
 
 
 def test_a_filter_that_leaves_nothing_is_no_pass(finished: FinishedSession, suite: Path) -> None:
-    ended = run_here(
-        "replay", suite, "--device", finished.device, "--operator", "conv*", cache=finished.cache
-    )
-    assert ended.exit_code != 0
+    for option in ("--repeats", "3"), ("--check",), ("--explain", "prefill/layers.0/add@p0.s0"):
+        ended = run_here(
+            "replay", suite, *option, "--device", finished.device, "--operator", "conv*",
+            cache=finished.cache,
+        )  # fmt: skip
+        assert ended.exit_code == 2
+        assert "no test of" in ended.error_lines[0]
+        assert "softmax_2" in ended.error_lines[0]
+
+
+def test_an_option_without_effect_is_refused(
+    finished: FinishedSession, suite: Path, tmp_path: Path
+) -> None:
+    for option in ("--explain",), ("--repro", tmp_path), ("--diagnose",), ("--repeats", "3"):
+        ended = run_here("replay", suite, "--check", *option, cache=finished.cache)
+        assert ended.exit_code == 2
+        assert f"{option[0]} says nothing with --check" in ended.error_lines[0]
 
 
 def test_what_is_carved_can_be_narrowed(finished: FinishedSession, tmp_path: Path) -> None:
@@ -87,6 +100,8 @@ def test_one_verdict_is_explained(finished: FinishedSession, suite: Path) -> Non
     unknown = run_here(*where, "prefill/add@p9.s9", cache=finished.cache)
     assert unknown.exit_code == 2
     assert "has no test" in unknown.errors
+    mistyped = run_here(*where, test.replace("add", "ad"), cache=finished.cache)
+    assert f"did you mean {test!r}?" in mistyped.errors
     unnamed = run_here(*where, cache=finished.cache)
     assert unnamed.exit_code == 2
     assert "tapml inspect" in unnamed.errors

@@ -1,0 +1,41 @@
+"""The suite that a command's folder stands for, and whether its filters leave anything of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml.carving.selection import Filters
+    from tapml.carving.suite import Suite
+
+
+def open_suite(path: Path, filters: Filters) -> Suite:
+    """Open the suite at `path`, or the one in a session or a folder of exported tests.
+
+    Raises
+    ------
+    InputError
+        If there is none, or no test of it passes the filters.
+    """
+    from tapml.bundle.gather import SESSION_SUITE
+    from tapml.carving.export_cases import is_export
+    from tapml.carving.suite import Suite
+    from tapml.offload.session import is_session
+
+    inside = is_session(path) or is_export(path)
+    suite = Suite.open(path / SESSION_SUITE if inside else path)
+    try:
+        if not suite.tested_operators(filters):
+            tested = suite.tested_operators()
+            known = ", ".join(name for name in suite.operators if name in tested)
+            raise InputError(
+                f"no test of {path} passes the filters; it has tests of {known or 'no operator'} "
+                f"(`tapml inspect {path}`)"
+            )
+    except BaseException:
+        suite.close()
+        raise
+    return suite
