@@ -80,18 +80,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the policy where one is given: a mistake in it ends pytest before any test.
+    """Check names of devices, read the policy: a mistake in them ends pytest before any test.
 
     Raises
     ------
     pytest.UsageError
-        If the file cannot be read or is no policy.
+        If a device has a name that none can have, or the file cannot be read or is no policy.
     """
-    file = config.getoption("--tapml-policy")
+    devices, file = config.getoption("--tapml-device"), config.getoption("--tapml-policy")
+    if not devices and file is None:
+        return
+    from tapml_targets.errors import InputError
+    from tapml_targets.ranking import parse_device
+
+    try:
+        for device in devices or ():
+            parse_device(device)
+    except InputError as error:
+        raise pytest.UsageError(f"--tapml-device: {error}") from None
     if file is None:
         return
     from tapml.compare.policy_file import read_policy
-    from tapml_targets.errors import InputError
 
     try:
         config.stash[_POLICY] = read_policy(Path(file))

@@ -66,6 +66,14 @@ def test_a_file_that_no_export_wrote_is_an_error_that_says_so(tmp_path: Path) ->
     assert "export again with `tapml carve --from-suite SUITE --export pytest" in ended.stdout
 
 
+def test_a_mistake_in_a_device_ends_pytest_before_any_test(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text("def test_it(): pass\n")
+    ended = run(tmp_path, "--tapml-device", "opencll")
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--tapml-device: unknown target 'opencll'" in ended.stderr
+    assert "passed" not in ended.stdout
+
+
 def test_a_mistake_in_a_policy_ends_pytest_before_any_test(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text("def test_it(): pass\n")
     (tmp_path / "policy.toml").write_text("[limit.float32.product]\npassing = 1.0\n")
