@@ -25,7 +25,7 @@ def render(report: Mapping[str, Any], maps: Sequence[EntryMap]) -> str:
         outcome_class=html.escape(report["outcome"]["status"].replace(" ", "-")),
         outcome=html.escape(report["outcome"]["text"]),
         facts=_facts(report),
-        loosened=_loosened(report) + _suspects(report),
+        loosened=_failed(report) + _loosened(report) + _suspects(report),
         maps="".join(_map(entry_map, operators) for entry_map in maps),
         operators="".join(_operator_row(operator) for operator in report["operators"]),
         final=_final(report),
@@ -62,6 +62,21 @@ def _ratio(value: float | None, operator: str | None = None) -> str:
         return "–"
     text = f"{value:.3g}" if math.isfinite(value) else "not finite"
     return f"{text} ({operator})" if operator else text
+
+
+def _failed(report: Mapping[str, Any]) -> str:
+    """Every failure with what was found about it, each a link to its row."""
+    items = "".join(
+        f'<li><a href="#operator-{html.escape(operator["name"])}">'
+        f"<code>{html.escape(operator['name'])}</code></a>: "
+        f"{html.escape((operator.get('reason') or '').partition(chr(10))[0])}"
+        f"{_findings(operator, evidence=False)}</li>"
+        for operator in report["operators"]
+        if operator["state"] == "failed"
+    )
+    return (
+        f'<section class="warning fail"><h2>Failed</h2><ul>{items}</ul></section>' if items else ""
+    )
 
 
 def _loosened(report: Mapping[str, Any]) -> str:
@@ -148,6 +163,7 @@ def _operator_row(operator: Mapping[str, Any]) -> str:
         else ""
     )
     repro = _repro(operator) + _diagnosis(operator)
+    hidden = "" if state == "failed" else " hidden"
     return (
         f'<tr class="operator {state.replace(" ", "-")}" id="operator-{name}" tabindex="0">'
         f'<td><span class="chip">{state}</span></td><td class="name">{name}</td>'
@@ -156,7 +172,7 @@ def _operator_row(operator: Mapping[str, Any]) -> str:
         f"<td>{_bar(operator)}</td>"
         f"<td class=number>{_number(operator.get('max_abs_error'))}</td>"
         f"<td class=number>{_milliseconds(operator.get('target_ms'))}</td></tr>"
-        f'<tr class="detail" hidden><td colspan="7">{reason}{repro}'
+        f'<tr class="detail"{hidden}><td colspan="7">{reason}{repro}'
         f"<h4>Where it comes from</h4><ul>{origins or '<li>no origin known</li>'}</ul>"
         f"{source}</td></tr>"
     )
@@ -173,12 +189,18 @@ def _repro(operator: Mapping[str, Any]) -> str:
 
 def _diagnosis(operator: Mapping[str, Any]) -> str:
     """What localization found, a line each; evidence is indented under what it supports."""
+    found = _findings(operator, evidence=True)
+    return f"<h4>Diagnosis</h4>{found}" if found else ""
+
+
+def _findings(operator: Mapping[str, Any], *, evidence: bool) -> str:
     items = "".join(
         f'<li class="{"evidence" if line.startswith("  ") else "finding"}">'
         f"{html.escape(line.strip())}</li>"
         for line in operator.get("diagnosis", ())
+        if evidence or not line.startswith("  ")
     )
-    return f'<h4>Diagnosis</h4><ul class="diagnosis">{items}</ul>' if items else ""
+    return f'<ul class="diagnosis">{items}</ul>' if items else ""
 
 
 def _bar(operator: Mapping[str, Any]) -> str:
