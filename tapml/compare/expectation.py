@@ -55,7 +55,8 @@ class ExpectedOutput:
     @property
     def source_place(self) -> list[Any] | None:
         """Where `source` is, without its values: they are the test's own inputs."""
-        return None if self.source is None else [self.source.axis, self.source.drops_axis]
+        source = self.source
+        return None if source is None else [source.axis, source.drops_axis, source.position]
 
     @property
     def is_float(self) -> bool:

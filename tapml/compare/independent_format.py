@@ -35,12 +35,14 @@ def unpack_check(data: bytes, outputs: Sequence[ExpectedOutput]) -> IndependentC
         If the bytes are no such check.
     """
     reason, rows = msgpack.unpackb(data)
-    if not isinstance(reason, str) or (not reason and len(rows) != len(outputs)):
+    if not isinstance(reason, str) or len(rows) != (0 if reason else len(outputs)):
         raise ValueError("no independent check of these outputs")
     return IndependentCheck(
         tuple(
             IndependentOutput(float(twin), float(reference), float(bound), _values(raw, output))
-            for (twin, reference, bound, raw), output in zip(rows, outputs, strict=False)
+            for (twin, reference, bound, raw), output in zip(
+                rows, outputs[: len(rows)], strict=True
+            )
         ),
         reason,
     )

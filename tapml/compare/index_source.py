@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,14 @@ from tapml_targets.library import Parameter
 class IndexSource:
     """The values that an index output points into, along `axis`.
 
-    `drops_axis` says that the output lacks the axis (argmax without keepdims).
+    `drops_axis` says that the output lacks the axis (argmax without keepdims); `position` is that
+    of the tensor among those the operator reads.
     """
 
     values: Float64s
     axis: int
     drops_axis: bool
+    position: int = 0
 
     def gather(self, indices: NDArray[Any]) -> Float64s:
         """Values at `indices`, one per element of the output."""
@@ -39,7 +41,9 @@ def locate_source(
     inputs: Sequence[NDArray[Any]],
     shape: tuple[int, ...],
 ) -> IndexSource | None:
-    """The source that was at `place` (axis, drops_axis) when an expectation was stored.
+    """The source that was at `place` (axis, drops_axis, position) when an expectation was stored.
+
+    A place without a position, as older files have it, is that of the first tensor that fits.
 
     Parameters
     ----------
@@ -51,12 +55,14 @@ def locate_source(
     if place is None:
         return None
     axis, drops = int(place[0]), bool(place[1])
-    for parameter, raw in zip(parameters, inputs, strict=True):
+    for position, (parameter, raw) in enumerate(zip(parameters, inputs, strict=True)):
         if not lookup(parameter.dtype).is_float or raw.ndim <= axis:
+            continue
+        if position != (place[2] if len(place) > 2 else position):
             continue
         rest = raw.shape[:axis] + raw.shape[axis + 1 :]
         if rest == (shape if drops else shape[:axis] + shape[axis + 1 :]):
-            return IndexSource(as_float64(raw, parameter.dtype), axis, drops)
+            return IndexSource(as_float64(raw, parameter.dtype), axis, drops, position)
     return None
 
 
@@ -64,9 +70,21 @@ def find_source(indices: NDArray[Any], inputs: Sequence[NDArray[Any]]) -> IndexS
     """The float64 input that `indices` point into, or None where that cannot be told.
 
     An input qualifies if it has the output's shape but for one axis, and the values at `indices`
-    are the axis's extremes in order: argmax, argmin, argsort and top-k.
+    are the axis's extremes in order: argmax, argmin, argsort and top-k. Of several the one with the
+    fewest ties is taken: of a tensor of zeros any index points at the largest.
     """
-    for values in inputs:
+    candidates = list(_candidates(indices, inputs))
+    return min(candidates, key=_ties, default=None)
+
+
+def _ties(source: IndexSource) -> int:
+    values = source.values
+    extremes = (values.max(source.axis, keepdims=True), values.min(source.axis, keepdims=True))
+    return sum(int((values == extreme).sum()) for extreme in extremes)
+
+
+def _candidates(indices: NDArray[Any], inputs: Sequence[NDArray[Any]]) -> Iterator[IndexSource]:
+    for position, values in enumerate(inputs):
         if values.dtype != np.float64 or values.ndim == 0:
             continue
         for axis in range(values.ndim):
@@ -78,10 +96,9 @@ def find_source(indices: NDArray[Any], inputs: Sequence[NDArray[Any]]) -> IndexS
                     shape = (*values.shape[:axis], indices.shape[axis], *values.shape[axis + 1 :])
                 if indices.shape != shape or indices.shape[-1:] == (0,):
                     continue
-                source = IndexSource(values, axis, drops)
+                source = IndexSource(values, axis, drops, position)
                 if _points_at_extremes(indices, source):
-                    return source
-    return None
+                    yield source
 
 
 def _points_at_extremes(indices: NDArray[Any], source: IndexSource) -> bool:

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import ulp
-from tapml.compare.index_source import IndexSource
+from tapml.compare.index_source import IndexSource, find_source, locate_source
 from tapml.compare.judge import judge
 from tapml.compare.operator_class import OperatorClass
 from tapml.compare.policy import DEFAULT_LIMITS, Policy
@@ -25,6 +25,7 @@ from tapml.compare.sensitivity import with_reference_ratio
 from tapml.compare.verdict import Verdict
 from tapml.graph.plan import OutputKind
 from tapml_targets.errors import InputError
+from tapml_targets.library import Parameter
 
 OPERATOR = SimpleNamespace(name="softmax")
 LIMITS = DEFAULT_LIMITS["float32"]["unclassified"]
@@ -261,6 +262,21 @@ def test_integers_that_float64_does_not_hold_are_told_apart(kind: OutputKind) ->
     want = expect([2**53, 7], dtype="int64", kind=kind)
     assert decide(want, int64([2**53, 7])).status == "pass"
     assert decide(want, int64([2**53 + 1, 7])).status == "fail"
+
+
+def test_the_place_of_a_source_says_which_of_two_tensors_it_is() -> None:
+    """The other one, of the same shape, holds zeros: any index points at the largest of them."""
+    inputs = [np.zeros((4, 8), np.float32), np.arange(32, dtype=np.float32).reshape(4, 8) % 7]
+    indices = inputs[1].argmax(axis=1)
+    source = find_source(indices, [each.astype(np.float64) for each in inputs])
+    want = expect(indices, dtype="int64", kind="index", source=source)
+    parameters = [Parameter(name, (4, 8), "float32", "input") for name in ("x", "y")]
+    place = want.outputs[0].source_place
+    found = locate_source(place, parameters, inputs, indices.shape)
+    again = expect(indices, dtype="int64", kind="index", source=found)
+    for expectation in (want, again):
+        assert decide(expectation, indices).status == "pass"
+        assert decide(expectation, (indices + 1) % 8).status == "fail"
 
 
 def test_a_wrong_shape_is_refused_with_both_shapes() -> None:
