@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("source", type=Path, help="a repro folder, a session, a suite or a bundle")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="the archive, or a folder for several"
+        "-o", "--out", type=Path, metavar="FILE", help="the archive, or the folder it goes to"
     )
     parser.add_argument(
         "--operator",
@@ -96,7 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _archives(out: Path | None, names: list[str], extension: str) -> list[Path]:
     """Where each bundle goes."""
-    if out is not None and len(names) == 1 and not out.is_dir():
+    # What has no suffix is a folder, so that a session's one failure lies where several would.
+    if out is not None and out.suffix and len(names) == 1 and not out.is_dir():
         if out.suffix != ".zip":
             raise InputError(f"{out}: a bundle is called <name>{extension}")
         return [out]

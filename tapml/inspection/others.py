@@ -9,7 +9,7 @@ from typing import Final
 from tapml.bundle.bundle import read_bundle
 from tapml.carving.export_cases import LIBRARIES, read_cases
 from tapml.carving.repro_folder import Repro, read_repro
-from tapml.diff.outcome import SESSION_REPORT, read_outcome
+from tapml.diff.outcome import SESSION_REPORT, OperatorOutcome, read_outcome
 from tapml.inspection.page import Cell, Page, Table
 from tapml_targets.errors import InputError
 from tapml_targets.library import Condition, Launch, Library, Loop, Statement
@@ -27,7 +27,7 @@ def describe_session(folder: Path) -> Page:
         return Page("session", str(folder), facts)
     outcome = read_outcome(folder)
     rows = tuple(
-        (name, each.status, each.count, each.ratio, each.reason.partition("\n")[0])
+        (name, each.status, each.count, each.ratio, _reason(each))
         for name, each in outcome.operators.items()
     )
     columns = ("operator", "status", "tests", "worst ratio", "reason")
@@ -37,6 +37,11 @@ def describe_session(folder: Path) -> Page:
         {"status": outcome.status, **outcome.facts},
         (Table("operators", columns, rows),),
     )
+
+
+def _reason(outcome: OperatorOutcome) -> str:
+    """Why an operator does not pass, in a line."""
+    return "" if outcome.status == "pass" else outcome.reason.partition("\n")[0]
 
 
 def describe_repro(folder: Path) -> Page:

@@ -139,6 +139,9 @@ def test_every_failure_of_a_session_has_its_own_bundle(
         "first.tapml.zip",
         "second.tapml.zip",
     ]
+    only = tmp_path / "not-there-yet"
+    assert main(["bundle", str(tmp_path / "session"), "--operator", "f*", "-o", str(only)]) == 0
+    assert [path.name for path in only.iterdir()] == ["first.tapml.zip"]
     one = str(tmp_path / "one.tapml.zip")
     assert main(["bundle", str(tmp_path / "session"), "--operator", "f*", "-o", one]) == 0
     assert main(["bundle", str(tmp_path / "session"), "--operator", "not_*"]) == 2
