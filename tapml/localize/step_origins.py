@@ -39,10 +39,14 @@ def origins_of_step(name: str, origins: Sequence[Origin]) -> tuple[str, ...]:
 
     The names of TVM's blocks tell what torch's operations were, but not which of several alike.
     """
+    modules: dict[tuple[str, str], dict[str, None]] = {}
+    for origin in origins:
+        found = modules.setdefault((origin.operation, origin.source), {})
+        if origin.module_path:
+            found[origin.module_path] = None
     places = {
-        (origin.operation, origin.source): f"{origin.operation} at {origin.source}"
-        + (f" ({origin.module_path})" if origin.module_path else "")
-        for origin in origins
+        (operation, source): f"{operation} at {source}{_in_modules(list(paths))}"
+        for (operation, source), paths in modules.items()
     }
     if len({operation for operation, _ in places}) == 1:
         return tuple(places.values())[:_MOST]
@@ -54,6 +58,14 @@ def origins_of_step(name: str, origins: Sequence[Origin]) -> tuple[str, ...]:
         for (operation, _), text in places.items()
         if any(part in wanted for part in _parts(operation))
     )[:_MOST]
+
+
+def _in_modules(paths: Sequence[str]) -> str:
+    """The first module that runs a line, and how many others do: layers share their code."""
+    if not paths:
+        return ""
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f" ({paths[0]}{others})"
 
 
 def _parts(operation: str) -> list[str]:
