@@ -109,7 +109,7 @@ def _print(diff: Diff) -> None:
         console.print(table)
         console.print()
     for each in shown:
-        if each.operator.reason:
+        if each.operator.reason and each.operator.second != "pass":
             console.print(Text(f"{each.operator.name}: {each.operator.reason}"), soft_wrap=True)
     console.print(Text(_times(diff)), soft_wrap=True)
     console.print(Text(_conclusion(diff)), soft_wrap=True)

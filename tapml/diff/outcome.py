@@ -93,6 +93,8 @@ def read_outcome(path: str | Path) -> Outcome:
     given = Path(path)
     file = given / SESSION_REPORT if given.is_dir() else given
     wanted = "expected the output of `tapml replay --json` or the folder of a session"
+    if given.is_dir() and not file.is_file():
+        raise InputError(f"{given} is a folder without {SESSION_REPORT}: {wanted}")
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -107,6 +109,8 @@ def read_outcome(path: str | Path) -> Outcome:
             return _replay(str(given), plain)
         if found == SESSION_FORMAT:
             return _session(str(given), plain)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file} is not JSON ({error}): {wanted}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} cannot be read ({error!r}): {wanted}") from error
     raise InputError(f"{file} has format {found!r}: {wanted}")

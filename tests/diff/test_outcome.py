@@ -41,7 +41,7 @@ def test_anything_else_is_refused(tmp_path: Path, text: str) -> None:
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read .*nowhere"):
         read_outcome(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=SESSION_REPORT):
+    with pytest.raises(InputError, match=f"folder without {SESSION_REPORT}"):
         read_outcome(tmp_path)
 
 
