@@ -12,6 +12,7 @@ from tapml.compare.formats import Float64s
 _ROW_ELEMENTS: Final = 16
 _ROW_SHARE: Final = 0.5
 _MOST_RAISED: Final = 32.0
+_SAMPLED: Final = 1 << 16
 
 
 class Spread:
@@ -85,6 +86,10 @@ def row_levels(sensitivity: Float64s, *, lost: float = 0.0) -> Float64s:
     with np.errstate(all="ignore"):
         level = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True)) * _ROW_SHARE
         level = np.where(np.isfinite(level), level, 0.0)
+        if lost:
+            # A whole row may lie in the tail: a dead channel of an image.
+            some = rows.reshape(-1)[:: max(1, rows.size // _SAMPLED)]
+            level = np.maximum(level, np.median(some) * _ROW_SHARE)
         level = np.minimum(level, np.maximum(_MOST_RAISED * rows, lost))
     return np.broadcast_to(level, rows.shape).reshape(sensitivity.shape)
 

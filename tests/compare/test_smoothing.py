@@ -33,3 +33,10 @@ def test_behind_a_flat_function_an_element_is_raised_to_what_may_be_lost_and_no_
     assert np.allclose(smooth(sensitivity, lost=1e-6)[0, 1:], 1e-6)
     sensitivity[0, 0] = 1e-7
     assert np.all(smooth(sensitivity, lost=1e-6)[0, 1:] < 1e-8), "nor above its row"
+
+
+def test_a_row_that_lies_in_the_tail_of_a_flat_function_is_raised_as_the_others_are() -> None:
+    sensitivity = np.full((8, 256), 1e-7)
+    sensitivity[3] = 1e-13
+    assert np.allclose(smooth(sensitivity, lost=1e-6)[3], 5e-8)
+    assert np.all(smooth(sensitivity)[3] < 1e-12)
