@@ -213,12 +213,15 @@ def _carve(arguments: argparse.Namespace, out: Path) -> int:
             with suite:
                 phase.detail = f"{suite.facts['tests']} tests"
                 summary = suite.summary()
+                without = tuple(suite.facts.get("operators_left_out") or ())
     operators = len({operator for operator, _ in summary.tests_per_operator})
     print(
         f"{summary.tests} tests of {operators} operators from {summary.runs} runs of "
         f"{summary.prompts} prompts; {summary.stored_bytes / 1e6:.1f} MB stored for "
         f"{summary.tensor_bytes / 1e6:.1f} MB of tensors"
     )
+    if without:
+        print(f"the budget leaves {len(without)} operators without a test: {', '.join(without)}")
     if arguments.out is not None:
         print(f"suite: {out}")
     return 0

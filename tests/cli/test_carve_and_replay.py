@@ -81,6 +81,17 @@ def test_what_is_carved_can_be_narrowed(finished: FinishedSession, tmp_path: Pat
     assert "--overwrite" in again.error_lines[0]
 
 
+def test_a_budget_too_small_for_every_operator_says_so(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    ended = run_here(
+        "carve", "--model", finished.model, "--out", tmp_path / "suite", *TOKENS, "--quiet",
+        "--budget", "1K", "--operator", "*softmax*", cache=finished.cache,
+    )  # fmt: skip
+    assert ended.exit_code == 0, ended.errors
+    assert "the budget leaves 2 operators without a test: softmax, softmax_2" in ended.output
+
+
 @pytest.mark.parametrize("part", [".", "suite"])
 def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession, part: str) -> None:
     ended = run_here(
