@@ -30,7 +30,7 @@ from tapml.graph.plan import Operator
 from tapml_targets.errors import InputError
 from tapml_targets.installed import compiler_versions
 
-ORACLE_VERSION: Final = 8
+ORACLE_VERSION: Final = 9
 """Part of every key: raise it when an expectation's meaning changes."""
 
 

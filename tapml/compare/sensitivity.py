@@ -116,6 +116,18 @@ def _lost(case: Case, traits: Sequence[OutputTraits], movements: Movements) -> l
     ]
 
 
+def _of_integers(case: Case, traits: OutputTraits, index: int) -> float:
+    """What an output made from integers alone may lose: they are exact and cannot be moved.
+
+    The cosine of a position times a frequency rounds its angle, which is as large as the position.
+    """
+    parameter = case.operator.written[index]
+    if not is_float(parameter) or any(map(is_float, case.operator.read)):
+        return 0.0
+    sizes = [float(np.max(np.abs(raw.astype(np.float64)), initial=0.0)) for raw in case.inputs]
+    return float_format(traits.arithmetic or parameter.dtype).epsilon * max(1.0, *sizes, 1.0)
+
+
 def _estimated_terms(case: Case) -> int:
     """The longest sum that the shapes allow: the longest axis, or inputs for each output."""
     smallest = min((raw.size for raw in case.outputs), default=1)
@@ -141,6 +153,8 @@ def _output(
         sensitivity = round_up(ROUNDED_SHARE * spread.sensitivity())
     else:
         sensitivity = round_up(spread.sensitivity())
+    if not is_exact(traits):
+        sensitivity = np.maximum(sensitivity, round_up(np.array(_of_integers(case, traits, index))))
     source = None
     if kind == "index":
         source = find_source(values, plain_inputs(case, movements))

@@ -377,3 +377,20 @@ def test_another_compiler_version_is_another_expectation(
         with Oracle(operators, compile_here, Policy(), cache=cache) as oracle:
             oracle.expect(case)
     assert len(compiled) == 2
+
+
+def test_what_is_made_from_integers_alone_may_round_its_angle() -> None:
+    operator = make_operator(
+        "angles",
+        [((8, 40), "int32")],
+        lambda x: op.cos(op.multiply(op.astype(x, "float32"), relax.const(0.37, "float32"))),
+    )
+    reference = compile_reference([operator])
+    positions = np.arange(1000, 1320, dtype=np.int32).reshape(8, 40)
+    case = make_case(operator, reference, [positions])
+    with Oracle({operator.name: operator}, compile_twins, Policy()) as oracle:
+        expectation = oracle.expect(case)
+    verdict = judge(operator, expectation, case.read_outputs(), case.read_outputs(), Policy())
+    assert (verdict.status, verdict.suspect) == ("pass", "")
+    wrong = [np.roll(case.read_outputs()[0], 1, axis=0)]
+    assert judge(operator, expectation, case.read_outputs(), wrong, Policy()).status == "fail"
