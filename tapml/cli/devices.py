@@ -60,8 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
         except TapmlError as error:
             problems[platform] = str(error)
             continue
-        if not ranked:
-            problems[platform] = f"no {platform} device here; `tapml doctor {platform}` says why"
+        if all(device.description.device_type == "checker" for device in ranked):
+            but = " but a checker" if ranked else ""
+            problems[platform] = (
+                f"no {platform} device here{but}; `tapml doctor {platform}` says why"
+            )
         rows += describe_all(ranked)
     if arguments.json:
         print(json.dumps({"devices": rows, "problems": problems}, indent=2))

@@ -174,7 +174,12 @@ def test_the_processor_needs_no_trial() -> None:
 def test_real_devices_pass_in_a_child_process(
     opencl_device: DeviceDescription, own_cache: Path
 ) -> None:
-    found = [d for d in ranking.rank_devices("opencl") if d.description == opencl_device]
+    # Amounts of memory follow what else runs on the machine.
+    found = [
+        ranked
+        for ranked in ranking.rank_devices("opencl")
+        if replace(ranked.description, limits=opencl_device.limits) == opencl_device
+    ]
     assert found[0].milliseconds is not None
     assert 0 < found[0].milliseconds < 10_000
 

@@ -167,5 +167,6 @@ def test_another_driver_version_is_another_device(opencl_device: DeviceDescripti
 
 def test_a_device_is_found_again_at_another_index(opencl_device: DeviceDescription) -> None:
     opened = open_device(replace(opencl_device, index=99))
-    assert opened.description == opencl_device
+    # Amounts of memory follow what else runs on the machine.
+    assert replace(opened.description, limits=opencl_device.limits) == opencl_device
     opened.close()
