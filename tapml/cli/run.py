@@ -39,6 +39,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stream the text to standard output, the speed to standard error."""
+    from tapml.offload.finished_folder import check_finished
+
+    check_finished(arguments.session)
+
     from tapml.execute.generate import greedy
     from tapml.models import prompt_from_text, prompt_from_tokens
     from tapml.offload.finished import open_finished

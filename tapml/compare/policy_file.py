@@ -59,8 +59,8 @@ def read_policy(path: Path) -> Policy:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"the policy {path} cannot be read ({error}); give a TOML file, e.g. the one that "
-            "docs/verdicts.md shows"
+            f"the policy {path} cannot be read ({error}); give a TOML file, such as "
+            "`tapml policy` prints"
         ) from None
     return parse_policy(text, str(path))
 

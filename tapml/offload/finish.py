@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,11 @@ from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.plan_format import pack as pack_plan
 from tapml.offload.files import write_bytes, write_json
+from tapml.offload.finished_folder import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
 from tapml.offload.model_check import check_model
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack as pack_library
-
-FINISHED: Final = "finished"
-PLAN: Final = "plan.msgpack"
-LIBRARY: Final = "library.msgpack"
-CONSTANTS: Final = "constants.npz"
-MODEL: Final = "model.json"
 
 
 @dataclass(frozen=True)

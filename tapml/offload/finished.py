@@ -18,8 +18,14 @@ from tapml.graph.importer import weights_of
 from tapml.graph.plan import GraphPlan
 from tapml.models.huggingface import load_model
 from tapml.models.loaded import LoadedModel
-from tapml.offload.finish import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
-from tapml.offload.session import OffloadSession
+from tapml.offload.finished_folder import (
+    CONSTANTS,
+    FINISHED,
+    LIBRARY,
+    MODEL,
+    PLAN,
+    check_finished,
+)
 from tapml_rpc.local import open_local
 from tapml_targets import library_format
 from tapml_targets.errors import InputError, ProtocolError
@@ -44,13 +50,8 @@ def open_finished(
     InputError
         If the session has not ended with every operator on the target, or its model has changed.
     """
-    session = OffloadSession.open(folder)
+    session = check_finished(folder)
     finished = folder / FINISHED
-    if not (finished / LIBRARY).is_file():
-        raise InputError(
-            f"the session in {folder} has not finished: not every operator is on the target, or "
-            f"the whole model did not pass there; go on with `tapml offload --session {folder}`"
-        )
     settings = session.settings
     plan, constants, library, moved = _read(finished)
     dtype: Literal["float16", "float32"] = "float16" if moved["dtype"] == "float16" else "float32"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tapml.carving.suite import Suite
-from tapml.offload.finish import FINISHED, LIBRARY
+from tapml.offload.finished_folder import FINISHED, LIBRARY
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession
 
