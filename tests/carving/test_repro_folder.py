@@ -145,7 +145,7 @@ def test_a_folder_without_the_operators_function_replays_all_the_same(
     repro = read_repro(folder)
     result = replay_repro(repro, session)
     assert result.verdict.status == "fail"
-    with pytest.raises(InputError, match="operator.tapml"):
+    with pytest.raises(InputError, match=r"operator\.tapml"):
         failure_of(repro, result, session.device)
 
 
