@@ -32,7 +32,7 @@ __all__ = ["carved_cases", "tapml_device", "tapml_replay"]
 
 
 def carved_cases(file: str) -> list[str]:
-    """Ids of the carved tests of an exported test file, for ``pytest.mark.parametrize``.
+    """Ids of the tests and probes of an exported test file, for ``pytest.mark.parametrize``.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def carved_cases(file: str) -> list[str]:
     listed = read_cases(path.parent).files.get(path.name)
     if listed is None:
         raise InputError(f"{path.parent} lists no tests for {path.name}: export the suite again")
-    return list(listed.tests)
+    return [*listed.tests, *listed.probes]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

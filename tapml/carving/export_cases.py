@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tapml_targets.errors import InputError
 
-FORMAT: Final = "tapml-pytest/1"
+FORMAT: Final = "tapml-pytest/2"
 CASES: Final = "cases.json"
 SUITE: Final = "suite"
 LIBRARIES: Final = "libraries"
@@ -23,10 +23,11 @@ MAX_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A test file: its operator and the ids of its tests, in the order of the carve."""
+    """A test file: its operator, the ids of its tests in the order of the carve, and of probes."""
 
     operator: str
     tests: tuple[str, ...]
+    probes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,11 @@ class ExportedCases:
             "format": FORMAT,
             "model": self.model,
             "files": {
-                name: {"operator": file.operator, "tests": list(file.tests)}
+                name: {
+                    "operator": file.operator,
+                    "tests": list(file.tests),
+                    "probes": list(file.probes),
+                }
                 for name, file in self.files.items()
             },
         }
@@ -100,8 +105,14 @@ def _checked(data: Any) -> ExportedCases:
         raise ValueError(f"format {data['format']!r}, expected {FORMAT!r}")
     files = {}
     for name, file in data["files"].items():
-        tests = file["tests"]
-        if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
-            raise TypeError(f"tests of {name!r}: expected a list of texts")
-        files[name] = ExportedFile(str(file["operator"]), tuple(tests))
+        files[name] = ExportedFile(
+            str(file["operator"]), _texts(file, "tests", name), _texts(file, "probes", name)
+        )
     return ExportedCases(str(data["model"]), files)
+
+
+def _texts(file: Mapping[str, Any], key: str, name: str) -> tuple[str, ...]:
+    texts = file[key]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{key} of {name!r}: expected a list of texts")
+    return tuple(texts)

@@ -11,25 +11,32 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from tapml.carving.export_probes import pack_probe, unpack_probe
 from tapml.compare.expectation import Expectation
 from tapml.compare.expectation_store import decode
 from tapml.compare.oracle import CarvedCase
+from tapml.compare.probes import ProbeCase
 from tapml.graph.plan import Operator
 from tapml_targets.errors import CompileError, InputError
 
 EXPECTATIONS: Final = "expectations.sqlite"
 _APPLICATION_ID: Final = 0x74617865
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE expectation (test TEXT PRIMARY KEY, data BLOB, problem TEXT) WITHOUT ROWID;
+CREATE TABLE probe (test TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
 """
 _ROWS_PER_TRANSACTION: Final = 64
 
 
-def write_expectations(path: Path, rows: Iterable[tuple[str, bytes | None, str | None]]) -> None:
-    """Write a new file of (test id, encoded expectation, or why there is none)."""
+def write_expectations(
+    path: Path,
+    rows: Iterable[tuple[str, bytes | None, str | None]],
+    probes: Iterable[ProbeCase],
+) -> None:
+    """Write a new file of (test id, encoded expectation, or why there is none), and of probes."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         # A new file that is renamed with its folder once it is whole.
@@ -45,6 +52,8 @@ def write_expectations(path: Path, rows: Iterable[tuple[str, bytes | None, str |
                 connection.execute("COMMIT")
                 connection.execute("BEGIN")
         connection.execute("COMMIT")
+        for probe in probes:
+            connection.execute("INSERT INTO probe VALUES (?, ?)", (probe.id, pack_probe(probe)))
     finally:
         connection.close()
 
@@ -99,6 +108,20 @@ class ExportedExpectations:
         """Close the file."""
         self._connection.close()
 
+    def probe(self, identifier: str, operator: Operator) -> ProbeCase:
+        """A probe of an operator, with what it must give.
+
+        Raises
+        ------
+        InputError
+            If the file has no such probe, or is damaged.
+        """
+        (data,) = self._row("SELECT data FROM probe WHERE test = ?", identifier, "probe")
+        try:
+            return unpack_probe(bytes(data), identifier, operator)
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
+            raise self._damaged(identifier, error) from error
+
     def expect(self, test: CarvedCase) -> Expectation:
         """What `test` should give.
 
@@ -109,25 +132,31 @@ class ExportedExpectations:
         InputError
             If the file has nothing about the test, or is damaged.
         """
-        try:
-            row = self._connection.execute(
-                "SELECT data, problem FROM expectation WHERE test = ?", (test.id,)
-            ).fetchone()
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"{self._path} is damaged ({error}): export again") from error
-        if row is None:
-            raise InputError(f"{self._path} has no expectation of test {test.id}: export again")
-        data, problem = row
+        if isinstance(test, ProbeCase):
+            return test.expectation
+        data, problem = self._row(
+            "SELECT data, problem FROM expectation WHERE test = ?", test.id, "expectation of test"
+        )
         if data is None:
             raise CompileError(str(problem))
         operator = self._operators[test.operator]
         try:
             return decode(bytes(data), operator, test.read_inputs, test.read_outputs())
         except (ValueError, TypeError, IndexError) as error:
-            raise InputError(
-                f"{self._path} is damaged (test {test.id}: {error}): export again"
-            ) from error
+            raise self._damaged(test.id, error) from error
 
     def appeal(self, test: CarvedCase) -> Expectation:
         """The same: what the file holds is the closer measurement already."""
         return self.expect(test)
+
+    def _row(self, query: str, identifier: str, what: str) -> tuple[Any, ...]:
+        try:
+            row: tuple[Any, ...] | None = self._connection.execute(query, (identifier,)).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self._path} is damaged ({error}): export again") from error
+        if row is None:
+            raise InputError(f"{self._path} has no {what} {identifier}: export again")
+        return row
+
+    def _damaged(self, identifier: str, error: Exception) -> InputError:
+        return InputError(f"{self._path} is damaged (test {identifier}: {error}): export again")

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,13 +32,16 @@ from tapml.carving.export_cases import (
 )
 from tapml.carving.export_expectations import EXPECTATIONS, write_expectations
 from tapml.carving.index import INDEX_NAME
+from tapml.carving.probing import Probing
 from tapml.carving.selection import Filters
 from tapml.carving.suite import Suite
 from tapml.carving.suite_tensors import PACKS_NAME
 from tapml.compare.expectation_store import encode
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
+from tapml.compare.probes import ProbeCase
 from tapml.compiler.compiler import Compiler
+from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml_targets.errors import CompileError, InputError, SetupError
 from tapml_targets.library_format import pack
@@ -133,9 +136,9 @@ def export_pytest(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        _write_texts(partial, cases, tuple(targets or ()))
         _link_suite(suite.path, partial / SUITE)
-        _write_expectations(partial, suite, cases, policy or Policy(), progress)
+        cases = _write_expectations(partial, suite, cases, policy or Policy(), progress)
+        _write_texts(partial, cases, tuple(targets or ()))
         _write_libraries(partial / LIBRARIES, suite, cases, targets or {})
         _publish(partial, target)
     except OSError as error:
@@ -229,7 +232,9 @@ def _write_expectations(
     cases: ExportedCases,
     policy: Policy,
     progress: Callable[[ExportProgress], None] | None,
-) -> None:
+) -> ExportedCases:
+    """Write what every test should give, and probes beside the first of each operator."""
+    probes: dict[str, list[str]] = {}
     total = sum(len(file.tests) for file in cases.files.values())
     scratch = folder / "oracle.sqlite"
 
@@ -246,10 +251,22 @@ def _write_expectations(
                 if progress is not None:
                     progress(ExportProgress(done, total))
 
+    def made(probing: Probing) -> Iterator[ProbeCase]:
+        for name, file in cases.files.items():
+            for probe in probing.probes(suite.operators[file.operator], suite.test(file.tests[0])):
+                probes.setdefault(name, []).append(probe.id)
+                yield probe
+
     with Oracle(suite.operators, compile_twins, policy, cache=scratch) as oracle:
-        write_expectations(folder / EXPECTATIONS, rows(oracle))
-    for file in folder.glob(f"{scratch.name}*"):
-        file.unlink()
+        probing = Probing(oracle, lambda: compile_reference(suite.operators.values()))
+        write_expectations(folder / EXPECTATIONS, rows(oracle), made(probing))
+    for left in folder.glob(f"{scratch.name}*"):
+        left.unlink()
+    files = {
+        name: replace(file, probes=tuple(probes.get(name, ())))
+        for name, file in cases.files.items()
+    }
+    return replace(cases, files=files)
 
 
 def _write_libraries(

@@ -15,6 +15,7 @@ from tapml.carving.replay import replay
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import ReplayResult, Timing
 from tapml.carving.suite import Suite
+from tapml.compare.oracle import CarvedCase
 from tapml.compare.policy import Policy
 from tapml.compare.verdict import Verdict
 from tapml.compiler.preflight import check
@@ -153,7 +154,12 @@ class ExportReplayer:
         if self.lost:
             raise DeviceLostError(self.lost)
         exported = self._open(folder)
-        operator, case = self._operator(exported, file), exported.suite.test(test)
+        operator = self._operator(exported, file)
+        case: CarvedCase
+        if test in exported.cases.files[file].probes:
+            case = exported.expectations.probe(test, operator)
+        else:
+            case = exported.suite.test(test)
         if case.operator != operator.name:
             raise InputError(f"test {test} is of operator {case.operator}, not of {operator.name}")
         try:

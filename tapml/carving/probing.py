@@ -60,7 +60,7 @@ class Probing:
         for index, test in enumerate(carved):
             yield test
             if index == 0:
-                yield from self._probes(operator, test)
+                yield from self.probes(operator, test)
 
     def expect(self, test: CarvedCase) -> Expectation:
         """Float64 outputs and sensitivities, as the oracle has them; those of a probe are exact."""
@@ -70,7 +70,8 @@ class Probing:
         """The same, measured more closely."""
         return test.expectation if isinstance(test, ProbeCase) else self._oracle.appeal(test)
 
-    def _probes(self, operator: Operator, test: CarvedCase) -> tuple[ProbeCase, ...]:
+    def probes(self, operator: Operator, test: CarvedCase) -> tuple[ProbeCase, ...]:
+        """The probes beside a carved test of an operator; none where it needs or has none."""
         exact = _is_narrow(operator) and not why_no_probe(operator)
         few = _is_narrow(operator) and has_few_term_probes(operator)
         ranged = takes_exponentials(operator)
