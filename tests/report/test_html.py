@@ -189,8 +189,13 @@ def test_a_browser_shows_hostile_names_and_runs_none(browser: Page, tmp_path: Pa
     assert HOSTILE in browser.evaluate("document.querySelector('h1').textContent")
     assert browser.evaluate("document.images.length") == 0
     assert HOSTILE in browser.evaluate("document.querySelector('tr.operator .name').textContent")
-    browser.evaluate("document.querySelector('.node').dispatchEvent(new MouseEvent('click'))")
-    assert browser.evaluate("document.querySelectorAll('tr.detail:not([hidden])').length") == 1
+    shown = "document.querySelectorAll('tr.detail:not([hidden])').length"
+    failed = browser.evaluate("document.querySelectorAll('tr.operator.failed').length")
+    assert browser.evaluate(shown) == failed, "the rows of what failed are open"
+    browser.evaluate(
+        "document.querySelector('.node:not(.failed)').dispatchEvent(new MouseEvent('click'))"
+    )
+    assert browser.evaluate(shown) == failed + 1
     assert browser.complaints == []
 
 
