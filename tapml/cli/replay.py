@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +133,7 @@ def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | Non
 
 
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
+    from tapml.carving.repro_device import device_of
     from tapml.carving.repro_folder import replay_repro
     from tapml.compare.policy_file import read_policy
     from tapml.compare.verdict import accusation
@@ -140,7 +141,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
 
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))
-    with open_local(arguments.device or _failing_device(repro.device)) as session:
+    with open_local(arguments.device or device_of(repro)) as session:
         result = replay_repro(repro, session, runs=arguments.repeats)
         device = session.device
     passed = result.verdict.status == "pass"
@@ -200,17 +201,6 @@ def _diagnosed(repro: Repro, result: ReplayResult, device: DeviceDescription) ->
 
     with Compiler() as compiler:
         return diagnosed(failure_of(repro, result, device), compiler).diagnosis
-
-
-def _failing_device(wanted: Mapping[str, Any]) -> DeviceDescription | str:
-    """The device a repro folder was written for; the platform's default where it is not here."""
-    from tapml_targets.ranking import list_devices
-
-    platform, same = str(wanted["platform"]), ("name", "vendor_platform")
-    for device in list_devices(platform):
-        if all(getattr(device, each) == wanted.get(each) for each in same):
-            return device
-    return platform
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:

@@ -125,7 +125,7 @@ def _of_integers(case: Case, traits: OutputTraits, index: int) -> float:
     if not is_float(parameter) or any(map(is_float, case.operator.read)):
         return 0.0
     sizes = [float(np.max(np.abs(raw.astype(np.float64)), initial=0.0)) for raw in case.inputs]
-    return float_format(traits.arithmetic or parameter.dtype).epsilon * max(1.0, *sizes, 1.0)
+    return float_format(traits.arithmetic or parameter.dtype).epsilon * max([1.0, *sizes])
 
 
 def _estimated_terms(case: Case) -> int:

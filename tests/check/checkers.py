@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,14 +15,12 @@ from tapml_targets.errors import SetupError
 @pytest.fixture(scope="session")
 def checker() -> Iterator[Checker]:
     """Oclgrind; skips without it, and fails under ``TAPML_REQUIRE_DEVICES=1``."""
+    stack = ExitStack()
     try:
-        opening = open_checker()
-        opened = opening.__enter__()
+        opened = stack.enter_context(open_checker())
     except SetupError as error:
         if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
             pytest.fail(f"{error}; TAPML_REQUIRE_DEVICES=1 says there must be one")
         pytest.skip(str(error))
-    try:
+    with stack:
         yield opened
-    finally:
-        opening.__exit__(None, None, None)
