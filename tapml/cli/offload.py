@@ -70,6 +70,41 @@ def add_parser(subparsers: Any) -> None:
         metavar="PATTERN",
         help="operators that stay on the source, '*sort*'; may be given several times",
     )
+    group.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="move these operators and leave all others on the source; may be given several times",
+    )
+    group.add_argument(
+        "--strategy",
+        choices=("one-by-one", "bisect"),
+        default="one-by-one",
+        help="check the whole model after every operator (the default), or with all of them moved "
+        "and in halves where that fails",
+    )
+    group.add_argument(
+        "--order",
+        choices=("graph", "reverse", "call-sites"),
+        default="graph",
+        help="in which order operators move: the model's (the default), backwards, most used first",
+    )
+    group.add_argument(
+        "--kernels",
+        action="append",
+        type=Path,
+        metavar="FOLDER",
+        help="hand-written kernels shared between sessions (see tapml kernel); may be given "
+        "several times, and holds for later runs of the session",
+    )
+    group.add_argument(
+        "--device-memory",
+        type=byte_size,
+        default=0,
+        metavar="SIZE",
+        help="most of the device's memory to use (default: what the device states)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -132,6 +167,11 @@ def run(arguments: argparse.Namespace) -> int:
     options = RunOptions(
         keep_going=arguments.keep_going,
         keep_on_source=tuple(arguments.keep_on_source),
+        only=tuple(arguments.only),
+        strategy=arguments.strategy,
+        order=arguments.order,
+        kernels=None if arguments.kernels is None else tuple(arguments.kernels),
+        memory_bytes=arguments.device_memory,
         workers=arguments.workers,
         policy=None if arguments.policy is None else policy_of(arguments.policy),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,7 +193,7 @@ class OffloadSession:
         from tapml.offload.workbench import open_workbench
 
         with hold(self.folder / LOCK), Journal(self.folder / JOURNAL) as journal:
-            journal.append("run", options=asdict(options), process=os.getpid())
+            journal.append("run", options=options.to_json(), process=os.getpid())
             try:
                 with open_workbench(self.folder, self.settings, journal, watcher, options) as bench:
                     report, page = migrate(bench, options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tapml_targets.errors import InputError
 
@@ -88,6 +89,10 @@ class Settings:
                 raise TypeError(f"{field.name} is {value!r}, expected {kind}")
 
 
+Strategy: TypeAlias = Literal["one-by-one", "bisect"]
+Order: TypeAlias = Literal["graph", "reverse", "call-sites"]
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How one run goes about it; may differ from run to run of the same session.
@@ -98,6 +103,19 @@ class RunOptions:
         Leave a failed operator on the source and go on with the next.
     keep_on_source
         Patterns (``fnmatch``) of operators that stay on the source; a legitimate end state.
+    only
+        Patterns of the operators to move; empty for all. The others stay on the source, which is
+        the paper's way with a single new kernel: it moves alone.
+    strategy
+        ``one-by-one`` checks the whole model after every operator, as Algorithm 1; ``bisect``
+        places all at once and looks for those at fault in halves.
+    order
+        ``graph`` as the paper, ``reverse``, or ``call-sites``: most used first.
+    kernels
+        Folders of hand-written kernels, besides the session's own; None for those of the run
+        before.
+    memory_bytes
+        Most of the device's memory to use; 0 for what the device states.
     workers
         Compilers at the same time; 0 for one per core.
     policy
@@ -107,5 +125,15 @@ class RunOptions:
 
     keep_going: bool = False
     keep_on_source: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    strategy: Strategy = "one-by-one"
+    order: Order = "graph"
+    kernels: tuple[Path, ...] | None = None
+    memory_bytes: int = 0
     workers: int = 0
     policy: Policy | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the journal."""
+        kernels = None if self.kernels is None else [str(folder) for folder in self.kernels]
+        return asdict(self) | {"kernels": kernels}
