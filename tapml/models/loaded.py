@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 from torch import nn
 
 from tapml.models.entries import EntryModule, entry_module
-from tapml.models.inputs import DECODE, PREFILL, Array, entry_inputs, state_names
+from tapml.models.inputs import DECODE, PREFILL, Array, state_names
+from tapml.models.stored import StoredDecoder
 from tapml.models.text import TextCodec
-from tapml_targets.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -96,40 +97,26 @@ class LoadedModel:
         shape = (1, self.kv_heads, self.context_length, self.head_size)
         return {name: np.zeros(shape, dtype=self.dtype) for name in state_names(self.layers)}
 
-    def prepare_prefill(self, token_ids: Sequence[int], start: int = 0) -> dict[str, Array]:
-        """Inputs of ``prefill`` in its order, without state; see :func:`entry_inputs`.
+    @cached_property
+    def stored(self) -> StoredDecoder:
+        """What drives the model, without its module."""
+        return StoredDecoder(
+            name=self.name,
+            dtype=self.dtype,
+            context_length=self.context_length,
+            vocabulary=self.vocabulary,
+            end_tokens=self.end_tokens,
+            weights_hash=self.weights_hash,
+        )
 
-        Raises
-        ------
-        InputError
-            If there are fewer than two tokens (one goes through decode), one is not in the
-            vocabulary, or they do not fit into the context.
-        """
-        if len(token_ids) == 1:
-            raise InputError(
-                "prefill takes two tokens or more, got one: a single token goes through decode"
-            )
-        self.check_tokens(token_ids)
-        return entry_inputs(token_ids, start, context_length=self.context_length, dtype=self.dtype)
+    def prepare_prefill(self, token_ids: Sequence[int], start: int = 0) -> dict[str, Array]:
+        """Inputs of ``prefill``; see :meth:`StoredDecoder.prepare_prefill`."""
+        return self.stored.prepare_prefill(token_ids, start)
 
     def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
-        """Inputs of ``decode`` in its order, without state.
-
-        Raises
-        ------
-        InputError
-            If the token is not in the vocabulary or the position not in the context.
-        """
-        self.check_tokens((token_id,))
-        return entry_inputs(
-            (token_id,), position, context_length=self.context_length, dtype=self.dtype
-        )
+        """Inputs of ``decode``; see :meth:`StoredDecoder.prepare_decode`."""
+        return self.stored.prepare_decode(token_id, position)
 
     def check_tokens(self, token_ids: Sequence[int]) -> None:
         """Raise :class:`InputError` if a token is not in the vocabulary."""
-        for token in token_ids:
-            if not 0 <= token < self.vocabulary:
-                raise InputError(
-                    f"token {token} is not in the vocabulary of {self.name}: expected 0 to "
-                    f"{self.vocabulary - 1}"
-                )
+        self.stored.check_tokens(token_ids)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tapml.models.loaded import LoadedModel
 from tapml.models.resolve import zoo_folder
 from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml.models.loaded import LoadedModel
 
 # General English, for models whose training text is not at hand.
 GENERAL: Final = (
