@@ -65,6 +65,7 @@ def replay(
     *,
     memory: ReplayMemory | None = None,
     runs: int = RUNS,
+    keep_passing: bool = False,
 ) -> ReplayResult:
     """Replay one carved test.
 
@@ -85,6 +86,8 @@ def replay(
         Buffers shared between replays; made for this one where it is None.
     runs
         How often the test runs, twice at least: more find what is not deterministic.
+    keep_passing
+        Keep the target's outputs of a test that passes, too.
 
     Raises
     ------
@@ -100,7 +103,10 @@ def replay(
     remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
     if memory is None:
         with ReplayMemory(session) as own:
-            result = replay(operator, test, remote, session, oracle, policy, memory=own, runs=runs)
+            result = replay(
+                operator, test, remote, session, oracle, policy,
+                memory=own, runs=runs, keep_passing=keep_passing,
+            )  # fmt: skip
             changed = own.changed_weights()
         if changed:
             finding = "the kernel wrote to a weight, which it may only read"
@@ -145,7 +151,8 @@ def replay(
     timing = Timing(
         read - started, ran - read, run.kernel_seconds(), time.perf_counter() - ran, run.nbytes
     )
-    actual = () if verdict.status == "pass" else tuple(run.outputs(0))
+    kept = keep_passing or verdict.status != "pass"
+    actual = tuple(run.outputs(0)) if kept else ()
     return ReplayResult(test.id, operator.name, verdict, timing, test, actual)
 
 
@@ -161,6 +168,7 @@ def replay_operator(
     on_result: Callable[[ReplayResult], None] | None = None,
     stop_after: int | None = None,
     runs: int = RUNS,
+    keep_passing: bool = True,
 ) -> OperatorVerdict:
     """Replay the carved tests of one operator; it fails where its Library does not build.
 
@@ -173,6 +181,9 @@ def replay_operator(
         counted and never a pass of its own.
     runs
         How often each test runs.
+    keep_passing
+        Keep the target's outputs of the worst test though it passes: what a picture of its errors
+        is made from. Memory is that of one test, which whoever collects verdicts may not want.
 
     Raises
     ------
@@ -184,6 +195,7 @@ def replay_operator(
             return replay_operator(
                 operator, tests, library, session, oracle, policy,
                 memory=own, on_result=on_result, stop_after=stop_after, runs=runs,
+                keep_passing=keep_passing,
             )  # fmt: skip
     try:
         remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
@@ -198,8 +210,9 @@ def replay_operator(
     for test in tests:
         try:
             result = replay(
-                operator, test, remote, session, oracle, policy, memory=memory, runs=runs
-            )
+                operator, test, remote, session, oracle, policy,
+                memory=memory, runs=runs, keep_passing=keep_passing,
+            )  # fmt: skip
         except DeviceLostError as error:
             raise rephrased(error, before=f"{session.device.name} in test {test.id}: ") from error
         worst = graver(worst, result)

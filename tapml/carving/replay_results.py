@@ -43,7 +43,7 @@ class ReplayResult:
     timing
         Where the time went.
     actual
-        The target's outputs of the first run; dropped from passing results.
+        The target's outputs of the first run; of passing results only where they were asked for.
     """
 
     test: str
@@ -78,7 +78,7 @@ class OperatorVerdict:
     counts
         Tests per status.
     worst
-        The gravest result, with the target's outputs unless it passed; None without tests.
+        The gravest result, with the target's outputs; None without tests.
     reason
         Why, in numbers.
     results

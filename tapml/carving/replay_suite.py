@@ -272,6 +272,7 @@ class SuiteReplayer:
             memory=memory,
             on_result=on_result,
             runs=self._runs,
+            keep_passing=False,
         )
 
     def _failure(

@@ -116,7 +116,7 @@ def _judge_float(
     ratio = float(ratios.max(initial=0.0))
     flushed = 0
     if ratio > limits.passing and want.dtype in policy.flushes_subnormals:
-        flushed = _accept_flushed(ratios, want, got, limits.passing)
+        flushed = accept_flushed(ratios, want, got, limits.passing)
         ratio = float(ratios.max(initial=0.0))
     status = _status(ratio, limits)
     worst = int(np.argmax(ratios)) if ratios.size else 0
@@ -174,7 +174,7 @@ class _Arithmetic:
     elements: int
 
 
-def _accept_flushed(ratios: Float64s, want: ExpectedOutput, got: Float64s, limit: float) -> int:
+def accept_flushed(ratios: Float64s, want: ExpectedOutput, got: Float64s, limit: float) -> int:
     """Zero the ratios of errors that flushing subnormals explains; returns how many.
 
     A device that flushes subnormals loses them in intermediates too: the result need not be zero.
