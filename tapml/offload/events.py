@@ -44,7 +44,11 @@ class PhaseEnded:
 
 @dataclass(frozen=True)
 class OperatorChanged:
-    """An operator is in a new state. `numbers` holds what is known about it, as JSON data."""
+    """An operator is in a new state. `numbers` holds what is known about it, as JSON data.
+
+    Among them ``reused`` (all its verdicts are the journal's) and ``again`` (what has changed since
+    the journal's, where they were made anew).
+    """
 
     operator: str
     state: OperatorState
@@ -54,13 +58,36 @@ class OperatorChanged:
 
 
 @dataclass(frozen=True)
+class OperatorsKnown:
+    """The operators that will be told about, in the model's order."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelRuns:
+    """So many model-wise runs were made, of at most so many as the strategy promises."""
+
+    done: int
+    promised: int
+
+
+@dataclass(frozen=True)
 class Note:
     """Something a person should know."""
 
     text: str
 
 
-Event: TypeAlias = PhaseStarted | PhaseProgressed | PhaseEnded | OperatorChanged | Note
+Event: TypeAlias = (
+    PhaseStarted
+    | PhaseProgressed
+    | PhaseEnded
+    | OperatorsKnown
+    | OperatorChanged
+    | ModelRuns
+    | Note
+)
 Watcher: TypeAlias = Callable[[Event], None]
 
 
