@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 OperatorState: TypeAlias = Literal[
-    "waiting", "compiling", "replaying", "model check", "moved", "kept", "failed"
+    "waiting", "compiling", "replaying", "validated", "model check", "moved", "kept", "failed"
 ]
 
 
