@@ -144,7 +144,7 @@ class Mover:
             record.kernel,
             tests_key(tests),
             bench.policy,
-            bench.fingerprint,
+            bench.session.device,
         )
         known = bench.journal.verdict(key)
         if known is not None and known.status == PASSING:
@@ -178,7 +178,7 @@ class Mover:
             for each in self.records.values()
             if each.state == "moved" or each is record
         }
-        key = model_key(placed, bench.trace.key, bench.policy, bench.fingerprint, "model")
+        key = model_key(placed, bench.trace.key, bench.policy, bench.session.device, "model")
         known = bench.journal.verdict(key)
         if known is not None and known.status == PASSING:
             record.model_check = known.data | {"reused": True}

@@ -14,10 +14,10 @@ import numpy as np
 from tapml.compare.modelwise import LogitVerdict, compare_tokens
 from tapml.compare.verdict import Status
 from tapml.compiler.link import link_entries
+from tapml.durable.files import write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.plan_format import pack as pack_plan
-from tapml.offload.files import write_bytes, write_json
 from tapml.offload.finished_folder import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
 from tapml.offload.model_check import check_model
 from tapml.offload.workbench import Workbench

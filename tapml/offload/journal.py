@@ -1,13 +1,13 @@
 """The journal: every step and every verdict of a session, appended as it happens.
 
-SQLite in WAL mode, one transaction a row: a session killed at any moment loses at most the step in
-hand. A verdict is stored under a key that names everything it depends on; a resumed session asks
-for the key it would write and skips the step when the key is there.
+SQLite in WAL mode, one transaction a row, on the disk before the call returns: a session killed at
+any moment, or cut off from power, loses at most the step in hand. A verdict is stored under a key
+that names everything it depends on; a resumed session asks for the key it would write and skips
+the step when the key is there. Nothing is ever replaced: earlier verdicts are the history.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import time
@@ -17,20 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tapml.durable.files import sync_folder
+from tapml.durable.transactions import transaction
+from tapml.offload.journal_schema import prepare
+from tapml.offload.verdict_key import VerdictKey
 from tapml_targets.errors import InputError, SetupError
 
-SCHEMA_VERSION: Final = 1
-
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS session (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS event (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS verdict (
-    key TEXT PRIMARY KEY, time REAL NOT NULL, stage TEXT NOT NULL, subject TEXT NOT NULL,
-    status TEXT NOT NULL, data TEXT NOT NULL
-);
-"""
+_BUSY_SECONDS: Final = 30.0
+_VERDICT: Final = "SELECT key, stage, subject, status, data, time, parts FROM verdict "
 
 
 @dataclass(frozen=True)
@@ -41,6 +35,9 @@ class JournaledVerdict:
     ----------
     key
         Hash of everything the verdict depends on.
+    parts
+        The same by name (:class:`~tapml.offload.verdict_key.VerdictKey`); empty for a verdict of
+        the first schema, which kept the hash alone.
     stage
         ``rooting``, ``operator``, ``model`` or ``final``.
     subject
@@ -59,12 +56,7 @@ class JournaledVerdict:
     status: str
     data: dict[str, Any]
     time: float
-
-
-def verdict_key(**parts: str) -> str:
-    """Hash of named parts (kernel, body, tests, policy, compiler, device, ...), hexadecimal."""
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    parts: dict[str, str]
 
 
 class Journal:
@@ -73,33 +65,36 @@ class Journal:
     Raises
     ------
     InputError
-        If the file is not a journal, or was written by another version of its schema.
+        If the file is not a journal, or was written by a newer schema.
     SetupError
         If the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        made = not path.exists()
         try:
-            self._connection = sqlite3.connect(path, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(_SCHEMA)
-            found = self.read_setting("schema")
-            if found is None:
-                self.write_setting("schema", str(SCHEMA_VERSION))
+            self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                # NORMAL would lose what was journaled since the last checkpoint, hours of work,
+                # when the power fails. A sync a row costs 1 to 5 ms; a verdict costs 100 and more.
+                self._connection.execute("PRAGMA synchronous=FULL")
+                prepare(self._connection, path)
+                if made:
+                    sync_folder(path.parent)
+            except BaseException:
+                self._connection.close()
+                raise
+        except (sqlite3.OperationalError, OSError) as error:
+            raise SetupError(
+                f"cannot write the journal {path}: {error}; free some space or fix the "
+                "permissions, then run it again"
+            ) from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise SetupError(
-                    f"cannot write the journal {path}: {error}; free some space or fix the "
-                    "permissions, then run it again"
-                ) from error
-            raise InputError(f"{path} is not a journal: {error}") from error
-        if found not in (None, str(SCHEMA_VERSION)):
-            raise InputError(
-                f"{path} has schema {found}; this tapml reads schema {SCHEMA_VERSION}. "
-                "Open it with the tapml that wrote it, or start a new session."
-            )
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                raise InputError(f"{path} is not a journal: {error}") from error
+            raise self._damage(error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -143,27 +138,45 @@ class Journal:
             yield float(moment), str(name), json.loads(data)
 
     def record(
-        self, key: str, stage: str, subject: str, status: str, data: Mapping[str, Any]
+        self, key: VerdictKey, stage: str, subject: str, status: str, data: Mapping[str, Any]
     ) -> None:
-        """Store a verdict under its key, in place of an earlier one of the same key."""
+        """Store a verdict under its key. Earlier ones of the same key stay, and count no more."""
         self._execute(
-            "INSERT OR REPLACE INTO verdict VALUES (?, ?, ?, ?, ?, ?)",
-            (key, time.time(), stage, subject, status, json.dumps(dict(data))),
+            "INSERT INTO verdict (key, parts, time, stage, subject, status, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                key.hash,
+                json.dumps(dict(key.parts)),
+                time.time(),
+                stage,
+                subject,
+                status,
+                json.dumps(dict(data)),
+            ),
         )
 
-    def verdict(self, key: str) -> JournaledVerdict | None:
-        """The verdict stored under `key`, if there is one."""
-        query = "SELECT key, stage, subject, status, data, time FROM verdict WHERE key = ?"
-        return next((_verdict(row) for row in self._rows(query, (key,))), None)
+    def verdict(self, key: VerdictKey) -> JournaledVerdict | None:
+        """The newest verdict stored under `key`, if there is one."""
+        return self._one("WHERE key = ? ORDER BY id DESC LIMIT 1", (key.hash,))
 
-    def verdicts(self, stage: str | None = None) -> list[JournaledVerdict]:
-        """All verdicts, oldest first; the last one of a subject is the one that counts."""
-        query = "SELECT key, stage, subject, status, data, time FROM verdict"
-        parameters: tuple[str, ...] = ()
-        if stage is not None:
-            query += " WHERE stage = ?"
-            parameters = (stage,)
-        return [_verdict(row) for row in self._rows(query + " ORDER BY time, rowid", parameters)]
+    def latest(self, stage: str, subject: str) -> JournaledVerdict | None:
+        """The newest verdict of a subject at a stage, whatever its key."""
+        return self._one(
+            "WHERE stage = ? AND subject = ? ORDER BY id DESC LIMIT 1", (stage, subject)
+        )
+
+    def verdicts(
+        self, stage: str | None = None, subject: str | None = None
+    ) -> list[JournaledVerdict]:
+        """Every verdict ever made, of one stage or subject or of all, oldest first."""
+        given = {"stage": stage, "subject": subject}
+        named = {name: value for name, value in given.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in named) or "TRUE"
+        rows = self._rows(f"{_VERDICT}WHERE {where} ORDER BY id", tuple(named.values()))
+        return [_verdict(row) for row in rows]
+
+    def _one(self, where: str, parameters: tuple[object, ...]) -> JournaledVerdict | None:
+        return next((_verdict(row) for row in self._rows(_VERDICT + where, parameters)), None)
 
     def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
         try:
@@ -171,13 +184,15 @@ class Journal:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            raise InputError(
-                f"the journal {self._path} is damaged ({error}); start a new session"
-            ) from error
+            raise self._damage(error) from error
+
+    def _damage(self, error: sqlite3.DatabaseError) -> InputError:
+        return InputError(f"the journal {self._path} is damaged ({error}); start a new session")
 
     def _execute(self, statement: str, parameters: tuple[object, ...]) -> None:
         try:
-            self._connection.execute(statement, parameters)
+            with transaction(self._connection, self._path):
+                self._connection.execute(statement, parameters)
         except sqlite3.OperationalError as error:
             raise SetupError(
                 f"cannot write the journal {self._path}: {error}. What was journaled is kept; "
@@ -186,5 +201,7 @@ class Journal:
 
 
 def _verdict(row: tuple[Any, ...]) -> JournaledVerdict:
-    key, stage, subject, status, data, moment = row
-    return JournaledVerdict(key, stage, subject, status, json.loads(data), moment)
+    key, stage, subject, status, data, moment, parts = row
+    return JournaledVerdict(
+        key, stage, subject, status, json.loads(data), moment, json.loads(parts)
+    )

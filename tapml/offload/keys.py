@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from tapml.carving.carved_test import CarvedTest
 from tapml.carving.probing import PROBING_VERSION
 from tapml.compare.oracle import ORACLE_VERSION
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
-from tapml.offload.journal import verdict_key
+from tapml.offload.verdict_key import VerdictKey, hash_parts
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.fingerprint import fingerprint, fingerprint_parts
 from tapml_targets.installed import compiler_versions, versions_text
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash, pack
+
+_SHOWN: Final = 16
+"""Hexadecimal digits of a hash among the parts; the whole of it is in the key's hash."""
 
 
 def kernel_key(library: Library) -> str:
@@ -24,40 +30,67 @@ def kernel_key(library: Library) -> str:
 def tests_key(tests: Iterable[CarvedTest]) -> str:
     """Hash of the tests replayed: their names and, by the suite's index, their tensors."""
     lines = (f"{test.id} {test.stored_key}" for test in tests)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return _hash("\n".join(lines))
 
 
 def operator_key(
-    operator: Operator, kernel: str, tests: str, policy: Policy, fingerprint: str
-) -> str:
+    operator: Operator, kernel: str, tests: str, policy: Policy, device: DeviceDescription
+) -> VerdictKey:
     """Key of an operator-wise verdict."""
-    return verdict_key(
+    torch, forms = versions_text("torch"), repr(operator.torch_forms)
+    # Its form is that of the first journals: what they hold is found again.
+    found = hash_parts(
         stage="operator",
         kernel=kernel,
         body=operator.hash,
         # The function does not say what its outputs mean, nor what torch computes in its place.
         kinds=" ".join(operator.output_kinds),
-        torch=f"{versions_text('torch')} {operator.torch_forms!r}",
+        torch=f"{torch} {forms}",
         oracle=str(ORACLE_VERSION),
         tests=tests,
         probes=str(PROBING_VERSION),
         policy=policy.hash,
         # Reference and float64 twins are compiled, too.
         compiler=compiler_versions(),
-        device=fingerprint,
+        device=fingerprint(device),
     )
+    parts = {
+        "kernel": kernel[:_SHOWN],
+        "body": operator.hash[:_SHOWN],
+        "kinds": " ".join(operator.output_kinds),
+        "torch": torch,
+        "forms": _hash(forms)[:_SHOWN],
+        "oracle": str(ORACLE_VERSION),
+        "tests": tests[:_SHOWN],
+        "probes": str(PROBING_VERSION),
+        "policy": policy.hash[:_SHOWN],
+        "compiler": compiler_versions(),
+    }
+    return VerdictKey(found, parts | fingerprint_parts(device))
 
 
 def model_key(
-    kernels: Mapping[str, str], trace: str, policy: Policy, fingerprint: str, stage: str
-) -> str:
+    kernels: Mapping[str, str], trace: str, policy: Policy, device: DeviceDescription, stage: str
+) -> VerdictKey:
     """Key of a model-wise verdict over the operators placed on the target, by their kernels."""
     placed = "\n".join(f"{name} {kernel}" for name, kernel in sorted(kernels.items()))
-    return verdict_key(
+    found = hash_parts(
         stage=stage,
         placed=placed,
         trace=trace,
         policy=policy.hash,
         compiler=compiler_versions(),
-        device=fingerprint,
+        device=fingerprint(device),
     )
+    parts = {
+        "operators": _hash("\n".join(sorted(kernels)))[:_SHOWN],
+        "kernels": _hash(placed)[:_SHOWN],
+        "trace": _hash(trace)[:_SHOWN],
+        "policy": policy.hash[:_SHOWN],
+        "compiler": compiler_versions(),
+    }
+    return VerdictKey(found, parts | fingerprint_parts(device))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.carving.replay_memory import ReplayMemory
+from tapml.durable.files import write_json, write_text
 from tapml.offload.algorithm import (
     MODEL_VALIDATION,
     OPERATOR_VALIDATION,
@@ -15,7 +16,6 @@ from tapml.offload.algorithm import (
     OperatorRecord,
 )
 from tapml.offload.events import PhaseEnded, PhaseStarted
-from tapml.offload.files import write_json, write_text
 from tapml.offload.finish import FinalRun, discard_finished, run_on_target_alone
 from tapml.offload.rooted_reference import HOST, REFERENCE
 from tapml.offload.settings import RunOptions

@@ -9,11 +9,11 @@ from typing import Final
 
 from tapml.carving.replay_repro import Failure, write_repro
 from tapml.carving.replay_results import ReplayResult
+from tapml.durable.files import write_bytes, write_json, write_text
 from tapml.graph.plan import Operator
 from tapml.localize.apart import diagnosed
 from tapml.localize.diagnosis import Diagnosis
 from tapml.offload.events import Note
-from tapml.offload.files import write_bytes, write_json, write_text
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
 

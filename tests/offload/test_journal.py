@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tapml.offload.journal import Journal, verdict_key
+from tapml.offload.journal import Journal
+from tapml.offload.verdict_key import VerdictKey, hash_parts
 from tapml_targets.errors import InputError, SetupError
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -27,6 +28,12 @@ JSON = st.recursive(
 )
 DATA = st.dictionaries(TEXT, JSON, max_size=5)
 STATUSES = st.sampled_from(["pass", "degraded", "fail", "not run"])
+
+
+def key_of(**parts: str) -> VerdictKey:
+    return VerdictKey(hash_parts(**parts), parts)
+
+
 relaxed = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -62,19 +69,43 @@ def test_the_last_verdict_under_a_key_counts(
     fresh: Callable[[], Path], verdicts: list[tuple[int, str, str, dict[str, Any]]]
 ) -> None:
     path = fresh()
-    last: dict[str, tuple[str, str, dict[str, Any]]] = {}
+    last: dict[str, tuple[VerdictKey, str, str, dict[str, Any]]] = {}
     with Journal(path) as journal:
         for number, subject, status, data in verdicts:
-            key = verdict_key(number=str(number))
+            key = key_of(number=str(number))
             journal.record(key, "operator", subject, status, data)
-            last[key] = (subject, status, data)
+            last[key.hash] = (key, subject, status, data)
     with Journal(path) as journal:
-        for key, expected in last.items():
+        for key, *expected in last.values():
             found = journal.verdict(key)
             assert found is not None
-            assert (found.subject, found.status, found.data) == expected
-        assert len(journal.verdicts()) == len(last)
-        assert journal.verdict("another") is None
+            assert [found.subject, found.status, found.data] == expected
+            assert (found.key, found.parts) == (key.hash, key.parts)
+        assert journal.verdict(key_of(number="another")) is None
+
+
+@relaxed
+@given(verdicts=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), STATUSES), max_size=9))
+def test_every_verdict_is_kept_and_the_newest_of_a_subject_is_found(
+    fresh: Callable[[], Path], verdicts: list[tuple[int, str, str]]
+) -> None:
+    path = fresh()
+    with Journal(path) as journal:
+        for number, subject, status in verdicts:
+            journal.record(key_of(number=str(number)), "operator", subject, status, {})
+    with Journal(path) as journal:
+        kept = [(each.parts["number"], each.subject, each.status) for each in journal.verdicts()]
+        assert kept == [(str(number), subject, status) for number, subject, status in verdicts]
+        for name in "ab":
+            mine = [each for each in kept if each[1] == name]
+            assert [
+                (each.parts["number"], each.subject, each.status)
+                for each in journal.verdicts("operator", name)
+            ] == mine
+            newest = journal.latest("operator", name)
+            assert (newest is None) == (not mine)
+            assert newest is None or (newest.parts["number"], name, newest.status) == mine[-1]
+        assert journal.latest("model", "a") is None
 
 
 @relaxed
@@ -91,21 +122,21 @@ def test_settings_come_back(fresh: Callable[[], Path], facts: dict[str, str]) ->
 def test_verdicts_of_one_stage_come_oldest_first(fresh: Callable[[], Path]) -> None:
     with Journal(fresh()) as journal:
         for stage, subject in (("operator", "a"), ("model", "b"), ("operator", "c")):
-            journal.record(verdict_key(subject=subject), stage, subject, "pass", {})
+            journal.record(key_of(subject=subject), stage, subject, "pass", {})
         assert [each.subject for each in journal.verdicts("operator")] == ["a", "c"]
         assert [each.subject for each in journal.verdicts()] == ["a", "b", "c"]
 
 
 def test_a_key_depends_on_every_part_and_its_name() -> None:
     keys = {
-        verdict_key(kernel="a", body="b"),
-        verdict_key(kernel="b", body="a"),
-        verdict_key(kernel="a"),
-        verdict_key(kernel="ab"),
-        verdict_key(kernel="a", body="b", policy=""),
+        hash_parts(kernel="a", body="b"),
+        hash_parts(kernel="b", body="a"),
+        hash_parts(kernel="a"),
+        hash_parts(kernel="ab"),
+        hash_parts(kernel="a", body="b", policy=""),
     }
     assert len(keys) == 5
-    assert verdict_key(kernel="a", body="b") == verdict_key(body="b", kernel="a")
+    assert hash_parts(kernel="a", body="b") == hash_parts(body="b", kernel="a")
 
 
 def test_another_schema_is_refused_with_both_numbers(fresh: Callable[[], Path]) -> None:
@@ -204,7 +235,7 @@ def test_it_is_an_ordinary_database(fresh: Callable[[], Path]) -> None:
     """Anyone may look into it with the sqlite3 tool."""
     path = fresh()
     with Journal(path) as journal:
-        journal.record("k", "operator", "softmax", "pass", {"worst_ratio": 1.5})
+        journal.record(key_of(kernel="k"), "operator", "softmax", "pass", {"worst_ratio": 1.5})
     connection = sqlite3.connect(path)
     try:
         rows = connection.execute("SELECT subject, status FROM verdict").fetchall()

@@ -14,7 +14,13 @@ from tapml.graph.plan import Operator
 from tapml.graph.torch_subgraph import TorchForm
 from tapml.offload import keys
 from tapml.offload.algorithm import replay_data
+from tapml.offload.changes import what_changed
+from tapml.offload.verdict_key import VerdictKey, hash_parts
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.fingerprint import fingerprint
+from tapml_targets.installed import compiler_versions, versions_text
 from tapml_targets.library import Parameter
+from tapml_targets.limits import Limits
 from tests.compare.cases import MemoryCase
 
 OPERATOR = Operator(
@@ -28,38 +34,94 @@ OPERATOR = Operator(
 )
 
 
-def key_of(operator: Operator = OPERATOR, **changed: Any) -> str:
+DEVICE = DeviceDescription(
+    "opencl", 0, "a device", "a vendor", "gpu", "3.1", Limits(max_shared_memory_bytes=1 << 15)
+)
+
+
+def key_of(operator: Operator = OPERATOR, **changed: Any) -> VerdictKey:
     parts: dict[str, Any] = {
         "kernel": "k",
         "tests": "t",
         "policy": Policy(),
-        "fingerprint": "f",
+        "device": DEVICE,
     } | changed
     return keys.operator_key(operator, **parts)
 
 
-def test_a_key_changes_with_everything_a_verdict_depends_on(
+def test_a_key_changes_with_everything_a_verdict_depends_on_and_says_with_what(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = [
-        key_of(),
-        key_of(kernel="other"),
-        key_of(tests="other"),
-        key_of(policy=Policy(seed=1)),
-        key_of(fingerprint="other"),
-        key_of(replace(OPERATOR, hash="13")),
-        key_of(replace(OPERATOR, output_kinds=("index",))),
-        key_of(replace(OPERATOR, torch_forms=(TorchForm((), None, "none"),))),
-    ]
-    for name in ("PROBING_VERSION", "ORACLE_VERSION"):
+    device = DEVICE
+    found = {
+        "the kernel": key_of(kernel="other"),
+        "the carved tests": key_of(tests="other"),
+        "the policy": key_of(policy=Policy(seed=1)),
+        "the driver: 3.1 -> 3.2": key_of(device=replace(device, driver_version="3.2")),
+        "the device: opencl a device -> opencl b": key_of(device=replace(device, name="b")),
+        "the device's limits": key_of(device=replace(device, limits=Limits())),
+        "the device's details": key_of(device=replace(device, details={"a": "b"})),
+        "the operator's function": key_of(replace(OPERATOR, hash="13")),
+        "what its outputs mean: value -> index": key_of(replace(OPERATOR, output_kinds=("index",))),
+        "the torch operators it came from": key_of(
+            replace(OPERATOR, torch_forms=(TorchForm((), None, "none"),))
+        ),
+    }
+    versions = {"PROBING_VERSION": "the probes' version", "ORACLE_VERSION": "the oracle's version"}
+    for name, words in versions.items():
         with monkeypatch.context() as patch:
+            before = getattr(keys, name)
             patch.setattr(keys, name, 1_000_000)
-            found.append(key_of())
+            found[f"{words}: {before} -> 1000000"] = key_of()
     with monkeypatch.context() as patch:
         patch.setattr(keys, "versions_text", lambda *names: f"another {names[0]}")
-        found.append(key_of())
-    assert len(set(found)) == len(found)
-    assert key_of() == found[0]
+        found["PyTorch"] = key_of()
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "compiler_versions", lambda: "apache-tvm 99.1, apache-tvm-ffi 0.0")
+        found["the compiler"] = key_of()
+    assert len({key.hash for key in found.values()} | {key_of().hash}) == len(found) + 1
+    assert key_of() == key_of()
+    for line, key in found.items():
+        (told,) = what_changed(key_of().parts, key)
+        assert told.startswith(line)
+
+
+def test_a_model_key_says_what_changed() -> None:
+    def model_of(**changed: Any) -> VerdictKey:
+        kernels = {"add": "k1", "matmul": "k2"}
+        values: dict[str, Any] = {
+            "kernels": kernels, "trace": "t", "policy": Policy(), "device": DEVICE, "stage": "model"
+        }  # fmt: skip
+        return keys.model_key(**(values | changed))
+
+    now = model_of()
+    assert what_changed(now.parts, now) == ()
+    assert what_changed(model_of(kernels={"add": "k1", "matmul": "k3"}).parts, now) == (
+        "the kernels on the target",
+    )
+    assert what_changed(model_of(kernels={"add": "k1"}).parts, now) == (
+        "which operators are on the target",
+        "the kernels on the target",
+    )
+    assert what_changed(model_of(trace="u").parts, now) == ("the reference's run",)
+
+
+def test_an_operator_key_is_what_it_was_in_the_first_journals() -> None:
+    """A session begun by an earlier tapml finds its verdicts: the form of the hash is fixed."""
+    text = versions_text("torch")
+    assert key_of().hash == hash_parts(
+        stage="operator",
+        kernel="k",
+        body="12",
+        kinds="value",
+        torch=f"{text} ()",
+        oracle=str(keys.ORACLE_VERSION),
+        tests="t",
+        probes=str(keys.PROBING_VERSION),
+        policy=Policy().hash,
+        compiler=compiler_versions(),
+        device=fingerprint(DEVICE),
+    )
 
 
 def result(status: Status, suspect: Suspect) -> ReplayResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml.offload.files import write_bytes, write_json, write_text
+from tapml.durable.files import write_bytes, write_json, write_text
 from tapml_targets.errors import SetupError
 
 

@@ -1,0 +1,175 @@
+"""Files and folders that are whole or not there, whatever ends the process or the power.
+
+A reader sees the old content or the new, never half. Content is on the disk before its name is, and
+the name before the call returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tapml_targets.boundaries import crossing
+from tapml_targets.errors import SetupError
+
+# File systems that cannot sync a folder say so with one of these.
+_NO_FOLDER_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file as a whole. Only the process that holds the session writes here.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be written; what was there stays.
+    """
+    with writing(path), replace_file(path) as partial:
+        partial.write_bytes(data)
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """The path of a file to write in the block, which then takes the place of `path`.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; what was there stays.
+    """
+    # Always the same name: what a killed process left is written over by the next.
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with crossing("write", path):
+            yield partial
+        sync_file(partial, place=path)
+        with crossing("rename", path):
+            partial.replace(path)
+        sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole with UTF-8 text."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, data: object) -> None:
+    """Replace a file as a whole with JSON."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the operating system says against writing `path`, as a SetupError that says what to do.
+
+    Raises
+    ------
+    SetupError
+        In place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"cannot write {path}: {error.strerror or error}; free some space or fix the "
+            "permissions, then run it again"
+        ) from error
+
+
+def sync_file(path: Path, *, place: Path | None = None) -> None:
+    """Wait until a file's content is on the disk; `place` is what it is called at the end."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with crossing("fsync", place or path):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where its file system can say so."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with crossing("fsync", folder):
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                if error.errno not in _NO_FOLDER_SYNC:
+                    raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, where it is there, and its name from the disk.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be removed.
+    """
+    with writing(path):
+        if not path.exists():
+            return
+        with crossing("remove", path):
+            path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and what is in it, where it is there.
+
+    It loses its name first: whoever looks sees the whole folder or none. What a process killed
+    here left is removed by the next call for the same folder.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be removed.
+    """
+    leaving = folder.with_name(f".{folder.name}.removed")
+    with writing(folder):
+        if leaving.exists():
+            with crossing("remove", leaving):
+                shutil.rmtree(leaving)
+        if not folder.exists():
+            return
+        with crossing("rename", folder):
+            folder.replace(leaving)
+        with crossing("remove", folder):
+            shutil.rmtree(leaving)
+
+
+def replace_folder(made: Path, folder: Path) -> None:
+    """Give the folder `made` the name `folder`, in place of what has it; all of it on the disk.
+
+    Between the two renames neither name is there; what was replaced then still lies under
+    ``.<name>.removed``, and is removed by the next call.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be written.
+    """
+    with writing(folder):
+        for path in sorted(made.rglob("*")):
+            if path.is_file():
+                sync_file(path)
+            else:
+                sync_folder(path)
+        sync_folder(made)
+    remove_folder(folder)
+    with writing(folder):
+        with crossing("rename", folder):
+            made.replace(folder)
+        sync_folder(folder.parent)

@@ -1,0 +1,163 @@
+"""Where a process that dies or a disk that fills leaves a mark: every change of state on disk.
+
+Whoever writes, syncs, renames, commits or removes a file or a folder that must survive announces
+it here, before and after. Nothing happens then, unless the environment asks for a fault: this is
+how tests kill a session at each of these boundaries and fill its disk there.
+
+``TAPML_FAULT`` is one of::
+
+    record=FILE              append a line per crossing to FILE: moment, kind, place
+    kill@MOMENT KIND PLACE   kill this process (SIGKILL) there
+    full@MOMENT KIND PLACE   fail there with ENOSPC, and at everything written from then on
+
+MOMENT is ``before`` or ``after``, KIND one of :data:`KINDS`, PLACE a pattern (``fnmatch``) of the
+path, followed by ``#3`` for the third time it matches in a process::
+
+    TAPML_FAULT='kill@after rename */report.json'
+    TAPML_FAULT='full@before commit */journal.sqlite#3'
+
+Child processes inherit the variable and count for themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from types import TracebackType
+from typing import Final, Literal, TypeAlias, get_args
+
+from tapml_targets.errors import InputError
+
+VARIABLE: Final = "TAPML_FAULT"
+Kind: TypeAlias = Literal["write", "fsync", "rename", "commit", "remove"]
+Moment: TypeAlias = Literal["before", "after"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+MOMENTS: Final[tuple[Moment, ...]] = get_args(Moment)
+Place: TypeAlias = "str | os.PathLike[str]"
+
+_Hook: TypeAlias = Callable[[Moment, Kind, str], None]
+_NOTHING: Final = nullcontext()
+
+
+def crossing(kind: Kind, place: Place) -> AbstractContextManager[None]:
+    """Announce that the block changes what is on disk at `place`.
+
+    Raises
+    ------
+    OSError
+        ENOSPC, where the environment asks for a full disk.
+    InputError
+        If ``TAPML_FAULT`` cannot be read.
+    """
+    hook = planned_fault()
+    return _NOTHING if hook is None else _Crossing(hook, kind, os.fspath(place))
+
+
+@cache
+def planned_fault() -> _Hook | None:
+    """What the environment asks for, read once; None for nothing."""
+    text = os.environ.get(VARIABLE)
+    return None if not text else _parse(text)
+
+
+@dataclass(frozen=True)
+class _Crossing(AbstractContextManager[None]):
+    hook: _Hook
+    kind: Kind
+    place: str
+
+    def __enter__(self) -> None:
+        self.hook("before", self.kind, self.place)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.hook("after", self.kind, self.place)
+
+
+@dataclass
+class _Site:
+    """The n-th crossing that a pattern matches; several threads may cross."""
+
+    moment: str
+    kind: str
+    pattern: str
+    number: int
+    seen: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reached(self, moment: Moment, kind: Kind, place: str) -> bool:
+        if (moment, kind) != (self.moment, self.kind) or not fnmatchcase(place, self.pattern):
+            return False
+        with self.lock:
+            self.seen += 1
+            return self.seen == self.number
+
+
+def _parse(text: str) -> _Hook:
+    if text.startswith("record="):
+        return _recorder(text.removeprefix("record="))
+    what, at, where = text.partition("@")
+    words = where.split(" ", 2)
+    if not at or what not in {"kill", "full"} or len(words) != 3:
+        raise _unreadable(text)
+    moment, kind, pattern = words
+    head, mark, tail = pattern.rpartition("#")
+    number = 1
+    if mark and tail.isdecimal() and tail.isascii():
+        pattern, number = head, int(tail)
+    if moment not in MOMENTS or kind not in KINDS or not pattern or number < 1:
+        raise _unreadable(text)
+    site = _Site(moment, kind, pattern, number)
+    return _killer(site) if what == "kill" else _filler(site)
+
+
+def _unreadable(text: str) -> InputError:
+    return InputError(
+        f"{VARIABLE} is {text!r}; expected record=FILE, or kill@ or full@ followed by "
+        f"'{'|'.join(MOMENTS)} {'|'.join(KINDS)} PATTERN'; unset it to run without faults"
+    )
+
+
+def _recorder(path: str) -> _Hook:
+    def record(moment: Moment, kind: Kind, place: str) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            # One write: lines of several processes do not mix.
+            os.write(descriptor, f"{moment} {kind} {place}\n".encode())
+        finally:
+            os.close(descriptor)
+
+    return record
+
+
+def _killer(site: _Site) -> _Hook:
+    def kill(moment: Moment, kind: Kind, place: str) -> None:
+        if site.reached(moment, kind, place):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return kill
+
+
+def _filler(site: _Site) -> _Hook:
+    full = threading.Event()
+
+    def fill(moment: Moment, kind: Kind, place: str) -> None:
+        if site.reached(moment, kind, place):
+            full.set()
+        # What is removed needs no space.
+        if full.is_set() and moment == "before" and kind != "remove":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
+
+    return fill
