@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tapml.execute.arrays import Array, flat_bytes
 from tapml_rpc.remote import RemoteTensor
-from tapml_targets.errors import TapmlError
+from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
 
 if TYPE_CHECKING:
     from tapml_rpc.client import Batch, Session
     from tapml_rpc.pending import PendingRead
     from tapml_rpc.remote import RemoteBuffer, RemoteLibrary
+
+ReadLibrary: TypeAlias = Callable[[], Library]
 
 
 class DeviceBuffer:
@@ -46,6 +48,8 @@ class DeviceMemory:
         The connection to the device.
     bytes_written, bytes_read
         Tensor bytes moved so far, weights included.
+    weight_bytes_written
+        How many of them were weights.
     pool
         Number of the pool that buffers come from now; a failure begins another.
     """
@@ -54,10 +58,12 @@ class DeviceMemory:
         self.session = session
         self.bytes_written = 0
         self.bytes_read = 0
+        self.weight_bytes_written = 0
         self.pool = 0
         self._free: dict[int, list[RemoteBuffer]] = {}
         self._weights: dict[str, DeviceBuffer] = {}
         self._libraries: dict[str, RemoteLibrary] = {}
+        self._waiting: dict[str, ReadLibrary] = {}
 
     def acquire(self, nbytes: int) -> DeviceBuffer:
         """Memory of `nbytes` bytes, its content undefined."""
@@ -88,6 +94,7 @@ class DeviceMemory:
         if buffer is None:
             buffer = self.acquire(array.nbytes)
             self.write(buffer, array)
+            self.weight_bytes_written += array.nbytes
             self._weights[name] = buffer
         return buffer
 
@@ -105,8 +112,28 @@ class DeviceMemory:
         self.pool += 1
 
     def load(self, operator: str, library: Library) -> None:
-        """Upload the Library that holds `operator`."""
+        """Upload the Library that holds `operator`.
+
+        Raises
+        ------
+        InputError
+            If the Library has no such operator.
+        CompileError
+            If a kernel does not build on the device.
+        """
+        check_holds(operator, library)
+        self._waiting.pop(operator, None)
         self._libraries[operator] = self.session.upload(library)
+
+    def load_later(self, operator: str, read: ReadLibrary) -> None:
+        """Upload a Library before the next run alone: it takes reading it and building kernels."""
+        self._libraries.pop(operator, None)
+        self._waiting[operator] = read
+
+    def load_waiting(self, operators: Collection[str]) -> None:
+        """Upload what waits of `operators`; raises what :meth:`load` and reading a Library do."""
+        for operator in [each for each in self._waiting if each in operators]:
+            self.load(operator, self._waiting[operator]())
 
     def call(
         self,
@@ -135,3 +162,12 @@ class DeviceMemory:
         """Ask for a buffer's bytes; they come with the batch's reply."""
         self.bytes_read += buffer.nbytes
         return batch.read(buffer.remote, buffer.nbytes)
+
+
+def check_holds(operator: str, library: Library) -> None:
+    """Raise :class:`InputError` unless a Library has an operator."""
+    if operator not in library.operators:
+        raise InputError(
+            f"the Library for {library.target} has no operator {operator!r}; "
+            f"it has {', '.join(library.operators) or 'none'}"
+        )

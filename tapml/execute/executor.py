@@ -26,7 +26,7 @@ from tapml_targets.errors import DeviceLostError, InputError, RemoteError
 from tapml_targets.library import Library
 
 if TYPE_CHECKING:
-    from tapml.execute.device import DeviceMemory
+    from tapml.execute.device import DeviceMemory, ReadLibrary
     from tapml_rpc.client import Session
 
 # Programs of one entry differ by prompt length and placement; each is planned in milliseconds.
@@ -38,7 +38,7 @@ Kept = TypeVar("Kept")
 
 @dataclass
 class _Placed:
-    library: Library
+    library: Library | ReadLibrary
     sites: frozenset[str]
 
 
@@ -89,6 +89,11 @@ class Executor:
         return frozenset(self._placed)
 
     @property
+    def device_sites(self) -> frozenset[str]:
+        """Names of the call sites on the device."""
+        return frozenset().union(*(placed.sites for placed in self._placed.values()))
+
+    @property
     def device(self) -> DeviceMemory | None:
         """The device's memory, with its counts of bytes moved; None without a session."""
         return self._device
@@ -96,7 +101,7 @@ class Executor:
     def attach(self, session: Session) -> None:
         """Use this session from now on, for instance after the old one was lost.
 
-        Placed operators and, when a run needs them, weights are uploaded again. State that was only
+        When a run needs them, placed operators and weights are uploaded again. State that was only
         on the old device is gone: it is set to zero.
         """
         from tapml.execute.device import DeviceMemory
@@ -104,23 +109,28 @@ class Executor:
         self._programs.clear()
         self._device = DeviceMemory(session)
         for operator, placed in self._placed.items():
-            self._device.load(operator, placed.library)
+            _load(self._device, operator, placed.library)
         if any(cell.array is None for cell in self._state.values()):
             self.reset()
         for cell in (*self._state.values(), *self._zeros.values()):
             cell.buffer = None
 
     def place(
-        self, operator: str, library: Library, *, sites: Collection[str] | None = None
+        self,
+        operator: str,
+        library: Library | ReadLibrary,
+        *,
+        sites: Collection[str] | None = None,
     ) -> None:
-        """Move an operator to the device.
+        """Move an operator to the device. Nothing is sent there before a run needs it.
 
         Parameters
         ----------
         operator
             Its name in the plan, and in the Library.
         library
-            What the device runs for it.
+            What the device runs for it; or a function that reads it, called before the next run:
+            a resumed session places hundreds of operators that are known to be right.
         sites
             The call sites to move; None for all of them, as in Algorithm 1.
 
@@ -137,17 +147,12 @@ class Executor:
                 f"not a call site of operator {operator}: {', '.join(sorted(chosen - own))}; "
                 f"its call sites: {', '.join(sorted(own))}"
             )
-        if operator not in library.operators:
-            raise InputError(
-                f"the Library for {library.target} has no operator {operator!r}; "
-                f"it has {', '.join(library.operators) or 'none'}"
-            )
         if self._device is None:
             raise InputError(
                 f"operator {operator} cannot move to a device: "
                 "the executor has no session (Executor(..., session=...) or attach)"
             )
-        self._device.load(operator, library)
+        _load(self._device, operator, library)
         self._placed[operator] = _Placed(library, frozenset(chosen))
         self._programs.clear()
 
@@ -159,6 +164,20 @@ class Executor:
     def reset(self) -> None:
         """Set the state to zero."""
         self._state = dict(self._zeros)
+
+    def release_device(self) -> None:
+        """Give back the device's memory: weights are sent again when a run needs them.
+
+        State that was only there is set to zero. Snapshots keep what they hold.
+        """
+        if self._device is None:
+            return
+        if any(cell.array is None for cell in self._state.values()):
+            self.reset()
+        for cell in (*self._state.values(), *self._zeros.values()):
+            cell.buffer = None
+        self._device.forget_weights()
+        self._device.trim()
 
     def snapshot_state(self) -> StateSnapshot:
         """The state as it is now. Nothing is copied: a run replaces state and never writes into it.
@@ -233,12 +252,17 @@ class Executor:
             If there is no such entry, or an input is missing, unknown or of another shape or dtype.
         RemoteError
             If a command failed on the device. State that was only there is zero afterwards.
+        CompileError
+            If a kernel of an operator that was placed to be read later does not build there.
         """
+        if self._device is not None:
+            self._device.load_waiting(self._placed)
         bound = self._bind(entry, inputs)
         on_device = bool(self._placed)
         prepared = self._prepare(
             bound, observed=observer is not None or (sink is not None and on_device)
         )
+        self._load(prepared.program)
         frame = Frame(prepared, self._state, self._memory, self._device)
         try:
             outputs, state = frame.run(inputs, observer, sink)
@@ -251,6 +275,14 @@ class Executor:
     def program(self, entry: str, inputs: Mapping[str, Array]) -> Program:
         """What a run with these inputs would do, under the present placement and state."""
         return self._prepare(self._bind(entry, inputs), observed=False).program
+
+    def _load(self, program: Program) -> None:
+        """Upload what a run needs and is not on the device yet."""
+        for operator in program.device_operators:
+            placed = self._placed[operator]
+            if self._device is not None and not placed.loaded:
+                self._device.load(operator, placed.library)
+                placed.loaded = True
 
     def _recover(self, error: RemoteError) -> None:
         """After a failure on the device nothing written there since the last answer is sure."""
@@ -283,10 +315,9 @@ class Executor:
         key = (bound, observed, places)
         prepared = self._programs.get(key)
         if prepared is None:
-            on_device = frozenset().union(*(placed.sites for placed in self._placed.values()))
             program = plan_program(
                 bound,
-                on_device,
+                self.device_sites,
                 {name: _places(self._state[name]) for name in bound.before},
                 observed=observed,
             )
@@ -299,6 +330,13 @@ class Executor:
             known = ", ".join(self.plan.operators)
             raise InputError(f"{self.plan.name} has no operator {operator!r}; it has {known}")
         return operator
+
+
+def _load(device: DeviceMemory, operator: str, library: Library | ReadLibrary) -> None:
+    if isinstance(library, Library):
+        device.load(operator, library)
+    else:
+        device.load_later(operator, library)
 
 
 def _places(cell: StateCell) -> frozenset[Place]:

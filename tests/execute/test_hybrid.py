@@ -142,6 +142,28 @@ def test_an_observer_sees_tensors_of_the_device(
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE * scale)
 
 
+def test_a_library_that_is_read_later_is_read_before_the_next_run_if_it_is_still_placed(
+    llama: SmallLlama, session: Session, libraries: dict[str, Library]
+) -> None:
+    first, second, third = list(libraries)[:3]
+    read: list[str] = []
+
+    def later(name: str) -> Library:
+        read.append(name)
+        return libraries[name]
+
+    executor = llama.executor(session)
+    for name in (first, second, third):
+        executor.place(name, lambda name=name: later(name))  # type: ignore[misc]
+    executor.unplace(second)
+    assert not read
+    assert_same(generate(llama, executor), generate(llama, llama.executor()))
+    assert read == [first, third]
+    executor.place(second, lambda: libraries[first])
+    with pytest.raises(InputError, match=f"has no operator '{second}'"):
+        generate(llama, executor)
+
+
 def test_what_cannot_be_placed_is_named(
     llama: SmallLlama, session: Session, libraries: dict[str, Library]
 ) -> None:
