@@ -1,0 +1,1 @@
+"""Kernels a developer wrote by hand: read, checked, replayed, watched."""
