@@ -12,12 +12,12 @@ from typing import Any, Final
 from tapml.carving.lost import rephrased
 from tapml.offload import events
 from tapml.offload.journal import Journal
-from tapml.offload.lock import hold
+from tapml.offload.live import LiveState
+from tapml.offload.lock import LOCK, hold
 from tapml.offload.settings import RunOptions, Settings
 from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 
 JOURNAL: Final = "journal.sqlite"
-LOCK: Final = "lock"
 _SETTINGS: Final = "settings"
 _FORMAT: Final = "tapml-session/1"
 
@@ -192,10 +192,14 @@ class OffloadSession:
         from tapml.offload.migration import migrate
         from tapml.offload.workbench import open_workbench
 
-        with hold(self.folder / LOCK), Journal(self.folder / JOURNAL) as journal:
+        with (
+            hold(self.folder / LOCK),
+            Journal(self.folder / JOURNAL) as journal,
+            LiveState(self.folder, watcher) as live,
+        ):
             journal.append("run", options=options.to_json(), process=os.getpid())
             try:
-                with open_workbench(self.folder, self.settings, journal, watcher, options) as bench:
+                with open_workbench(self.folder, self.settings, journal, live, options) as bench:
                     report, page = migrate(bench, options)
             except DeviceLostError as error:
                 journal.append("lost", error=type(error).__name__, message=str(error))

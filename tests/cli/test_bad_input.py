@@ -13,7 +13,8 @@ import pytest
 
 from tapml.offload.journal import Journal
 from tapml.offload.lock import hold
-from tapml.offload.session import JOURNAL, LOCK
+from tapml.offload.lock import LOCK
+from tapml.offload.session import JOURNAL
 from tests.offload.commands import Ended, run_here
 from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, offload_arguments
