@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tapml.offload.journal import Journal
-from tapml.offload.lock import hold
-from tapml.offload.lock import LOCK
+from tapml.offload.lock import LOCK, hold
 from tapml.offload.session import JOURNAL
 from tests.offload.commands import Ended, run_here
 from tests.offload.processes import half_written
