@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tapml_targets.errors import InputError
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _UNFINISHED = "\ufffd"
+
+
+class Decodes(Protocol):
+    """What turns tokens into text: a :class:`TextCodec`, a tokenizer of a package."""
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of tokens; begin and end tokens are left out."""
 
 
 class TextCodec:
@@ -49,7 +56,7 @@ class TextStream:
     text is the difference of two decodings, held back while the last character is unfinished.
     """
 
-    def __init__(self, codec: TextCodec, prompt: tuple[int, ...]) -> None:
+    def __init__(self, codec: Decodes, prompt: tuple[int, ...]) -> None:
         self._codec = codec
         # Some context before the new tokens keeps their leading space; all of it is not needed.
         self._pending = list(prompt[-8:])
