@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tapml.compiler.cache import DiskCache, generator_hash, joint_hash
+from tapml.compiler.stored_reference import REFERENCE_CACHE, REFERENCE_SUFFIX
 from tapml_targets.codegen.host_schedule import host_target, schedule_for_host
 from tapml_targets.codegen.lowering import load_function, refusal
 from tapml_targets.codegen.source import OperatorSource
@@ -34,27 +35,35 @@ class HostFunction:
 
 @dataclass
 class HostBuild:
-    """Callable functions by name, and why others are not there."""
+    """Callable functions by name, and why others are not there.
+
+    `key` is that of the shared object that is kept with all of them; empty where none is.
+    """
 
     functions: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, CompileError] = field(default_factory=dict)
+    key: str = ""
 
 
 def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
     """Compile functions together, or one by one where one of them does not compile."""
     if not functions:
         return HostBuild()
-    cache = DiskCache("reference", suffix=".so")
+    cache = DiskCache(REFERENCE_CACHE, suffix=REFERENCE_SUFFIX)
     key = _key(functions)
     kept = _load(cache, key)
     if kept is not None:
-        return HostBuild({name: kept[f.symbol] for name, f in functions.items()})
+        return HostBuild({name: kept[f.symbol] for name, f in functions.items()}, key=key)
     try:
-        module = _keep(cache, key, _compile(functions))
+        module = _compile(functions)
+        kept = _keep(cache, key, module)
     except (RuntimeError, ValueError, TypeError, CompileError):
         # One refusal must not take the others along: find out whose it is.
         return _one_by_one(functions)
-    return HostBuild({name: module[f.symbol] for name, f in functions.items()})
+    used = module if kept is None else kept
+    return HostBuild(
+        {name: used[f.symbol] for name, f in functions.items()}, key="" if kept is None else key
+    )
 
 
 def host_identity() -> str:
@@ -103,7 +112,7 @@ def _load(cache: DiskCache, key: str) -> Any:
 
 
 def _keep(cache: DiskCache, key: str, module: Any) -> Any:
-    """The module out of the cache, which spares compiling it in memory as well."""
+    """The module out of the cache, which spares compiling it in memory as well; None without."""
     with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
         path = Path(folder) / "reference.o"
         module.write_to_file(str(path))
@@ -111,6 +120,6 @@ def _keep(cache: DiskCache, key: str, module: Any) -> Any:
             linked = link_shared_object(path.read_bytes())
         except CompileError:
             # No linker here.
-            return module
+            return None
     cache.put(key, linked)
-    return _load(cache, key) or module
+    return _load(cache, key)

@@ -7,17 +7,20 @@ against this, so a call does nothing but hand the pointers over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm_ffi
 
-from tapml.compiler.host_build import HostFunction, build_host_functions
 from tapml.graph.plan import GraphPlan, Operator
 from tapml_targets.codegen.host_function import for_host
 from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.cpu.loader import import_tvm_ffi
 from tapml_targets.errors import CompileError, InputError, TapmlError
 from tapml_targets.library import Parameter
+
+if TYPE_CHECKING:
+    from tapml.compiler.host_build import HostFunction
+    from tapml.compiler.stored_reference import StoredReference
 
 
 class ReferenceFunction:
@@ -96,13 +99,25 @@ class ReferenceFunction:
 
 
 class ReferenceModule(Mapping[str, ReferenceFunction]):
-    """The operators of a plan by name, compiled for this machine."""
+    """The operators of a plan by name, compiled for this machine.
+
+    Attributes
+    ----------
+    failures
+        Why an operator is not there.
+    stored
+        Where the code of all operators is kept; None where it is not.
+    """
 
     def __init__(
-        self, functions: Mapping[str, ReferenceFunction], failures: Mapping[str, CompileError]
+        self,
+        functions: Mapping[str, ReferenceFunction],
+        failures: Mapping[str, CompileError],
+        stored: StoredReference | None = None,
     ) -> None:
         self._functions = dict(functions)
         self.failures = dict(failures)
+        self.stored = stored
 
     def __getitem__(self, operator: str) -> ReferenceFunction:
         """The function of an operator.
@@ -142,6 +157,7 @@ def tensor(array: Any, dtype: str | None = None) -> Any:
     """
     if not isinstance(array, np.ndarray):
         return array
+    tvm_ffi = import_tvm_ffi()
     if dtype == "bfloat16":
         bits = _writable(array).view(np.uint16)
         lent = tvm_ffi.from_dlpack(bits)
@@ -196,6 +212,9 @@ def build_for_this_process(
     sources: Sequence[tuple[OperatorSource, tuple[Parameter, ...]]], edit: Callable[[str], str]
 ) -> ReferenceModule:
     """Compile `sources`, each function's JSON changed by `edit`, with the parameters they show."""
+    from tapml.compiler.host_build import HostFunction, build_host_functions
+    from tapml.compiler.stored_reference import StoredReference
+
     failures: dict[str, CompileError] = {}
     functions: dict[str, HostFunction] = {}
     for index, (source, _) in enumerate(sources):
@@ -214,4 +233,7 @@ def build_for_this_process(
         for source, parameters in sources
         if source.name in built.functions
     }
-    return ReferenceModule(callables, {**failures, **built.failures})
+    stored = None
+    if built.key and not failures:
+        stored = StoredReference(built.key, {name: f.symbol for name, f in functions.items()})
+    return ReferenceModule(callables, {**failures, **built.failures}, stored)
