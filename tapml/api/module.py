@@ -157,7 +157,7 @@ def _import(
         from tapml.graph.importer import import_relax
 
         imported = import_relax(source, entry or "main")
-        return imported.plan, imported.weights
+        return imported.plan, dict(imported.weights)
     raise InputError(
         f"expected a Relax module, a torch.nn.Module or a GraphPlan, got {type(source).__name__}"
     )
@@ -181,4 +181,4 @@ def _import_torch(
         imported = import_module(module.eval(), examples, name=entry)
     finally:
         module.train(training)
-    return imported.plan, imported.weights
+    return imported.plan, dict(imported.weights)

@@ -7,7 +7,7 @@ own; this one takes an entry through them and joins the entries of a model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from tapml.graph.entry_import import add_state, bounds_of, flattener_for, import
 from tapml.graph.exporting import EntryDescription, ExportedEntry, export_entry
 from tapml.graph.flatten import FunctionTensor
 from tapml.graph.guides import RelaxGuide
+from tapml.graph.imported import ImportedModel
 from tapml.graph.lowering import ENTRY, lower
 from tapml.graph.operators import OperatorTable
 from tapml.graph.plan import Entry, GraphPlan, TensorSpecification
@@ -31,26 +32,6 @@ if TYPE_CHECKING:
     from tapml.models.loaded import LoadedModel
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class ImportedModel:
-    """A plan and what it was made from.
-
-    Attributes
-    ----------
-    plan
-        The graph plan.
-    weights
-        Raw values by weight name (bfloat16 as uint16), the plan's constants included.
-    exported
-        The torch programs by entry name, for rooting; empty where the plan came from Relax or from
-        the cache.
-    """
-
-    plan: GraphPlan
-    weights: dict[str, Array]
-    exported: dict[str, ExportedEntry] = field(default_factory=dict)
 
 
 def import_model(model: LoadedModel, *, cache: PlanCache | None = None) -> ImportedModel:

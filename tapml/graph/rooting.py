@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from tapml.graph.cache import PlanCache, rooting_key
 from tapml.graph.exporting import ExportedEntry
-from tapml.graph.importer import ImportedModel, export_model
+from tapml.graph.imported import ImportedModel
+from tapml.graph.importer import export_model
 from tapml.graph.interpreter import Functions, run_entry
 from tapml.graph.plan import CallStep, Entry, GraphPlan
 from tapml.graph.rooting_report import Rooted, RootingReport, check, compare
@@ -142,7 +143,7 @@ def root_runs(
     return RootingReport(tuple(comparisons.done), tuple(comparisons.skipped))
 
 
-def _exported(imported: ImportedModel) -> dict[str, ExportedEntry]:
+def _exported(imported: ImportedModel) -> Mapping[str, ExportedEntry]:
     if not imported.exported:
         raise InputError(
             "this plan has no torch program beside it (it was read from the cache or comes from "

@@ -9,7 +9,8 @@ from typing import Final, Literal
 from tapml.compiler.reference import ReferenceModule, compile_reference
 from tapml.execute.generate import check_lengths
 from tapml.graph.cache import PlanCache
-from tapml.graph.importer import ImportedModel, import_model
+from tapml.graph.imported import ImportedModel
+from tapml.graph.importer import import_model
 from tapml.graph.rooting import root
 from tapml.graph.rooting_report import RootingReport
 from tapml.models import Prompt, calibration_prompts, prompt_from_text, prompt_from_tokens

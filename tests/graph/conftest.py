@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from tapml.compiler.reference import ReferenceModule, compile_reference
-from tapml.graph.importer import ImportedModel, import_model
+from tapml.graph.imported import ImportedModel
+from tapml.graph.importer import import_model
 from tapml.models import LoadedModel, load_model
 from tests.models.folders import make_folder
 

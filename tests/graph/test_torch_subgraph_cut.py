@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tapml.compare.independent_run import run_subgraph
-from tapml.graph.importer import ImportedModel, import_module
+from tapml.graph.imported import ImportedModel
+from tapml.graph.importer import import_module
 from tapml.graph.plan import Operator
 from tapml.graph.torch_run import run_torch
 from tapml.graph.torch_subgraph import DataType, TorchSubgraph
