@@ -24,6 +24,7 @@ from typing import Final
 
 import numpy as np
 
+from tapml.durable.boundaries import crossing
 from tapml.execute.arrays import ALIGNMENT, Bytes
 from tapml_targets.errors import InputError
 
@@ -86,6 +87,7 @@ class ChunkWriter:
         self._new: list[Chunk] = []
         self._pack = -1
         self._descriptor = -1
+        self._path = folder
         self._offset = 0
         self.stored_bytes = 0
 
@@ -146,19 +148,20 @@ class ChunkWriter:
 
     def _write(self, data: Bytes, length: int) -> None:
         padding = -length % ALIGNMENT
-        done = os.writev(self._descriptor, [data.data, bytes(padding)])
-        if done != length + padding:
-            # A short write: the rest goes through, or raises the reason.
-            view = memoryview(data.tobytes() + bytes(padding))
-            while done < len(view):
-                done += os.write(self._descriptor, view[done:])
+        with crossing("write", self._path):
+            done = os.writev(self._descriptor, [data.data, bytes(padding)])
+            if done != length + padding:
+                # A short write: the rest goes through, or raises the reason.
+                view = memoryview(data.tobytes() + bytes(padding))
+                while done < len(view):
+                    done += os.write(self._descriptor, view[done:])
         self._offset += length + padding
 
     def _next_pack(self) -> None:
         self.close()
         self._pack += 1
-        path = pack_path(self._folder, self._pack)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        self._path = pack_path(self._folder, self._pack)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._offset = 0
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgpack
 
 from tapml.carving.chunks import Chunk
+from tapml.durable.transactions import transaction
 from tapml_targets.errors import InputError, SetupError
 
 SCHEMA_VERSION: Final = 1
@@ -25,25 +26,25 @@ INDEX_NAME: Final = "index.sqlite"
 # Written into the header of the file: tells a suite from any other SQLite file.
 APPLICATION_ID: Final = 0x7461706D
 
-_SCHEMA: Final = """
-CREATE TABLE suite (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE definition (name TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE operator (name TEXT PRIMARY KEY, hash TEXT NOT NULL, parameters BLOB NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE prompt (id INTEGER PRIMARY KEY, tokens TEXT NOT NULL, text TEXT);
-CREATE TABLE weight (name TEXT PRIMARY KEY, digest BLOB NOT NULL, chunks BLOB NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE layout (id INTEGER PRIMARY KEY, entry TEXT NOT NULL, symbols TEXT NOT NULL,
-    orders BLOB NOT NULL, data BLOB NOT NULL);
-CREATE TABLE ordering (id INTEGER PRIMARY KEY, itemsize INTEGER NOT NULL, digest BLOB NOT NULL,
-    chunks BLOB NOT NULL);
-CREATE TABLE run (id INTEGER PRIMARY KEY, prompt INTEGER NOT NULL, step INTEGER NOT NULL,
-    entry TEXT NOT NULL, layout INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE TABLE version (id INTEGER PRIMARY KEY, base INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE INDEX version_of_base ON version (base, id);
-CREATE TABLE chunk (id INTEGER PRIMARY KEY, digest BLOB NOT NULL, pack INTEGER NOT NULL,
-    offset INTEGER NOT NULL, length INTEGER NOT NULL);
-"""
+_SCHEMA: Final = (
+    "CREATE TABLE suite (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE definition (name TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE operator (name TEXT PRIMARY KEY, hash TEXT NOT NULL, parameters BLOB NOT NULL)"
+    " WITHOUT ROWID",
+    "CREATE TABLE prompt (id INTEGER PRIMARY KEY, tokens TEXT NOT NULL, text TEXT)",
+    "CREATE TABLE weight (name TEXT PRIMARY KEY, digest BLOB NOT NULL, chunks BLOB NOT NULL)"
+    " WITHOUT ROWID",
+    "CREATE TABLE layout (id INTEGER PRIMARY KEY, entry TEXT NOT NULL, symbols TEXT NOT NULL,"
+    " orders BLOB NOT NULL, data BLOB NOT NULL)",
+    "CREATE TABLE ordering (id INTEGER PRIMARY KEY, itemsize INTEGER NOT NULL,"
+    " digest BLOB NOT NULL, chunks BLOB NOT NULL)",
+    "CREATE TABLE run (id INTEGER PRIMARY KEY, prompt INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " entry TEXT NOT NULL, layout INTEGER NOT NULL, data BLOB NOT NULL)",
+    "CREATE TABLE version (id INTEGER PRIMARY KEY, base INTEGER NOT NULL, data BLOB NOT NULL)",
+    "CREATE INDEX version_of_base ON version (base, id)",
+    "CREATE TABLE chunk (id INTEGER PRIMARY KEY, digest BLOB NOT NULL, pack INTEGER NOT NULL,"
+    " offset INTEGER NOT NULL, length INTEGER NOT NULL)",
+)
 
 
 @dataclass
@@ -83,8 +84,10 @@ def create_index(folder: Path, facts: Mapping[str, Any]) -> sqlite3.Connection:
     connection = connect_index(folder)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-    set_facts(connection, facts)
+    with transaction(connection):
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        _set_facts(connection, facts)
     return connection
 
 
@@ -97,8 +100,8 @@ def connect_index(folder: Path) -> sqlite3.Connection:
     return connection
 
 
-def set_facts(connection: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
-    """Record facts about the suite, replacing those of the same name."""
+def _set_facts(connection: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
+    """Record facts about the suite, replacing those of the same name, within a transaction."""
     connection.executemany(
         "INSERT OR REPLACE INTO suite VALUES (?, ?)",
         [(name, json.dumps(value)) for name, value in facts.items()],
@@ -107,18 +110,17 @@ def set_facts(connection: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
 
 def insert(connection: sqlite3.Connection, rows: Rows) -> None:
     """Insert all rows in one transaction: after a kill they are all there, or none is."""
-    connection.execute("BEGIN")
-    connection.executemany(
-        "INSERT INTO chunk VALUES (?, ?, ?, ?, ?)",
-        [(c.id, c.digest, c.pack, c.offset, c.length) for c in rows.chunks],
-    )
-    connection.executemany("INSERT INTO version VALUES (?, ?, ?)", rows.versions)
-    connection.executemany("INSERT INTO weight VALUES (?, ?, ?)", rows.weights)
-    connection.executemany("INSERT INTO layout VALUES (?, ?, ?, ?, ?)", rows.layouts)
-    connection.executemany("INSERT INTO ordering VALUES (?, ?, ?, ?)", rows.orders)
-    connection.executemany("INSERT INTO prompt VALUES (?, ?, ?)", rows.prompts)
-    connection.executemany("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?)", rows.runs)
-    connection.execute("COMMIT")
+    with transaction(connection):
+        connection.executemany(
+            "INSERT INTO chunk VALUES (?, ?, ?, ?, ?)",
+            [(c.id, c.digest, c.pack, c.offset, c.length) for c in rows.chunks],
+        )
+        connection.executemany("INSERT INTO version VALUES (?, ?, ?)", rows.versions)
+        connection.executemany("INSERT INTO weight VALUES (?, ?, ?)", rows.weights)
+        connection.executemany("INSERT INTO layout VALUES (?, ?, ?, ?, ?)", rows.layouts)
+        connection.executemany("INSERT INTO ordering VALUES (?, ?, ?, ?)", rows.orders)
+        connection.executemany("INSERT INTO prompt VALUES (?, ?, ?)", rows.prompts)
+        connection.executemany("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?)", rows.runs)
 
 
 def insert_definitions(
@@ -127,15 +129,15 @@ def insert_definitions(
     definitions: Mapping[str, bytes],
 ) -> None:
     """Record the operators (name, structural hash, parameters) and what replay needs of them."""
-    connection.execute("BEGIN")
-    connection.executemany("INSERT INTO operator VALUES (?, ?, ?)", operators)
-    connection.executemany("INSERT INTO definition VALUES (?, ?)", definitions.items())
-    connection.execute("COMMIT")
+    with transaction(connection):
+        connection.executemany("INSERT INTO operator VALUES (?, ?, ?)", operators)
+        connection.executemany("INSERT INTO definition VALUES (?, ?)", definitions.items())
 
 
 def finish_index(connection: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
     """Record the last facts and leave one plain file that can be read anywhere."""
-    set_facts(connection, facts)
+    with transaction(connection):
+        _set_facts(connection, facts)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     # A finished suite is never written again; without a log it also opens from read-only media.
     connection.execute("PRAGMA journal_mode = DELETE")

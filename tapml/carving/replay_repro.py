@@ -17,8 +17,6 @@ replay it. A host takes the operator from it to reduce the failure, compile it a
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,9 +29,9 @@ from tapml.carving.definitions import pack_plan
 from tapml.carving.repro_failure import KERNELS, Failure
 from tapml.carving.repro_pages import errors_page, readme
 from tapml.compare.independent_format import pack_check
+from tapml.durable.files import replace_folder
 from tapml.graph.plan import GraphPlan, Operator
 from tapml_targets.description_format import to_plain
-from tapml_targets.errors import SetupError
 from tapml_targets.installed import package_version
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack
@@ -80,28 +78,10 @@ def write_repro(
     SetupError
         If it cannot be written.
     """
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+    with replace_folder(folder) as partial:
         _write_contents(partial, folder, failure)
         for name, text in (documents or {}).items():
             (partial / name).write_text(text)
-        if folder.exists():
-            old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-            folder.rename(old)
-            partial.rename(folder)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            partial.rename(folder)
-    except OSError as error:
-        raise SetupError(
-            f"the repro folder {folder} cannot be written ({error}): free some space or choose "
-            "another folder"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from tapml.carving.index import open_index
+from tapml.durable.boundaries import crossing
+from tapml.durable.files import sync_folder, sync_tree
 from tapml_targets.errors import InputError, SetupError
 
 _LOCK_NAME: Final = "lock"
@@ -33,7 +35,7 @@ def partial_folder(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists():
         with _lock(folder):
-            shutil.rmtree(folder)
+            _remove(folder)
     folder.mkdir()
     with _lock(folder):
         try:
@@ -60,26 +62,24 @@ def _lock(folder: Path) -> Iterator[None]:
 
 def publish(folder: Path, target: Path, *, overwrite: bool, durable: bool) -> None:
     """Give the finished suite its name; with `durable`, once all of it is on the disk."""
-    (folder / _LOCK_NAME).unlink()
+    with crossing("remove", folder / _LOCK_NAME):
+        (folder / _LOCK_NAME).unlink()
     if durable:
-        for path in (*folder.rglob("*"), folder):
-            _sync(path)
+        sync_tree(folder)
     old = target.with_name(target.name + ".replaced")
     if overwrite and target.exists():
-        if old.exists():
-            shutil.rmtree(old)
-        target.rename(old)
-    folder.rename(target)
+        _remove(old)
+        with crossing("rename", old):
+            target.rename(old)
+    with crossing("rename", target):
+        folder.rename(target)
     if durable:
-        _sync(target.parent)
-    if overwrite and old.exists():
-        shutil.rmtree(old)
+        sync_folder(target.parent)
+    if overwrite:
+        _remove(old)
 
 
-def _sync(path: Path) -> None:
-    """Wait until a file, or the list of a folder's files, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        with crossing("remove", folder):
+            shutil.rmtree(folder)

@@ -6,7 +6,6 @@ as the upper half of a float32. Outputs that only moved data take none.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sqlite3
@@ -24,6 +23,7 @@ from tapml.compare.formats import as_float64
 from tapml.compare.independent_format import pack_check, unpack_check
 from tapml.compare.index_source import locate_source
 from tapml.compare.operator_class import traits_of
+from tapml.durable.transactions import transaction
 from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import SetupError
@@ -146,13 +146,10 @@ class ExpectationStore:
         if not rows or self._full:
             return
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany("INSERT OR REPLACE INTO expectation VALUES (?, ?)", rows)
-            self._database.execute("COMMIT")
+            with transaction(self._database):
+                self._database.executemany("INSERT OR REPLACE INTO expectation VALUES (?, ?)", rows)
         except sqlite3.DatabaseError as error:
             self._full = True
-            with contextlib.suppress(sqlite3.Error):
-                self._database.execute("ROLLBACK")
             log.warning("oracle results are no longer cached: %s", error)
 
 

@@ -110,6 +110,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_tree(folder: Path) -> None:
+    """Wait until a folder and all that is in it is on the disk."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            sync_file(path)
+        elif path.is_dir():
+            sync_folder(path)
+    sync_folder(folder)
+
+
 def remove_file(path: Path) -> None:
     """Remove a file, where it is there, and its name from the disk.
 
@@ -150,26 +160,49 @@ def remove_folder(folder: Path) -> None:
             shutil.rmtree(leaving)
 
 
-def replace_folder(made: Path, folder: Path) -> None:
-    """Give the folder `made` the name `folder`, in place of what has it; all of it on the disk.
+@contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to fill in the block, which then takes the place of `folder` as a whole.
 
-    Between the two renames neither name is there; what was replaced then still lies under
-    ``.<name>.removed``, and is removed by the next call.
+    One process at a time. Between two renames neither the old folder nor the new one has the name.
 
     Raises
     ------
     SetupError
-        If it cannot be written.
+        If it cannot be written; what was there stays.
     """
+    partial = folder.with_name(f".{folder.name}.partial")
     with writing(folder):
-        for path in sorted(made.rglob("*")):
-            if path.is_file():
-                sync_file(path)
-            else:
-                sync_folder(path)
-        sync_folder(made)
-    remove_folder(folder)
-    with writing(folder):
-        with crossing("rename", folder):
-            made.replace(folder)
-        sync_folder(folder.parent)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if partial.exists():
+                shutil.rmtree(partial)
+            with crossing("write", folder):
+                partial.mkdir()
+                yield partial
+            sync_tree(partial)
+            remove_folder(folder)
+            with crossing("rename", folder):
+                partial.replace(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_left(folder: Path) -> None:
+    """Remove what processes that were killed left half written or half removed below a folder.
+
+    Only for whoever holds it: nobody else may be writing there.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be removed.
+    """
+    for pattern in (".*.partial", ".*.partial-journal", ".*.removed"):
+        for path in list(folder.rglob(pattern)):
+            with writing(path), crossing("remove", path):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()

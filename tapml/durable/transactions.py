@@ -6,21 +6,18 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from tapml_targets.boundaries import crossing
+from tapml_targets.boundaries import crossing, planned_fault
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, place: Path | None) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit what the block does as one, or nothing of it.
 
     Parameters
     ----------
     connection
         In autocommit mode (``isolation_level=None``).
-    place
-        Its file; None for a database in memory.
 
     Raises
     ------
@@ -30,7 +27,7 @@ def transaction(connection: sqlite3.Connection, place: Path | None) -> Iterator[
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
-        _commit(connection, place)
+        _commit(connection)
     except BaseException:
         # A full disk may have ended the transaction already.
         with contextlib.suppress(sqlite3.Error):
@@ -39,10 +36,11 @@ def transaction(connection: sqlite3.Connection, place: Path | None) -> Iterator[
         raise
 
 
-def _commit(connection: sqlite3.Connection, place: Path | None) -> None:
-    if place is None:
+def _commit(connection: sqlite3.Connection) -> None:
+    if planned_fault() is None:
         connection.execute("COMMIT")
         return
+    _, _, place = connection.execute("PRAGMA database_list").fetchone()
     try:
         with crossing("commit", place):
             connection.execute("COMMIT")

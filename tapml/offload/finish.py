@@ -14,7 +14,7 @@ import numpy as np
 from tapml.compare.modelwise import LogitVerdict, compare_tokens
 from tapml.compare.verdict import Status
 from tapml.compiler.link import link_entries
-from tapml.durable.files import write_bytes, write_json
+from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.plan_format import pack as pack_plan
@@ -144,7 +144,7 @@ def save_finished(bench: Workbench, library: Library) -> None:
 
 def discard_finished(folder: Path) -> None:
     """Take back what an earlier run of the session saved: it no longer stands for the session."""
-    (folder / FINISHED / LIBRARY).unlink(missing_ok=True)
+    remove_file(folder / FINISHED / LIBRARY)
 
 
 def _text(bench: Workbench, tokens: tuple[int, ...]) -> str:

@@ -191,7 +191,7 @@ class Journal:
 
     def _execute(self, statement: str, parameters: tuple[object, ...]) -> None:
         try:
-            with transaction(self._connection, self._path):
+            with transaction(self._connection):
                 self._connection.execute(statement, parameters)
         except sqlite3.OperationalError as error:
             raise SetupError(

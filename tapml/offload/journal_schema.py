@@ -52,7 +52,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     found = _found(connection, path)
     if found == SCHEMA_VERSION:
         return
-    with transaction(connection, path):
+    with transaction(connection):
         # Another process may have been here in between.
         found = _found(connection, path)
         if found is None:

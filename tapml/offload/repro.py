@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from tapml.carving.replay_repro import Failure, write_repro
 from tapml.carving.replay_results import ReplayResult
-from tapml.durable.files import write_bytes, write_json, write_text
+from tapml.durable.files import replace_folder, write_bytes, write_json, write_text
 from tapml.graph.plan import Operator
 from tapml.localize.apart import diagnosed
 from tapml.localize.diagnosis import Diagnosis
@@ -68,8 +67,14 @@ def write_other_failure(
 ) -> Path:
     """Write ``repro/<operator>`` where no test of the operator failed: compiler, limits, model."""
     folder = bench.folder / REPRO / operator.name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    with replace_folder(folder) as partial:
+        _write_other(partial, bench, operator, library, reason)
+    return folder
+
+
+def _write_other(
+    folder: Path, bench: Workbench, operator: Operator, library: Library | None, reason: str
+) -> None:
     write_json(
         folder / "failure.json",
         {
@@ -93,4 +98,3 @@ def write_other_failure(
             session=bench.folder,
         ),
     )
-    return folder

@@ -7,7 +7,6 @@ each other overlaps: kernels compile in child processes while the reference is r
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.twin import compile_twins
+from tapml.durable.files import remove_folder
 from tapml.execute.executor import Executor
-from tapml.graph.importer import ImportedModel
+from tapml.graph.imported import ImportedModel
 from tapml.graph.plan_format import plan_hash
 from tapml.models import Prompt
 from tapml.models.checkpoint import inspect_checkpoint
@@ -212,7 +212,7 @@ def _suite(
     if known is not None:
         return known
     # Of another model, or damaged: the session made it and makes it again.
-    shutil.rmtree(path, ignore_errors=True)
+    remove_folder(path)
     with phases.phase("carve tests", group="overhead", platform="llvm", once=True) as phase:
         suite = carve(
             model,

@@ -5,8 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Final
+
+from tapml_targets.boundaries import crossing
+
+_ABANDONED_SECONDS: Final = 3600.0
+"""No write of a cache takes as long: who began it was killed."""
 
 
 def cache_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -31,13 +40,30 @@ def cache_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Give `path` the content `data`; a reader sees the old file or the new one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Give `path` the content `data`; a reader sees the old file or the new one.
+
+    Nothing is forced to the disk: a cache checks what it reads, and makes again what a power
+    failure took.
+    """
+    _remove_abandoned(path.parent)
+    with crossing("write", path):
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        temporary.replace(path)
+        with crossing("rename", path):
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@cache
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left half written, once per process and folder."""
+    latest = time.time() - _ABANDONED_SECONDS
+    with suppress(OSError):
+        for path in folder.glob(".*"):
+            if path.stat().st_mtime < latest:
+                path.unlink()
