@@ -1,36 +1,228 @@
-"""``tapml report``: where a session's report is, or the report as JSON."""
+"""``tapml report``: how a session stands in a few lines, its report as JSON, or served live."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
+from tapml.offload.live import REPORT, LiveReader
+from tapml.offload.lock import LOCK
+from tapml.offload.model_times import model_times, slowest_line
+from tapml.offload.run_state import duration, in_one_line
 from tapml_targets.errors import InputError
+
+PAGE: Final = "report.html"
+JOURNAL: Final = "journal.sqlite"
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8765
+_MAX_PORT: Final = 65535
+_FAILURES_SHOWN: Final = 10
 
 
 def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "report",
-        help="the report of a session",
-        description="Print where the report of a session is, or the report itself as JSON.",
+        help="how a session stands; its report, live in a browser",
+        description="Say how a session stands and where its report is; or print the report as "
+        "JSON, or\nserve it to a browser, live while another process runs the session.",
         epilog="examples:\n  tapml report my-session\n"
-        "  tapml report my-session --json | jq .summary\n",
+        "  tapml report my-session --json | jq .summary\n"
+        "  tapml report my-session --serve               http://127.0.0.1:8765/ until Ctrl-C\n"
+        "  tapml report my-session --serve --port 9000\n"
+        "  ssh -L 8765:localhost:8765 board tapml report my-session --serve\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("session", type=Path, help="folder of the session")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="serve it to a browser until Ctrl-C; the session may begin later",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        metavar="N",
+        help=f"port to serve at, 0 for a free one (default: {DEFAULT_PORT})",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help=f"address to serve at (default: {DEFAULT_HOST}, this machine alone); whoever reaches "
+        "another one can read the report, for nobody is asked who they are",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the path or the data."""
-    page, data = arguments.session / "report.html", arguments.session / "report.json"
+    """Print the summary or the data, or serve."""
+    if not arguments.serve:
+        for name in ("port", "host"):
+            if getattr(arguments, name) is not None:
+                raise InputError(f"--{name} goes with --serve")
+        return _print(arguments.session, as_json=arguments.json)
+    if arguments.json:
+        raise InputError("--json prints the report and --serve serves it: choose one")
+    return _serve(arguments)
+
+
+def summary_lines(report: Mapping[str, Any], folder: Path) -> list[str]:
+    """How a session stands: outcome, counts, what is slow, what failed, what to do next."""
+    summary, operators = report["summary"], report["operators"]
+    states = [f"{summary[name]} {name}" for name in ("moved", "failed", "kept", "waiting")]
+    probes = f", {summary['probes']} exact probes" if summary.get("probes") else ""
+    lines = [
+        f"{report['outcome']['status']}: {report['outcome']['text']}",
+        f"operators: {', '.join(text for text in states if not text.startswith('0 '))}; "
+        f"{summary['tests_passed']} of {summary['tests']} tests pass{probes}",
+    ]
+    if summary.get("worst_ratio") is not None:
+        lines.append(
+            f"worst error ratio: {summary['worst_ratio']:.3g} ({summary['worst_operator']})"
+        )
+    return [*lines, *time_lines(operators), *_failures(operators), _next(report, folder)]
+
+
+def time_lines(operators: list[Mapping[str, Any]]) -> list[str]:
+    """What a run of each entry takes on both sides, and what is slow out of line."""
+    times = model_times(operators)
+    entries = [
+        f"{name} {entry['target_ms']:.3g} ms on the target, {entry['reference_ms']:.3g} ms on the "
+        f"reference ({entry['ratio']:.3g} x)"
+        for name, entry in times["entries"].items()
+        if entry["ratio"]
+    ]
+    if not entries:
+        return []
+    untimed = f"; {len(times['untimed'])} operators without a time" if times["untimed"] else ""
+    slowest = slowest_line(times)
+    return [f"kernels: {'; '.join(entries)}{untimed}", *([slowest] if slowest else [])]
+
+
+def _print(folder: Path, *, as_json: bool) -> int:
+    page, data = folder / PAGE, folder / REPORT
     if not page.is_file() or not data.is_file():
         raise InputError(
-            f"{arguments.session} holds no report: expected a session's folder; "
-            "run `tapml offload --session FOLDER` first"
+            f"{folder} holds no report: expected a session's folder; run `tapml offload --session "
+            "FOLDER` first, or watch it from its start with `tapml report FOLDER --serve`"
         )
-    print(data.read_text(encoding="utf-8") if arguments.json else page.resolve())
+    text = data.read_text(encoding="utf-8")
+    if as_json:
+        print(text)
+        return 0
+    try:
+        lines = summary_lines(json.loads(text), folder)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{data} cannot be read ({type(error).__name__}: {error}); run the session again with "
+            f"`tapml offload --session {folder}`"
+        ) from error
+    live = LiveReader(folder).read()
+    if live["running"]:
+        lines.insert(0, _running(live))
+    print("\n".join(lines))
+    print(f"report: {page.resolve()}")
     return 0
+
+
+def _running(live: Mapping[str, Any]) -> str:
+    where = f"{live['phase'] or 'between two steps'}"
+    if live["total"]:
+        where += f", {live['done']} of {live['total']}"
+    left = live["seconds_left"]
+    tail = f", about {duration(left)} left" if left is not None else ""
+    return f"running in process {live['process']}: {where}{tail}; this is how it stood last:"
+
+
+def _failures(operators: list[Mapping[str, Any]]) -> list[str]:
+    failed = [each for each in operators if each["state"] == "failed"]
+    lines = []
+    for each in failed[:_FAILURES_SHOWN]:
+        lines.append(f"failed: {each['name']}: {in_one_line(each['reason'] or '')}")
+        if each.get("repro"):
+            lines.append(f"  repro: {each['repro']}")
+    if len(failed) > _FAILURES_SHOWN:
+        lines.append(f"failed: {len(failed) - _FAILURES_SHOWN} more, see the report")
+    return lines
+
+
+def _next(report: Mapping[str, Any], folder: Path) -> str:
+    """The command that takes it further."""
+    again = f"`tapml offload --session {folder}`"
+    failed = [each for each in report["operators"] if each["state"] == "failed"]
+    if failed:
+        repro = next((each["repro"] for each in failed if each.get("replayable")), None)
+        look = f"`tapml replay {repro}` shows the failure again; " if repro else ""
+        return f"next: {look}once it is mended, {again} goes on"
+    if report["summary"]["waiting"]:
+        return f"next: {again} goes on"
+    if report.get("final") and report["outcome"]["status"] == "pass":
+        return (
+            f'next: `tapml run {folder} --prompt "..."` runs it on the device, '
+            f"`tapml package {folder}` ships it"
+        )
+    return f"next: {again} looks at it again"
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from tapml.report.serve import ReportServer
+
+    folder: Path = arguments.session
+    if not _may_hold_a_session(folder):
+        raise InputError(
+            f"{folder} holds other files and no session: expected a session's folder, or the one "
+            "a session will begin in"
+        )
+    host = arguments.host or DEFAULT_HOST
+    port = DEFAULT_PORT if arguments.port is None else arguments.port
+    with _stopped_by_signals(), ReportServer(folder, host=host, port=port) as server:
+        if not server.is_local:
+            print(
+                f"tapml: warning: {host} is reached from other machines, and nobody is asked who "
+                "they are: whoever reaches it can read the report",
+                file=sys.stderr,
+            )
+        print(f"report: {server.url} (Ctrl-C ends it)", flush=True)
+        if not (folder / JOURNAL).is_file():
+            print(f"no session in {folder} yet: the page waits for it", flush=True)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            print("\nended")
+    return 0
+
+
+def _may_hold_a_session(folder: Path) -> bool:
+    if not folder.exists():
+        return True
+    return folder.is_dir() and (
+        (folder / JOURNAL).is_file() or all(each.name == LOCK for each in folder.iterdir())
+    )
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """End by SIGTERM as by Ctrl-C."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_PORT):
+        raise argparse.ArgumentTypeError(f"expected 0 to {_MAX_PORT}, got {text!r}")
+    return int(text)
