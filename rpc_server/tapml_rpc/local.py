@@ -39,11 +39,29 @@ class LocalServer:
     It has a process group of its own, so that Ctrl-C reaches this process alone, which then ends
     the server in order.
 
+    Parameters
+    ----------
+    spec
+        ``opencl:1``; ``opencl`` for the platform's best device.
+    arguments
+        Further words of its command line.
+    start_seconds
+        How long it may take to come up.
+    environ
+        Variables it has beside this process's.
+    wait
+        Whether to wait until it is up; else :meth:`ready` does.
+
     Raises
     ------
+    NoSuchDeviceError
+        If there is no such device.
     SetupError
         If it does not come up within `start_seconds`; the message holds what it printed.
     """
+
+    address: str
+    """Where it is reached, once it is up."""
 
     def __init__(
         self,
@@ -52,6 +70,7 @@ class LocalServer:
         *,
         start_seconds: float = START_SECONDS,
         environ: Mapping[str, str] = _NOTHING,
+        wait: bool = True,
     ) -> None:
         command = [
             sys.executable,
@@ -66,6 +85,7 @@ class LocalServer:
             *arguments,
         ]
         self._owner = os.getpid()
+        self._deadline = time.monotonic() + start_seconds
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.process = subprocess.Popen(
             command,
@@ -78,8 +98,13 @@ class LocalServer:
         self._reader = threading.Thread(target=self._keep_tail, daemon=True)
         self._reader.start()
         atexit.register(self.close)
+        if wait:
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait until it is up; it is ended where it does not come up."""
         try:
-            line = self._read_line(time.monotonic() + start_seconds)
+            line = self._read_line(self._deadline)
             self.address = str(line["address"])
         except BaseException:
             self.close()
@@ -143,6 +168,37 @@ class LocalServer:
             self._tail.append(line.decode(errors="replace").rstrip()[:2000])
 
 
+class StartingDevice:
+    """A server on its way up; made by :func:`start_local`."""
+
+    def __init__(self, server: LocalServer, start_seconds: float) -> None:
+        self._server = server
+        self._start_seconds = start_seconds
+
+    def open(self) -> Session:
+        """Wait for the server and open a session, which owns it from then on.
+
+        Raises
+        ------
+        NoSuchDeviceError
+            If the server finds no such device.
+        SetupError
+            If it does not come up.
+        """
+        server = self._server
+        try:
+            server.ready()
+            link = Link(server.address, timeout=self._start_seconds, exit_report=server.exit_report)
+        except BaseException:
+            server.close()
+            raise
+        return Session(link, on_close=server.close)
+
+    def close(self) -> None:
+        """End the server, whether it is up or not; nothing happens where it has ended."""
+        self._server.close()
+
+
 def open_local(
     device: str | DeviceDescription = "opencl",
     *,
@@ -182,17 +238,33 @@ def open_local(
     else:
         description = find_device(device, dtype) if isinstance(device, str) else device
         spec = f"{description.platform}:{description.index}"
+    return start_local(
+        spec, kernel_deadline=kernel_deadline, start_seconds=start_seconds, environ=environ
+    ).open()
+
+
+def start_local(
+    spec: str,
+    *,
+    kernel_deadline: float | None = None,
+    start_seconds: float = START_SECONDS,
+    environ: Mapping[str, str] = _NOTHING,
+) -> StartingDevice:
+    """Start a server for a device of this machine and go on while it comes up.
+
+    Parameters
+    ----------
+    spec
+        ``opencl:1``, a device that is known to work: nobody has tried it in a child of its own.
+    kernel_deadline, start_seconds, environ
+        As :func:`open_local` takes them.
+    """
     # The server runs as this user and serves this process: it may load what this process may.
     arguments: tuple[str, ...] = ("--allow-shared-libraries",)
     if kernel_deadline is not None:
         arguments += ("--kernel-deadline", str(kernel_deadline))
-    server = LocalServer(spec, arguments, start_seconds=start_seconds, environ=environ)
-    try:
-        link = Link(server.address, timeout=start_seconds, exit_report=server.exit_report)
-    except BaseException:
-        server.close()
-        raise
-    return Session(link, on_close=server.close)
+    server = LocalServer(spec, arguments, start_seconds=start_seconds, environ=environ, wait=False)
+    return StartingDevice(server, start_seconds)
 
 
 def _environment(platform: str, additions: Mapping[str, str]) -> dict[str, str]:
