@@ -17,7 +17,7 @@ from tapml.compare.verdict import Status
 from tapml_targets.errors import InputError
 
 REPLAY_FORMAT: Final = "tapml-replay/1"
-SESSION_FORMAT: Final = "tapml-report/1"
+SESSION_FORMATS: Final = ("tapml-report/1", "tapml-report/2")
 SESSION_REPORT: Final = "report.json"
 MAX_BYTES: Final = 512 << 20
 _STATUSES: Final = get_args(Status)
@@ -107,7 +107,7 @@ def read_outcome(path: str | Path) -> Outcome:
         found = plain["format"]
         if found == REPLAY_FORMAT:
             return _replay(str(given), plain)
-        if found == SESSION_FORMAT:
+        if found in SESSION_FORMATS:
             return _session(str(given), plain)
     except json.JSONDecodeError as error:
         raise InputError(f"{file} is not JSON ({error}): {wanted}") from error

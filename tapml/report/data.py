@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite, prod
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.compare.limits import DEFAULT_LIMITS
 from tapml.compare.policy import Policy
 from tapml.graph.plan import GraphPlan
+from tapml.report.layout import lay_out
+from tapml.report.operators import attempts, operator_data
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.installed import package_version
 
 if TYPE_CHECKING:
-    from tapml.offload.algorithm import OperatorRecord
     from tapml.offload.finish import FinalRun
     from tapml.offload.journal import Journal
+    from tapml.offload.operator_record import OperatorRecord
 
-FORMAT: Final = "tapml-report/1"
-_ORIGINS_SHOWN: Final = 24
+FORMAT: Final = "tapml-report/2"
 
 
 def build_report(
@@ -33,12 +35,17 @@ def build_report(
     records: Sequence[OperatorRecord],
     final: FinalRun | None,
     journal: Journal,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Everything known about a session, as JSON data."""
-    operators = [_operator(plan, record) for record in records]
+    """Everything known about a session, as strict JSON data; `folder` is the session's."""
+    history = attempts(journal)
+    operators = [
+        operator_data(plan, record, history.get(record.operator.name, ())) for record in records
+    ]
     summary = _summary(operators)
     return {
         "format": FORMAT,
+        "session": "" if folder is None else str(folder),
         "tapml": package_version("tapml") or "source",
         "model": dict(model) | {"parameters": _parameters(plan)},
         "reference": reference,
@@ -51,6 +58,10 @@ def build_report(
         "rooting": [data for _, _, data in journal.events("rooted")][-1:],
         "final": None if final is None else final.to_json(),
         "phases": phases(journal),
+        "strategy": _latest(journal, "strategy"),
+        "moved_bytes": _latest(journal, "moved_bytes"),
+        "verdicts": _latest(journal, "verdicts"),
+        "maps": [lay_out(plan, entry).to_json() for entry in plan.entries.values()],
     }
 
 
@@ -98,44 +109,9 @@ def phases(journal: Journal) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["group"] != "rooting")
 
 
-def _operator(plan: GraphPlan, record: OperatorRecord) -> dict[str, Any]:
-    operator = record.operator
-    sites = plan.sites_of(operator.name)
-    replay = record.replay
-    worst = replay.get("worst", {}).get("outputs", [])
-    # Strict JSON has no number for a NaN or an Inf out of place; the verdict's reason names it.
-    absolute = [abs(float(o["expected"]) - float(o["actual"])) for o in worst]
-    finite = all(map(isfinite, absolute))
-    return {
-        "name": operator.name,
-        "hash": operator.hash,
-        "state": record.state,
-        "reason": record.reason or replay.get("reason", ""),
-        "sites": len(sites),
-        "origins": [asdict(each) for each in plan.origins_of(operator.name)[:_ORIGINS_SHOWN]],
-        "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
-        "probes": replay.get("probes", 0),
-        "suspects": list(replay.get("suspects", ())),
-        "worst_ratio": replay.get("worst_ratio"),
-        "limits": _limits(worst),
-        "max_abs_error": max(absolute, default=None) if finite else None,
-        "target_ms": replay.get("kernel_ms"),
-        "replay": replay,
-        "model_check": record.model_check,
-        "repro": None if record.repro is None else str(record.repro),
-        "diagnosis": [] if record.diagnosis is None else record.diagnosis.lines(),
-        # Only a carved test that did not pass can be run again from its folder.
-        "replayable": bool(worst) and replay["status"] != "pass",
-        "source": _source(record),
-        "seconds": record.seconds,
-    }
-
-
-def _source(record: OperatorRecord) -> str:
-    if record.library is None:
-        return ""
-    texts = (module for module in record.library.modules if module.dialect.endswith("-c"))
-    return "\n\n".join(module.code.decode(errors="replace") for module in texts)
+def _latest(journal: Journal, kind: str) -> dict[str, Any]:
+    """What a run last said about itself; nothing where it did not come so far."""
+    return next((data for _, _, data in reversed(list(journal.events(kind)))), {})
 
 
 def _summary(operators: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -187,13 +163,6 @@ def _policy(policy: Policy, dtype: str) -> dict[str, Any]:
         "text": f"passes up to error / (sensitivity + ulp), {dtype}: {passing}; sums of many terms "
         "have more",
     }
-
-
-def _limits(outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The limits of the output that came nearest to its own; none where none has a ratio."""
-    rated = [o for o in outputs if o["passing"] and isfinite(float(o["ratio"]))]
-    nearest = max(rated, key=lambda o: float(o["ratio"]) / o["passing"], default=None)
-    return {} if nearest is None else {"degraded": nearest["passing"], "fail": nearest["degraded"]}
 
 
 def _parameters(plan: GraphPlan) -> int:

@@ -3,20 +3,25 @@
 One band per decoder layer, and one before and after them: a model is read top to bottom as it was
 written, and a layer is compared with the next at a glance. Inside a band a call site stands in the
 column of its longest path from the band's start; call sites of one column go to lanes below each
-other.
+other. A long layer is broken into rows, as a line of text is: a map as wide as a page can be read
+without moving it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from tapml.graph.plan import CallStep, Entry, GraphPlan, ViewStep
 
-COLUMN_WIDTH = 112
-LANE_HEIGHT = 34
-BAND_GAP = 26
-LEFT_MARGIN = 76
+COLUMN_WIDTH: Final = 112
+COLUMNS: Final = 11
+"""Columns of one row."""
+LANE_HEIGHT: Final = 38
+ROW_GAP: Final = 14
+BAND_GAP: Final = 26
+LEFT_MARGIN: Final = 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,21 @@ class EntryMap:
     width: int
     height: int
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as short as it gets: the page that draws it holds thousands of sites."""
+        operators = list(dict.fromkeys(node.operator for node in self.nodes))
+        position = {name: index for index, name in enumerate(operators)}
+        return {
+            "entry": self.entry,
+            "operators": operators,
+            # Site, index into `operators`, left, top.
+            "nodes": [[n.site, position[n.operator], n.left, n.top] for n in self.nodes],
+            "edges": [list(edge) for edge in self.edges],
+            "bands": [list(band) for band in self.bands],
+            "width": self.width,
+            "height": self.height,
+        }
+
 
 def lay_out(plan: GraphPlan, entry: Entry) -> EntryMap:
     """Place the call sites of `entry`; bands are (title, top, height)."""
@@ -53,31 +73,32 @@ def lay_out(plan: GraphPlan, entry: Entry) -> EntryMap:
     extents: list[tuple[str, int, int]] = []
     top = 0
     for band in dict.fromkeys(bands):
-        lanes: dict[int, int] = {}
-        for index, call in enumerate(calls):
-            if bands[index] != band:
-                continue
-            lane = lanes.get(columns[index], 0)
-            lanes[columns[index]] = lane + 1
-            nodes.append(
-                MapNode(
-                    call.site,
-                    call.operator,
-                    band,
-                    LEFT_MARGIN + columns[index] * COLUMN_WIDTH,
-                    top + lane * LANE_HEIGHT,
+        inside = [index for index in range(len(calls)) if bands[index] == band]
+        start = top
+        for row in range(max(columns[index] for index in inside) // COLUMNS + 1):
+            lanes: dict[int, int] = {}
+            for index in inside:
+                if columns[index] // COLUMNS != row:
+                    continue
+                column = columns[index] % COLUMNS
+                lane = lanes.get(column, 0)
+                lanes[column] = lane + 1
+                left = LEFT_MARGIN + column * COLUMN_WIDTH
+                call = calls[index]
+                nodes.append(
+                    MapNode(call.site, call.operator, band, left, top + lane * LANE_HEIGHT)
                 )
-            )
-        height = max(lanes.values()) * LANE_HEIGHT
-        extents.append((band, top, height))
-        top += height + BAND_GAP
+            top += max(lanes.values()) * LANE_HEIGHT + ROW_GAP
+        extents.append((band, start, top - ROW_GAP - start))
+        top += BAND_GAP - ROW_GAP
     by_site = {node.site: node for node in nodes}
+    widest = min(max(columns, default=0) + 1, COLUMNS)
     return EntryMap(
         entry.name,
         tuple(by_site[call.site] for call in calls),
         edges,
         tuple(extents),
-        LEFT_MARGIN + (max(columns, default=0) + 1) * COLUMN_WIDTH,
+        LEFT_MARGIN + widest * COLUMN_WIDTH,
         max(top - BAND_GAP, LANE_HEIGHT),
     )
 

@@ -56,7 +56,7 @@ def test_every_line_says_how_much_is_done(finished: FinishedSession) -> None:
 
 def test_the_report_says_what_ran_where(finished: FinishedSession) -> None:
     report = finished.report
-    assert report["format"] == "tapml-report/1"
+    assert report["format"] == "tapml-report/2"
     assert report["model"]["name"] == "tiny-llama"
     assert report["model"]["dtype"] == "float32"
     assert report["target"]["platform"] == "opencl"

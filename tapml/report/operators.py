@@ -1,0 +1,155 @@
+"""One operator as the report's data: what it is, how it came out, what it took to get there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml.compare.operator_class import traits_of
+from tapml.graph.plan import GraphPlan, Operator
+from tapml.offload.changes import what_changed
+from tapml.offload.verdict_key import VerdictKey
+from tapml_targets.errors import TapmlError
+from tapml_targets.expression import render
+
+if TYPE_CHECKING:
+    from tapml.offload.journal import Journal, JournaledVerdict
+    from tapml.offload.operator_record import OperatorRecord
+
+_ORIGINS_SHOWN: Final = 24
+_ATTEMPTS_SHOWN: Final = 50
+
+
+def operator_data(
+    plan: GraphPlan, record: OperatorRecord, attempts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Everything known about an operator, as strict JSON data."""
+    operator = record.operator
+    replay = dict(record.replay)
+    times, picture = replay.pop("times", None), replay.pop("picture", None)
+    worst = replay.get("worst", {}).get("outputs", [])
+    # Strict JSON has no number for a NaN or an Inf out of place; the verdict's reason names it.
+    absolute = [abs(float(o["expected"]) - float(o["actual"])) for o in worst]
+    finite = all(map(isfinite, absolute))
+    origins = plan.origins_of(operator.name)
+    return {
+        "name": operator.name,
+        "hash": operator.hash,
+        "class": _class(operator),
+        "state": record.state,
+        "reason": record.reason or replay.get("reason", ""),
+        "parameters": [
+            {
+                "name": each.name,
+                "shape": [render(extent) for extent in each.shape],
+                "dtype": each.dtype,
+                "role": each.role,
+            }
+            for each in operator.parameters
+        ],
+        "sites": len(plan.sites_of(operator.name)),
+        "entries": dict(_calls(plan, operator)),
+        "origins": [asdict(each) for each in origins[:_ORIGINS_SHOWN]],
+        "more_origins": max(0, len(origins) - _ORIGINS_SHOWN),
+        "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
+        "probes": replay.get("probes", 0),
+        "suspects": list(replay.get("suspects", ())),
+        "worst_ratio": replay.get("worst_ratio"),
+        "limits": _limits(worst),
+        "max_abs_error": max(absolute, default=None) if finite else None,
+        "target_ms": replay.get("kernel_ms"),
+        "times": times,
+        "picture": picture,
+        "replay": replay,
+        "model_check": record.model_check,
+        "attempts": list(attempts),
+        "again": list(record.again),
+        "kernel": record.kernel,
+        "written": record.written,
+        "repro": None if record.repro is None else str(record.repro),
+        "diagnosis": [] if record.diagnosis is None else record.diagnosis.lines(),
+        # Only a carved test that did not pass can be run again from its folder.
+        "replayable": bool(worst) and replay["status"] != "pass",
+        "source": _source(record),
+        "reference_source": operator.script,
+        "seconds": record.seconds,
+    }
+
+
+def attempts(journal: Journal) -> dict[str, list[dict[str, Any]]]:
+    """Per operator every verdict and every failure that the journal knows, oldest first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for stage in ("operator", "model"):
+        before: dict[str, JournaledVerdict] = {}
+        for verdict in journal.verdicts(stage):
+            earlier = before.get(verdict.subject)
+            before[verdict.subject] = verdict
+            found.setdefault(verdict.subject, []).append(
+                {
+                    "time": verdict.time,
+                    "stage": stage,
+                    "status": verdict.status,
+                    "reason": verdict.data.get("reason", ""),
+                    "worst_ratio": verdict.data.get("worst_ratio"),
+                    "kernel": verdict.parts.get("kernel", ""),
+                    "changed": []
+                    if earlier is None
+                    else list(what_changed(earlier.parts, VerdictKey(verdict.key, verdict.parts))),
+                }
+            )
+    for moment, _, data in journal.events("failed"):
+        rows = found.setdefault(data["operator"], [])
+        # A failed verdict is told once: the event repeats its reason.
+        if any(row["reason"] and row["reason"] in data["reason"] for row in rows):
+            continue
+        rows.append(
+            {
+                "time": moment,
+                "stage": "failure",
+                "status": "fail",
+                "reason": data["reason"],
+                "worst_ratio": None,
+                "kernel": "",
+                "changed": [],
+            }
+        )
+    return {
+        name: sorted(rows, key=lambda row: float(row["time"]))[-_ATTEMPTS_SHOWN:]
+        for name, rows in found.items()
+    }
+
+
+def _class(operator: Operator) -> str:
+    """The class of its first output that has limits."""
+    try:
+        classes = [traits.operator_class for traits in traits_of(operator)]
+    except TapmlError:
+        return "unclassified"
+    judged = [each for each in classes if each != "discrete"]
+    return next(iter(judged or classes), "unclassified")
+
+
+def _calls(plan: GraphPlan, operator: Operator) -> Counter[str]:
+    return Counter(
+        entry.name
+        for entry in plan.entries.values()
+        for call in entry.calls
+        if call.operator == operator.name
+    )
+
+
+def _source(record: OperatorRecord) -> str:
+    if record.library is None:
+        return ""
+    texts = (module for module in record.library.modules if module.dialect.endswith("-c"))
+    return "\n\n".join(module.code.decode(errors="replace") for module in texts)
+
+
+def _limits(outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The limits of the output that came nearest to its own; none where none has a ratio."""
+    rated = [o for o in outputs if o["passing"] and isfinite(float(o["ratio"]))]
+    nearest = max(rated, key=lambda o: float(o["ratio"]) / o["passing"], default=None)
+    return {} if nearest is None else {"degraded": nearest["passing"], "fail": nearest["degraded"]}

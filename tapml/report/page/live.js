@@ -1,0 +1,56 @@
+"use strict";
+// A running session: asked for over HTTP where the server that sent this page says that there is one.
+
+const POLL = { running: 1000, ended: 5000, lost: 3000 };
+const banner = document.getElementById("live");
+let version = null;
+let reportVersion = null;
+
+async function poll() {
+  let wait = POLL.lost;
+  try {
+    const live = await (await fetch("live.json", { cache: "no-store" })).json();
+    wait = live.running ? POLL.running : POLL.ended;
+    if (live.version !== version) {
+      const first = reportVersion === null;
+      if (reportVersion !== live.report_version && !(first && session.operators.length && !live.report_version)) await fetchReport();
+      [version, reportVersion] = [live.version, live.report_version];
+      session.live = live.running ? live : null;
+      redraw();
+    }
+    drawBanner(live);
+  } catch {
+    drawBanner(null);
+  }
+  setTimeout(poll, wait);
+}
+
+async function fetchReport() {
+  const answer = await fetch("report.json", { cache: "no-store" });
+  if (answer.ok) takeReport(await answer.json());
+}
+
+/** Draw what is looked at again, and leave the reader where he is. */
+function redraw() {
+  const open = operatorInAddress();
+  const top = scrollY;
+  const place = map.view && [map.view.scale, map.view.left, map.view.top];
+  drawOverview();
+  if (place) requestAnimationFrame(() => requestAnimationFrame(() => { [map.view.scale, map.view.left, map.view.top] = place; map.view.apply(); }));
+  if (open !== null) drawOperator(open);
+  scrollTo(0, top);
+}
+
+function drawBanner(live) {
+  banner.hidden = false;
+  banner.className = live ? (live.running ? "running" : "ended") : "lost";
+  if (!live) { banner.replaceChildren("The server does not answer; what is shown is what it last said."); return; }
+  if (!live.running) { banner.replaceChildren("The session is not running."); return; }
+  const part = live.total ? live.done / live.total : null;
+  banner.replaceChildren(
+    el("strong", {}, live.phase || "starting"), el("span", { class: "detail" }, live.detail || ""),
+    part === null ? "" : el("span", { class: "bar plain", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": String(live.total), "aria-valuenow": String(live.done) }, el("b", { style: { width: `${(part * 100).toFixed(1)}%` } })),
+    el("span", { class: "value" }, part === null ? "" : `${count(live.done)} of ${count(live.total)}`, known(live.seconds_left) ? ` · about ${seconds(live.seconds_left)} left` : ""));
+}
+
+if (location.protocol.startsWith("http") && document.documentElement.dataset.live !== undefined) poll();

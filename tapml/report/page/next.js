@@ -1,0 +1,101 @@
+"use strict";
+// How the session stands, in plain words, and what to do next.
+
+const VERDICTS = {
+  pass: ["✓", "The port works"],
+  fail: ["✕", "Something failed"],
+  degraded: ["!", "It works, less exactly than the limits ask for"],
+  incomplete: ["○", "Not everything has moved yet"],
+  "not run": ["○", "Not run"],
+};
+
+function outcomeBanner() {
+  const { status = "not run", text = "" } = session.report.outcome || {};
+  const [glyph, words] = VERDICTS[status] || ["○", status];
+  return el("div", { class: `outcome ${status.replace(" ", "-")}` },
+    el("span", { class: "seal", "aria-hidden": "true" }, glyph),
+    el("div", {}, el("strong", {}, words), el("p", {}, sentence(text)), stateBar()));
+}
+
+function sentence(text) {
+  return text ? text[0].toUpperCase() + text.slice(1) : "";
+}
+
+/** How many operators are in which state, as one bar. */
+function stateBar() {
+  const total = session.operators.length;
+  if (!total) return null;
+  const counts = Object.keys(STATES).map(state => [state, session.operators.filter(each => now(each).state === state).length]).filter(([, number]) => number);
+  const words = counts.map(([state, number]) => `${number} ${STATES[state].word}`).join(", ");
+  return el("div", { class: "states", role: "img", "aria-label": words },
+    el("div", { class: "stack" }, counts.map(([state, number]) => el("i", { class: state, style: { "flex-grow": number } }))),
+    el("p", {}, counts.map(([state, number]) => el("span", { class: state }, `${STATES[state].glyph} ${count(number)} ${STATES[state].word}`))));
+}
+
+function sessionFolder() {
+  return quoted(session.report.session || "SESSION");
+}
+
+/** An argument as a shell takes it. */
+function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function nextSteps() {
+  const { status } = session.report.outcome || {};
+  const failed = session.operators.filter(each => now(each).state === "failed");
+  if (failed.length) {
+    return section("next", "What to do next", failed.slice(0, 5).map(failedCard),
+      failed.length > 5 ? el("p", {}, `${failed.length - 5} more failed; the table below can show them alone.`) : null,
+      el("p", {}, "Then run the same ", el("code", {}, "tapml offload"), " again: what has not changed is not run again."));
+  }
+  if (status === "pass" && (session.report.summary || {}).moved === session.operators.length) {
+    return section("next", "What to do next",
+      el("p", {}, "Try it: "), command(`tapml run ${sessionFolder()} --prompt "…"`),
+      el("p", {}, "Make something to ship of it, which needs neither PyTorch nor a compiler: "), command(`tapml package ${sessionFolder()}`));
+  }
+  if (status === "pass") return null;
+  return section("next", "What to do next", el("p", {}, "Run the same ", el("code", {}, "tapml offload"), " again to go on where it stopped: ", count(waiting()), " operators still wait."));
+}
+
+function waiting() {
+  return session.operators.filter(each => ["waiting", "running"].includes(now(each).state)).length;
+}
+
+function failedCard(operator) {
+  return el("article", { class: "card failed" },
+    el("h3", {}, linkTo(operator), " ", writtenMark(operator)),
+    el("p", { class: "reason" }, firstLine(now(operator).reason)),
+    findings(operator, false), remedies(operator));
+}
+
+function firstLine(text) {
+  return (text || "").split("\n")[0];
+}
+
+/** The commands that go on from a failure. */
+function remedies(operator) {
+  if (operator.state !== "failed") return null;
+  return [
+    operator.replayable && operator.repro ? [el("p", { class: "soft" }, "See it fail again, without the session:"), command(`tapml replay ${quoted(operator.repro)}`)] : null,
+    operator.repro && !operator.replayable ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro)) : null,
+    el("p", { class: "soft" }, operator.written ? `Edit the kernel in ${operator.written}, or leave it where it is:` : "Write a kernel by hand, starting from the compiled one:"),
+    operator.written ? command(`tapml offload --session ${sessionFolder()} --keep-on-source ${quoted(operator.name)}`) : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
+  ];
+}
+
+/** What localization found, a line each; evidence is indented under what it supports. */
+function findings(operator, evidence = true) {
+  const lines = operator.diagnosis.filter(line => evidence || !line.startsWith("  "));
+  return lines.length ? el("ul", { class: "findings" }, lines.map(line => el("li", { class: line.startsWith("  ") ? "evidence" : "" }, line.trim()))) : null;
+}
+
+/** What a reader must know before believing the outcome. */
+function warnings() {
+  const suspects = session.operators.flatMap(each => each.suspects.map(line => el("li", {}, linkTo(each), `: ${line}`)));
+  const loosened = (session.report.loosened || []).map(text => el("li", {}, text));
+  return [
+    loosened.length ? el("section", { class: "card warning", id: "loosened" }, el("h2", {}, "Loosened tolerances"), el("ul", {}, loosened)) : null,
+    suspects.length ? el("section", { class: "card warning", id: "suspect" }, el("h2", {}, "Suspect"), el("ul", {}, suspects)) : null,
+  ];
+}

@@ -1,0 +1,116 @@
+"use strict";
+// The first page.
+
+const overview = document.getElementById("overview");
+
+function drawOverview() {
+  const { report } = session;
+  overview.replaceChildren(
+    el("header", { class: "top" },
+      el("h1", {}, title()),
+      el("nav", { "aria-label": "parts of this page" }, [["map", "Map"], ["operators", "Operators"], ["slow", "Speed"], ["model", "Model"], ["time", "Session"]].map(([id, name]) => el("a", { href: `#${id}` }, name)))),
+    ...[
+      outcomeBanner(),
+      warnings(),
+      nextSteps(),
+      section("facts", "What was run", drawFacts(report)),
+      section("map", "Migration map", drawMap()),
+      section("operators", "Operators", drawTable()),
+      section("slow", "Where the port loses time", drawSlow()),
+      section("model", "The whole model on the target", drawFinal(report.final)),
+      section("time", "Where the session's time went", drawPhases(report.phases || [])),
+    ].flat().filter(Boolean));
+}
+
+/** Draw what numbers changed on, and leave the reader where he was. */
+function redrawOverview() {
+  const [left, top] = [scrollX, scrollY];
+  const focused = document.activeElement && document.activeElement.id;
+  drawOverview();
+  scrollTo(left, top);
+  const again = focused && document.getElementById(focused);
+  if (again) {
+    again.focus({ preventScroll: true });
+    if (again.value) again.setSelectionRange(again.value.length, again.value.length);
+  }
+}
+
+function title() {
+  const { model = {}, target = {} } = session.report;
+  return `${model.name || "a model"} → ${target.platform || "a device"}`;
+}
+
+function drawFacts(report) {
+  const { model = {}, target = {}, summary = {}, strategy = {}, moved_bytes: moved = {}, verdicts = {}, policy = {} } = report;
+  const probes = summary.probes ? `, and ${plural(summary.probes, "exact probe")}` : "";
+  const worst = session.byName.get(summary.worst_operator);
+  return [
+    facts([
+      ["Model", el("strong", {}, model.name), ` · ${model.dtype} · ${count(model.parameters)} parameters`],
+      ["Target", el("strong", {}, target.name), ` · ${target.vendor_platform}`],
+      ["Driver", target.driver_version],
+      ["Reference", report.reference],
+      ["Operators moved", el("strong", {}, `${count(summary.moved)} of ${count(summary.operators)}`)],
+      ["Carved tests", `${count(summary.tests_passed)} of ${count(summary.tests)} pass${probes}`],
+      worst ? ["Worst error ratio", el("strong", {}, short(summary.worst_ratio)), " ", linkTo(worst)] : null,
+      strategy.name ? ["Strategy", el("strong", {}, strategy.name), strategy.order ? ` · ${strategy.order} order` : ""] : null,
+      known(strategy.model_runs) ? ["Runs of the whole model", el("strong", {}, count(strategy.model_runs)),
+        known(strategy.promised) ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}` : ""] : null,
+      ...Object.entries(moved).filter(([, each]) => each && known(each.moved)).map(([entry, each]) => [`Moved between devices, ${entry}`, el("strong", {}, bytes(each.moved)),
+        known(each.minimum) ? (each.moved <= each.minimum ? " · the least possible ✓" : ` · ${bytes(each.minimum)} would do`) : ""]),
+      known(verdicts.kept) ? ["Verdicts", `${count(verdicts.kept)} kept, `, el("strong", {}, `${count(verdicts.again)} made again`), why(verdicts.why)] : null,
+    ]),
+    el("details", { class: "soft" }, el("summary", {}, "Policy"), el("p", {}, policy.text || NONE), el("p", {}, el("code", {}, policy.hash || ""))),
+  ];
+}
+
+/** Why verdicts were made again: [reason, how many]. */
+function why(reasons) {
+  const rows = Object.entries(reasons || {});
+  return rows.length ? el("ul", {}, rows.map(([reason, number]) => el("li", {}, known(number) ? `${count(number)}: ${reason}` : `${reason}: ${number}`))) : null;
+}
+
+/** The operators that cost most beside the reference. */
+function drawSlow() {
+  const rows = session.operators.map(each => ({ each, ...spent(each) })).filter(row => known(row.target) && known(row.reference));
+  if (!rows.length) return null;
+  const all = key => rows.reduce((sum, row) => sum + row[key], 0);
+  const [target, reference] = [all("target"), all("reference")];
+  const losing = rows.filter(row => row.target > row.reference).sort((a, b) => (b.target - b.reference) - (a.target - a.reference)).slice(0, 10);
+  const most = Math.max(...losing.flatMap(row => [row.target, row.reference]), 1e-9);
+  return [
+    el("p", {}, `One ${session.entry} spends `, el("strong", {}, milliseconds(target)), ` in kernels on the target and ${milliseconds(reference)} on the reference: `,
+      el("strong", {}, times(target / reference)), ` as long. ${losing.length ? "Most is lost here:" : "No operator is slower than on the reference."}`),
+    losing.length ? el("ul", { class: "duel" }, losing.map(row => el("li", {},
+      linkTo(row.each), el("span", { class: "soft" }, `${times(row.target / row.reference)} · loses ${milliseconds(row.target - row.reference)} · ${percent(row.each.share)} of the model`),
+      duelBars(row.target, row.reference, most)))) : null,
+  ];
+}
+
+/** Target above reference, on one scale. */
+function duelBars(target, reference, most) {
+  const bar = (kind, value, words) => el("div", { class: `line ${kind}` },
+    el("span", { class: "side" }, words), el("span", { class: "track" }, el("b", { style: { width: `${Math.max(0.5, value / most * 100).toFixed(1)}%` } })), el("span", { class: "value" }, milliseconds(value)));
+  return el("div", { class: "bars" }, known(target) ? bar("target", target, "target") : null, known(reference) ? bar("reference", reference, "reference") : null);
+}
+
+function drawFinal(final) {
+  if (!final) return el("p", {}, "Not run: not every operator has moved.");
+  const prompts = final.prompts || [];
+  return [
+    el("p", {}, sentence(final.text)),
+    prompts.map(row => el("blockquote", { class: row.equal ? "moved" : "failed" },
+      el("p", {}, el("span", { class: "soft" }, row.prompt), el("mark", {}, row.text)),
+      el("footer", {}, `${row.equal ? "✓" : "✕"} ${row.verdict}`))),
+  ];
+}
+
+function drawPhases(phases) {
+  if (!phases.length) return null;
+  const total = phases.reduce((sum, each) => sum + each.seconds, 0) || 1;
+  const number = value => [value, "number"];
+  return table([["Step", ""], ["Where", ""], number("Time"), ["", "wide"], ["Needed", ""], ["", "wide"]],
+    phases.map(each => [each.name, each.platform, seconds(each.seconds), shareBar(each.seconds / total),
+      el("span", { title: each.once ? "however many operators there are" : "grows with the operators" }, each.once ? "once" : "per operator"), el("span", { class: "soft" }, each.detail)]),
+    "Where the session's time went");
+}
