@@ -6,10 +6,9 @@ each other overlaps: kernels compile in child processes while the reference is r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,6 @@ from tapml.execute.executor import Executor
 from tapml.graph.imported import ImportedModel
 from tapml.graph.plan_format import plan_hash
 from tapml.kernels.written import OWN_FOLDER, WrittenKernels
-from tapml.kernels.written import OWN_FOLDER, WrittenKernels
 from tapml.models import Prompt
 from tapml.models.checkpoint import inspect_checkpoint
 from tapml.models.loaded import LoadedModel
@@ -37,20 +35,16 @@ from tapml.offload.journal import Journal
 from tapml.offload.model_check import ReferenceTrace, trace_reference
 from tapml.offload.phases import Phase, Phases
 from tapml.offload.rooted_reference import open_rooted_reference
+from tapml.offload.run_settings import kernel_folders, lowered, policy_of
 from tapml.offload.settings import RunOptions, Settings
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.fingerprint import fingerprint
-from tapml_targets.limits import Limits
-from tapml_targets.limits import Limits
 from tapml_targets.target import Target
 
 SUITE: Final = "suite"
 DEVICE: Final = "device"
-POLICY: Final = "policy"
-KERNELS: Final = "kernels"
-KERNELS: Final = "kernels"
 
 
 @dataclass(frozen=True)
@@ -110,8 +104,8 @@ def open_workbench(
             device = session.device
             journal.write_setting(DEVICE, f"{device.platform}:{device.index}")
             phase.detail = f"{device.name} ({device.vendor_platform})"
-        target = Target(settings.target, limits=_limits(device.limits, options))
-        policy = _policy(journal, options)
+        target = Target(settings.target, limits=lowered(device.limits, options.memory_bytes))
+        policy = policy_of(journal, options)
         begun: list[tuple[CompileAhead, Oracle]] = []
 
         def begin(imported: ImportedModel) -> None:
@@ -163,11 +157,10 @@ def open_workbench(
             probing=Probing(oracle, lambda: rooted.reference),
             policy=policy,
             kernels=WrittenKernels(
-                (folder / OWN_FOLDER, *_kernel_folders(journal, options)), target
+                (folder / OWN_FOLDER, *kernel_folders(journal, options)), target
             ),
             compiler=compiler,
             compiled=compiled,
-            kernels=WrittenKernels((folder / OWN_FOLDER, *_shared(journal, options)), target),
         )
 
 
@@ -194,67 +187,6 @@ def _open_device(settings: Settings, journal: Journal, watcher: Watcher) -> Sess
             raise
         # No device has it: the model runs as float32, or says that it was told not to.
         return open_local(device)
-
-
-def _limits(stated: Limits, options: RunOptions) -> Limits:
-    """The device's limits, its memory no more than what the run may use."""
-    bounds = [nbytes for nbytes in (stated.memory_bytes, options.memory_bytes) if nbytes]
-    return replace(stated, memory_bytes=min(bounds, default=0))
-
-
-def _shared(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
-    """Folders of hand-written kernels given for this run, else those of the run before."""
-    if options.kernels is not None:
-        journal.write_setting(KERNELS, json.dumps([str(path) for path in options.kernels]))
-        return options.kernels
-    kept = journal.read_setting(KERNELS)
-    return () if kept is None else tuple(Path(str(path)) for path in json.loads(kept))
-
-
-def _limits(limits: Limits, options: RunOptions) -> Limits:
-    """The device's limits, its memory as low as the run was told to keep it."""
-    given = options.memory_bytes
-    if not given or (limits.memory_bytes and limits.memory_bytes <= given):
-        return limits
-    largest = min(limits.max_buffer_bytes, given) if limits.max_buffer_bytes else given
-    return replace(limits, memory_bytes=given, max_buffer_bytes=largest)
-
-
-def _kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
-    """Folders of hand-written kernels given for this run, else those of the run before.
-
-    Raises
-    ------
-    InputError
-        If what the journal holds about them cannot be read.
-    """
-    if options.kernels is not None:
-        folders = [str(folder.absolute()) for folder in options.kernels]
-        journal.write_setting(KERNELS, json.dumps(folders))
-        return tuple(map(Path, folders))
-    try:
-        kept = json.loads(journal.read_setting(KERNELS) or "[]")
-    except ValueError:
-        kept = None
-    if not isinstance(kept, list) or not all(isinstance(each, str) for each in kept):
-        raise InputError(
-            "the folders of kernels this session ran with cannot be read; name them with --kernels"
-        )
-    return tuple(map(Path, kept))
-
-
-def _policy(journal: Journal, options: RunOptions) -> Policy:
-    """The policy given for this run, else the one the session ran under last, else the defaults."""
-    if options.policy is not None:
-        journal.write_setting(POLICY, json.dumps(options.policy.to_json()))
-        return options.policy
-    kept = journal.read_setting(POLICY)
-    try:
-        return Policy() if kept is None else Policy.from_json(json.loads(kept))
-    except (InputError, ValueError) as error:
-        raise InputError(
-            f"the policy this session ran under cannot be read ({error}); name one with --policy"
-        ) from error
 
 
 def _suite(

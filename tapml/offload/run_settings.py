@@ -1,0 +1,71 @@
+"""What a run is told and the session remembers for the next: policy, folders of kernels; memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tapml.compare.policy import Policy
+from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml.offload.journal import Journal
+    from tapml.offload.settings import RunOptions
+    from tapml_targets.limits import Limits
+
+POLICY: Final = "policy"
+KERNELS: Final = "kernels"
+
+
+def policy_of(journal: Journal, options: RunOptions) -> Policy:
+    """The policy given for this run, else the one the session ran under last, else the defaults.
+
+    Raises
+    ------
+    InputError
+        If what the journal holds about it cannot be read.
+    """
+    if options.policy is not None:
+        journal.write_setting(POLICY, json.dumps(options.policy.to_json()))
+        return options.policy
+    kept = journal.read_setting(POLICY)
+    try:
+        return Policy() if kept is None else Policy.from_json(json.loads(kept))
+    except (InputError, ValueError) as error:
+        raise InputError(
+            f"the policy this session ran under cannot be read ({error}); name one with --policy"
+        ) from error
+
+
+def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
+    """Shared folders of hand-written kernels given for this run, else those of the run before.
+
+    Raises
+    ------
+    InputError
+        If what the journal holds about them cannot be read.
+    """
+    if options.kernels is not None:
+        # The next run may begin in another folder.
+        folders = [str(folder.absolute()) for folder in options.kernels]
+        journal.write_setting(KERNELS, json.dumps(folders))
+        return tuple(map(Path, folders))
+    try:
+        kept = json.loads(journal.read_setting(KERNELS) or "[]")
+    except ValueError:
+        kept = None
+    if not isinstance(kept, list) or not all(isinstance(each, str) for each in kept):
+        raise InputError(
+            "the folders of kernels this session ran with cannot be read; name them with --kernels"
+        )
+    return tuple(map(Path, kept))
+
+
+def lowered(limits: Limits, memory_bytes: int) -> Limits:
+    """A device's limits with no more memory than a run may use; 0 for what the device states."""
+    if not memory_bytes or 0 < limits.memory_bytes <= memory_bytes:
+        return limits
+    largest = min(limits.max_buffer_bytes or memory_bytes, memory_bytes)
+    return replace(limits, memory_bytes=memory_bytes, max_buffer_bytes=largest)
