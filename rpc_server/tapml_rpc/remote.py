@@ -31,7 +31,11 @@ class RemoteBuffer:
     __slots__ = ("_collect", "freed", "handle", "nbytes", "session")
 
     def __init__(
-        self, session: Session, handle: int, nbytes: int, collect: Callable[[int], None]
+        self,
+        session: Session,
+        handle: int,
+        nbytes: int,
+        collect: Callable[[tuple[int, int]], None],
     ) -> None:
         self.session = session
         self.handle = handle
@@ -45,7 +49,7 @@ class RemoteBuffer:
 
     def __del__(self) -> None:
         if not self.freed:
-            self._collect(self.handle)
+            self._collect((self.handle, self.nbytes))
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,21 @@ class Session:
         Random bytes of this life of the server.
     address
         Where the server listens.
+    held_bytes, peak_bytes
+        Device memory that buffers of this session take now, and took at most at a time.
     """
 
     def __init__(self, link: Link, on_close: Callable[[], None] | None = None) -> None:
         self.device: DeviceDescription = link.device
         self.epoch = link.epoch
         self.address = link.address
+        self.held_bytes = 0
+        self.peak_bytes = 0
         self._link = link
         self._on_close = on_close
         self._queue = CommandQueue(link)
         self._handles = itertools.count(1)
-        self._dropped: deque[int] = deque()
+        self._dropped: deque[tuple[int, int]] = deque()
         self._libraries: dict[str, RemoteLibrary] = {}
         self._lock = threading.RLock()
         self._batch: Batch | None = None
@@ -79,6 +83,8 @@ class Session:
         with self._lock:
             buffer = RemoteBuffer(self, next(self._handles), nbytes, self._dropped.append)
             self._add(["allocate", buffer.handle, nbytes])
+            self.held_bytes += nbytes
+            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
             return buffer
 
     def free(self, buffer: RemoteBuffer) -> None:
@@ -86,6 +92,7 @@ class Session:
         with self._lock:
             if not buffer.freed and buffer.session is self:
                 buffer.freed = True
+                self.held_bytes -= buffer.nbytes
                 if not self._link.closed:
                     self._add(["free", buffer.handle])
 
@@ -332,7 +339,9 @@ class Session:
     def _collect(self) -> None:
         """Free what nobody refers to any more."""
         while self._dropped:
-            self._queue.add(["free", self._dropped.popleft()], 16)
+            handle, nbytes = self._dropped.popleft()
+            self._queue.add(["free", handle], 16)
+            self.held_bytes -= nbytes
 
     def _add_read(self, buffer: RemoteBuffer, nbytes: int | None, byte_offset: int) -> PendingRead:
         size = buffer.nbytes - byte_offset if nbytes is None else nbytes

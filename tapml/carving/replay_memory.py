@@ -8,7 +8,7 @@ some platforms let a launch bind a buffer either for reading or for writing. Wei
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -114,19 +114,38 @@ class _Weight:
     used: bool = True
 
 
+def _keep() -> None:
+    """Nobody else has anything to give back."""
+
+
 class ReplayMemory:
     """Buffers of one session that replays share: two arenas, and weights by content.
 
     A context manager. Share one between the operators of a session, so that a weight travels once.
+
+    Attributes
+    ----------
+    session
+        The device.
+    uploaded_bytes
+        Bytes of weights sent so far, guard bands included.
+    limit_bytes
+        Most that all buffers of the session may take together; 0 for no bound. At first what the
+        device states. Weights make room, those used longest ago first.
+    reclaim
+        Called where that is not enough: others give back what they keep in the session's memory.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.uploaded_bytes = 0
+        self.limit_bytes = session.device.limits.memory_bytes
+        self.reclaim: Callable[[], None] = _keep
         self._arenas: dict[str, RemoteBuffer] = {}
         self._weights: OrderedDict[str, _Weight] = OrderedDict()
         self._weight_bytes = 0
         self._changed: list[str] = []
+        self._taken: set[str] = set()
 
     def __enter__(self) -> ReplayMemory:
         return self
@@ -159,32 +178,37 @@ class ReplayMemory:
         Raises
         ------
         LimitExceededError
-            If the device has no buffer of that size.
+            If the device has no buffer of that size, or no memory left for it.
         """
         kept = self._arenas.get(purpose)
         if kept is not None and kept.nbytes >= nbytes:
             return kept
         limit = self._check_size(nbytes)
         if kept is not None:
-            self.session.free(kept)
+            self.session.free(self._arenas.pop(purpose))
         size = max(1 << 16, 1 << (nbytes - 1).bit_length())
-        if size > _LARGE_BYTES:
+        if size > _LARGE_BYTES or (self.limit_bytes and size > self._room()):
             size = nbytes
+        self._make_room(size)
         self._arenas[purpose] = self.session.allocate(min(size, limit) if limit else size)
         return self._arenas[purpose]
 
     def weight(self, key: str, values: NDArray[Any]) -> tuple[RemoteBuffer, int]:
         """The resident copy of a weight: its buffer and the offset of its first byte.
 
+        It stays until :meth:`evict` is called before the next test.
+
         Raises
         ------
         LimitExceededError
-            If the device has no buffer of that size.
+            If the device has no buffer of that size, or no memory left for it.
         """
+        self._taken.add(key)
         weight = self._weights.get(key)
         if weight is None:
             arena = Arena.of([values.nbytes])
             self._check_size(arena.nbytes)
+            self._make_room(arena.nbytes)
             buffer = self.session.allocate(arena.nbytes)
             self.session.write(buffer, arena.filled(POISONS[0], [values]))
             self.uploaded_bytes += arena.nbytes
@@ -211,11 +235,9 @@ class ReplayMemory:
 
         No test may be under way. A weight that kernels may have written to is looked at first.
         """
+        self._taken.clear()
         while self._weight_bytes > _KEPT_WEIGHT_BYTES and len(self._weights) > 1:
-            key, weight = next(iter(self._weights.items()))
-            if weight.used and self._is_changed(weight, self.session.read(weight.buffer)):
-                self._changed.append(key)
-            self._drop(key)
+            self._evict(next(iter(self._weights)))
 
     def changed_weights(self) -> tuple[str, ...]:
         """Keys of weights that kernels wrote to since the last call; they are sent anew next time.
@@ -231,6 +253,37 @@ class ReplayMemory:
                 changed.append(key)
                 self._drop(key)
         return tuple(changed)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Give back what the test in hand does not need until `nbytes` more fit.
+
+        Raises
+        ------
+        LimitExceededError
+            If they do not even so.
+        """
+        if not self.limit_bytes:
+            return
+        others = [key for key in self._weights if key not in self._taken]
+        while nbytes > self._room() and others:
+            self._evict(others.pop(0))
+        if nbytes > self._room():
+            self.reclaim()
+        if nbytes > self._room():
+            need = self.session.held_bytes + nbytes
+            raise LimitExceededError(
+                f"replaying this test takes {need} bytes of the device's memory, guard bands "
+                f"included; there are {self.limit_bytes} on {self.session.device.name}"
+            )
+
+    def _room(self) -> int:
+        return self.limit_bytes - self.session.held_bytes
+
+    def _evict(self, key: str) -> None:
+        weight = self._weights[key]
+        if weight.used and self._is_changed(weight, self.session.read(weight.buffer)):
+            self._changed.append(key)
+        self._drop(key)
 
     def _check_size(self, nbytes: int) -> int:
         """The device's bound on buffers, 0 for none, if `nbytes` is not beyond it."""

@@ -195,8 +195,7 @@ def compare_logits(
     want = reference.reshape(-1, reference.shape[-1]).astype(np.float64)
     got = target.reshape(want.shape).astype(np.float64)
     if want.size == 0:
-        reason = "no position was compared"
-        return LogitVerdict("not run", 0, allowed, 0, 0, 0, 0, 1.0, 0, 0, 0, reason)
+        return not_compared("no position was compared", allowed)
     with np.errstate(all="ignore"):
         error = np.abs(got - want)
         # Masked vocabulary is -Inf in both; any other Inf or NaN out of place is infinitely wrong.
@@ -227,6 +226,13 @@ def compare_logits(
         worst_position=worst,
         reason=_logit_reason(maximum, allowed, parted, decided, worst, len(want)),
     )
+
+
+def not_compared(
+    reason: str, allowed: AllowedLogitError = AllowedLogitError(0, 0, 0)
+) -> LogitVerdict:
+    """The verdict where nothing was run or there was nothing to compare."""
+    return LogitVerdict("not run", 0, allowed, 0, 0, 0, 0, 1.0, 0, 0, 0, reason)
 
 
 def margins(logits: Float64s) -> Float64s:

@@ -52,6 +52,9 @@ class DeviceMemory:
         How many of them were weights.
     pool
         Number of the pool that buffers come from now; a failure begins another.
+    limit_bytes
+        Most that all of the session's buffers should take; 0 for no bound. Beyond it memory that no
+        tensor uses is freed before there is more.
     """
 
     def __init__(self, session: Session) -> None:
@@ -60,6 +63,7 @@ class DeviceMemory:
         self.bytes_read = 0
         self.weight_bytes_written = 0
         self.pool = 0
+        self.limit_bytes = 0
         self._free: dict[int, list[RemoteBuffer]] = {}
         self._weights: dict[str, DeviceBuffer] = {}
         self._libraries: dict[str, RemoteLibrary] = {}
@@ -68,8 +72,13 @@ class DeviceMemory:
     def acquire(self, nbytes: int) -> DeviceBuffer:
         """Memory of `nbytes` bytes, its content undefined."""
         free = self._free.get(nbytes)
-        remote = free.pop() if free else self.session.allocate(max(1, nbytes))
+        remote = free.pop() if free else self._allocate(max(1, nbytes))
         return DeviceBuffer(self, remote, nbytes)
+
+    def _allocate(self, nbytes: int) -> RemoteBuffer:
+        if self.limit_bytes and self.session.held_bytes + nbytes > self.limit_bytes:
+            self.trim()
+        return self.session.allocate(nbytes)
 
     def give_back(self, remote: RemoteBuffer, nbytes: int) -> None:
         """Keep a buffer for the next tensor of its size."""

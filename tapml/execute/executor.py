@@ -41,6 +41,9 @@ class _Placed:
     library: Library | ReadLibrary
     sites: frozenset[str]
 
+    def read(self) -> Library:
+        return self.library if isinstance(self.library, Library) else self.library()
+
 
 class Executor:
     """Runs a plan.
@@ -109,7 +112,7 @@ class Executor:
         self._programs.clear()
         self._device = DeviceMemory(session)
         for operator, placed in self._placed.items():
-            _load(self._device, operator, placed.library)
+            self._device.load_later(operator, placed.read)
         if any(cell.array is None for cell in self._state.values()):
             self.reset()
         for cell in (*self._state.values(), *self._zeros.values()):
@@ -129,7 +132,7 @@ class Executor:
         operator
             Its name in the plan, and in the Library.
         library
-            What the device runs for it; or a function that reads it, called before the next run:
+            What the device runs for it; or a function that reads it, called before a run needs it:
             a resumed session places hundreds of operators that are known to be right.
         sites
             The call sites to move; None for all of them, as in Algorithm 1.
@@ -140,6 +143,8 @@ class Executor:
             If the plan or the Library has no such operator, a site is not one of its call sites,
             or there is no session.
         """
+        from tapml.execute.device import check_holds
+
         own = {call.site for call in self.plan.sites_of(self._check_operator(operator))}
         chosen = own if sites is None else set(sites)
         if chosen - own:
@@ -152,8 +157,11 @@ class Executor:
                 f"operator {operator} cannot move to a device: "
                 "the executor has no session (Executor(..., session=...) or attach)"
             )
-        _load(self._device, operator, library)
-        self._placed[operator] = _Placed(library, frozenset(chosen))
+        if isinstance(library, Library):
+            check_holds(operator, library)
+        placed = _Placed(library, frozenset(chosen))
+        self._device.load_later(operator, placed.read)
+        self._placed[operator] = placed
         self._programs.clear()
 
     def unplace(self, operator: str) -> None:
@@ -253,16 +261,15 @@ class Executor:
         RemoteError
             If a command failed on the device. State that was only there is zero afterwards.
         CompileError
-            If a kernel of an operator that was placed to be read later does not build there.
+            If a kernel of a placed operator does not build there.
         """
-        if self._device is not None:
-            self._device.load_waiting(self._placed)
         bound = self._bind(entry, inputs)
         on_device = bool(self._placed)
         prepared = self._prepare(
             bound, observed=observer is not None or (sink is not None and on_device)
         )
-        self._load(prepared.program)
+        if self._device is not None:
+            self._device.load_waiting(prepared.program.device_operators)
         frame = Frame(prepared, self._state, self._memory, self._device)
         try:
             outputs, state = frame.run(inputs, observer, sink)
@@ -275,14 +282,6 @@ class Executor:
     def program(self, entry: str, inputs: Mapping[str, Array]) -> Program:
         """What a run with these inputs would do, under the present placement and state."""
         return self._prepare(self._bind(entry, inputs), observed=False).program
-
-    def _load(self, program: Program) -> None:
-        """Upload what a run needs and is not on the device yet."""
-        for operator in program.device_operators:
-            placed = self._placed[operator]
-            if self._device is not None and not placed.loaded:
-                self._device.load(operator, placed.library)
-                placed.loaded = True
 
     def _recover(self, error: RemoteError) -> None:
         """After a failure on the device nothing written there since the last answer is sure."""
@@ -330,13 +329,6 @@ class Executor:
             known = ", ".join(self.plan.operators)
             raise InputError(f"{self.plan.name} has no operator {operator!r}; it has {known}")
         return operator
-
-
-def _load(device: DeviceMemory, operator: str, library: Library | ReadLibrary) -> None:
-    if isinstance(library, Library):
-        device.load(operator, library)
-    else:
-        device.load_later(operator, library)
 
 
 def _places(cell: StateCell) -> frozenset[Place]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from tapml.execute.binding import BoundCall, BoundEntry
@@ -54,6 +55,17 @@ class Program:
     actions: tuple[Action, ...]
     device_weights: frozenset[str]
     state_places: Mapping[str, frozenset[Place]]
+
+    @cached_property
+    def device_operators(self) -> frozenset[str]:
+        """Operators that the run calls on the device."""
+        return frozenset(
+            command.call.step.operator
+            for action in self.actions
+            if isinstance(action, DeviceCommands)
+            for command in action.commands
+            if isinstance(command, DeviceCall)
+        )
 
     @property
     def bytes_moved(self) -> int:

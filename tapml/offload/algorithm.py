@@ -1,283 +1,127 @@
-"""Algorithm 1 of the paper: gradual target offloading, operator by operator in graph order."""
+"""Algorithm 1 of the paper: operators move from the source to the target, each one validated."""
 
 from __future__ import annotations
 
-import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
-from tapml.carving.lost import rephrased
-from tapml.carving.probing import is_probe
-from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
-from tapml.carving.replay_results import OperatorVerdict, ReplayResult
-from tapml.carving.selection import Filters
-from tapml.compiler.preflight import require
-from tapml.compiler.reach import Reach, reach_of
-from tapml.graph.plan import Operator
-from tapml.localize.diagnosis import Diagnosis
-from tapml.offload.events import OperatorChanged, OperatorState
-from tapml.offload.keys import kernel_key, model_key, operator_key, tests_key
-from tapml.offload.model_check import check_model
-from tapml.offload.repro import write_other_failure, write_test_failure
-from tapml.offload.settings import RunOptions
+from tapml.offload.device_room import DeviceRoom
+from tapml.offload.events import Note, OperatorsKnown
+from tapml.offload.hybrid_runs import HybridRuns
+from tapml.offload.mover import Mover
+from tapml.offload.operator_record import OperatorRecord
+from tapml.offload.selection import check_patterns, in_order, why_kept
+from tapml.offload.settings import RunOptions, Strategy
+from tapml.offload.strategies import PROMISES, Culprits, Moves, bisect, one_by_one
 from tapml.offload.workbench import Workbench
-from tapml_targets.errors import CompileError, DeviceLostError, RemoteError
-from tapml_targets.library import Library
 
-PASSING: Final = "pass"
-OPERATOR_VALIDATION: Final = "operator validation"
-MODEL_VALIDATION: Final = "model validation"
+STRATEGIES: Final[dict[Strategy, Moves]] = {"one-by-one": one_by_one, "bisect": bisect}
 
 
 @dataclass
-class OperatorRecord:
-    """Where one operator stands, and the numbers that brought it there.
+class Algorithm:
+    """One run of the algorithm over an open session.
 
     Attributes
     ----------
-    operator
-        The operator.
-    state
-        ``waiting``, ``moved``, ``kept`` or ``failed``.
-    reason
-        Why it is kept or failed; empty otherwise.
-    library
-        Its kernels, once compiled.
-    kernel
-        Content hash of the Library.
-    replay
-        The operator-wise verdict as JSON data.
-    model_check
-        The model-wise verdict as JSON data.
-    repro
-        Its repro folder, where it failed.
-    diagnosis
-        What localization found, where a carved test failed.
-    seconds
-        Time by step: ``operator validation``, ``model validation``.
+    bench
+        The open session.
+    options
+        Which operators, in which order, by which strategy.
+    records
+        What became of each operator, by name in the plan's order.
+    memory
+        Device memory that replays share.
+    culprits
+        Operators that pass their own tests and fail the model, in groups that fail together.
     """
-
-    operator: Operator
-    state: OperatorState = "waiting"
-    reason: str = ""
-    library: Library | None = None
-    kernel: str = ""
-    replay: dict[str, Any] = field(default_factory=dict)
-    model_check: dict[str, Any] = field(default_factory=dict)
-    repro: Path | None = None
-    diagnosis: Diagnosis | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class Mover:
-    """Moves operators over a workbench; one record per operator, in graph order."""
 
     bench: Workbench
     options: RunOptions
-    records: dict[str, OperatorRecord]
     memory: ReplayMemory
-    done: int = 0
+    records: dict[str, OperatorRecord]
+    culprits: Culprits = field(default_factory=list)
 
-    @cached_property
-    def reach(self) -> Reach:
-        """How large the plan's shape symbols get."""
-        return reach_of(self.bench.imported.plan)
+    def __post_init__(self) -> None:
+        self.mover = Mover(self.bench, self.memory, len(self.records))
+        self.room = DeviceRoom(self.bench, self.memory)
+        self.runs = HybridRuns(self.bench, self.room)
 
-    def move_all(self) -> None:
-        """Try every operator; stop at the first failure unless told to keep going."""
-        for record in self.records.values():
-            self.done += 1
-            pattern = self._kept_by(record.operator.name)
-            if pattern is not None:
-                record.state, record.reason = "kept", f"kept on the source by {pattern!r}"
-                self._tell(record)
-                continue
-            self._move(record)
-            self._tell(record, self._numbers(record))
-            if record.state == "failed" and not self.options.keep_going:
-                return
+    def run(self) -> None:
+        """Move what is to move; the journal gets what it took, whatever comes of it.
 
-    def _move(self, record: OperatorRecord) -> None:
-        """Lines 6 to 13 of Algorithm 1 for one operator."""
+        Raises
+        ------
+        InputError
+            If a pattern of the options matches no operator.
+        DeviceLostError
+            If the device is lost.
+        """
+        plan, options = self.bench.imported.plan, self.options
+        check_patterns(plan, options)
+        self.bench.watcher(OperatorsKnown(tuple(self.records)))
+        to_move = []
+        for name in in_order(plan, options.order):
+            record = self.records[name]
+            reason = why_kept(name, options)
+            if reason:
+                record.state, record.reason = "kept", reason
+                self.mover.settle(record)
+            else:
+                to_move.append(record)
+        strategy = STRATEGIES[options.strategy]
         try:
-            self._try(record)
-        except DeviceLostError as error:
-            # Most often this kernel took the driver down with it; nothing can go on without one.
-            self._fail(record, f"the device was lost: {error}")
-            self._tell(record, self._numbers(record))
-            name = record.operator.name
-            raise rephrased(
-                error,
-                before=f"while {name!r} was tried: ",
-                after=f" (--keep-on-source {name} leaves it where it is)",
-            ) from error
-        except (CompileError, RemoteError) as error:
-            self._fail(record, str(error))
-            self.bench.executor.unplace(record.operator.name)
+            self.culprits = strategy(self.mover, self.runs, to_move, options.keep_going)
+        finally:
+            journal = self.bench.journal
+            journal.append("strategy", **self.strategy_data())
+            journal.append("moved_bytes", **self.runs.moved_data())
+            journal.append("verdicts", **verdict_counts(list(self.records.values())))
+        self._tell_what_stood()
 
-    def _try(self, record: OperatorRecord) -> None:
-        self._tell(record, state="compiling")
-        library = self.bench.compiled.library(record.operator.name)
-        record.library, record.kernel = library, kernel_key(library)
-        require(library, self.bench.target.limits, reach=self.reach)
-        if not self._replay(record, library):
-            return
-        with _timed(record, MODEL_VALIDATION):
-            self.bench.executor.place(record.operator.name, library)
-            passed = self._check_model(record)
-        if not passed:
-            self.bench.executor.unplace(record.operator.name)
-            return
-        record.state = "moved"
-
-    def _replay(self, record: OperatorRecord, library: Library) -> bool:
-        """OPWISEVALIDATION: every carved test of the operator on the target."""
-        bench, operator = self.bench, record.operator
-        tests = list(bench.suite.tests(Filters(operators=(operator.name,))))
-        key = operator_key(
-            operator,
-            record.kernel,
-            tests_key(tests),
-            bench.policy,
-            bench.session.device,
-        )
-        known = bench.journal.verdict(key)
-        if known is not None and known.status == PASSING:
-            record.replay = known.data | {"reused": True}
-            return True
-        self._tell(record, {"tests": len(tests)}, state="replaying")
-        with _timed(record, OPERATOR_VALIDATION):
-            verdict = replay_operator(
-                operator,
-                bench.probing.tests(operator, tests),
-                library,
-                bench.session,
-                bench.probing,
-                bench.policy,
-                memory=self.memory,
-                stop_after=1,
-            )
-        record.replay = replay_data(verdict)
-        bench.journal.record(key, "operator", operator.name, verdict.status, record.replay)
-        if verdict.status == PASSING:
-            return True
-        self._fail(record, verdict.reason, verdict.worst)
-        return False
-
-    def _check_model(self, record: OperatorRecord) -> bool:
-        """MODELWISEVALIDATION: the hybrid graph with this operator on the target."""
-        bench = self.bench
-        self._tell(record, self._numbers(record), state="model check")
-        placed = {
-            each.operator.name: each.kernel
-            for each in self.records.values()
-            if each.state == "moved" or each is record
-        }
-        key = model_key(placed, bench.trace.key, bench.policy, bench.session.device, "model")
-        known = bench.journal.verdict(key)
-        if known is not None and known.status == PASSING:
-            record.model_check = known.data | {"reused": True}
-            return True
-        verdict = check_model(bench.model, bench.executor, bench.trace)
-        record.model_check = verdict.to_json()
-        bench.journal.record(key, "model", record.operator.name, verdict.status, record.model_check)
-        if verdict.status == PASSING:
-            return True
-        self._fail(record, f"the whole model parts from the reference: {verdict.reason}")
-        return False
-
-    def _fail(
-        self, record: OperatorRecord, reason: str, result: ReplayResult | None = None
-    ) -> None:
-        record.state, record.reason = "failed", reason
-        operator, library = record.operator, record.library
-        tried = result is not None and result.verdict.status != "not run"
-        if tried and result is not None and library is not None:
-            record.repro, record.diagnosis = write_test_failure(
-                self.bench, operator, library, result
-            )
-        else:
-            record.repro = write_other_failure(self.bench, operator, library, reason)
-        self.bench.journal.append(
-            "failed",
-            operator=record.operator.name,
-            reason=reason,
-            repro=str(record.repro),
-            diagnosis=None if record.diagnosis is None else record.diagnosis.to_json(),
-        )
-
-    def _kept_by(self, name: str) -> str | None:
-        patterns = self.options.keep_on_source
-        return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
-
-    def _numbers(self, record: OperatorRecord) -> dict[str, Any]:
+    def strategy_data(self) -> dict[str, Any]:
+        """What the strategy promised and what it took, as JSON data."""
         return {
-            "tests": record.replay.get("tests", 0),
-            "probes": record.replay.get("probes", 0),
-            "worst_ratio": record.replay.get("worst_ratio"),
-            "reused": bool(record.replay.get("reused")),
-            "suspects": record.replay.get("suspects", []),
-            "reason": record.reason,
+            "name": self.options.strategy,
+            "order": self.options.order,
+            "promise": PROMISES[self.options.strategy],
+            "promised": self.runs.promised,
+            "model_runs": self.runs.count,
+            "from_journal": self.runs.kept,
+            "culprits": [list(group) for group in self.culprits],
+            "memory": {"peak": self.bench.session.peak_bytes, "limit": self.room.limit},
         }
 
-    def _tell(
-        self,
-        record: OperatorRecord,
-        numbers: dict[str, Any] | None = None,
-        *,
-        state: OperatorState | None = None,
-    ) -> None:
-        self.bench.watcher(
-            OperatorChanged(
-                record.operator.name,
-                state or record.state,
-                self.done - (0 if state is None else 1),
-                len(self.records),
-                numbers or {"reason": record.reason},
-            )
-        )
+    def _tell_what_stood(self) -> None:
+        """How much of an earlier run stands, and why the rest does not."""
+        counts = verdict_counts(list(self.records.values()))
+        if not counts["kept"] and not counts["again"]:
+            return
+        self.bench.watcher(Note(resumed(counts)))
 
 
-def replay_data(verdict: OperatorVerdict) -> dict[str, Any]:
-    """An operator-wise verdict as JSON data."""
-    kernels = [r.timing.kernel for r in verdict.results if r.timing.kernel is not None]
-    worst = verdict.worst
-    carved = [result for result in verdict.results if not is_probe(result.test)]
+def verdict_counts(records: Sequence[OperatorRecord]) -> dict[str, Any]:
+    """Operator-wise verdicts: ``kept`` from the journal, made ``again`` and ``why``, ``first``."""
+    again = [record for record in records if record.again]
+    kept = sum(bool(record.replay.get("reused")) for record in records)
+    made = sum(bool(record.replay) for record in records)
     return {
-        "status": verdict.status,
-        "tests": len(carved),
-        "passed": sum(result.verdict.status == "pass" for result in carved),
-        "probes": len(verdict.results) - len(carved),
-        "worst_ratio": finite_or_none(verdict.worst_ratio),
-        "worst_test": worst.test if worst else "",
-        "worst": worst.verdict.to_json() if worst else {},
-        "suspects": list(verdict.accusations),
-        "reason": verdict.reason,
-        # Each test runs twice, under two poisons.
-        "kernel_ms": sum(kernels) / len(kernels) / 2 * 1e3 if kernels else None,
+        "kept": kept,
+        "again": len(again),
+        "first": made - kept - len(again),
+        "why": dict(Counter(line for record in again for line in record.again)),
     }
 
 
-def finite_or_none(value: float) -> float | None:
-    """JSON has neither Inf nor NaN."""
-    return value if abs(value) < float("inf") else None
-
-
-class _timed:
-    """Add the block's time to a record, whatever comes of it."""
-
-    def __init__(self, record: OperatorRecord, step: str) -> None:
-        self._seconds = record.seconds
-        self._step = step
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        elapsed = time.monotonic() - self._started
-        self._seconds[self._step] = self._seconds.get(self._step, 0.0) + elapsed
+def resumed(counts: Mapping[str, Any]) -> str:
+    """The counts in a line: ``resumed: 45 verdicts stand, 2 are made again (the kernel)``."""
+    text = f"resumed: {counts['kept']} verdicts stand"
+    if counts["again"]:
+        why = "; ".join(counts["why"])
+        text += (
+            f", {counts['again']} {'was' if counts['again'] == 1 else 'were'} made again ({why})"
+        )
+    return text

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tapml.compare.modelwise import LogitVerdict, compare_tokens
+from tapml.compare.modelwise import LogitVerdict, compare_tokens, not_compared
 from tapml.compare.verdict import Status
 from tapml.compiler.link import link_entries
 from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.plan_format import pack as pack_plan
+from tapml.offload.device_room import DeviceRoom
 from tapml.offload.finished_folder import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
 from tapml.offload.model_check import check_model
 from tapml.offload.workbench import Workbench
@@ -51,6 +52,8 @@ class FinalRun:
     @property
     def headline(self) -> str:
         """How it went, in half a line."""
+        if self.status == "not run":
+            return self.logits.reason
         equal = sum(each.equal for each in self.prompts)
         tokens = f"tokens equal the reference's for {equal} of {len(self.prompts)} prompts"
         return f"logits {self.logits.status}, {tokens}"
@@ -58,6 +61,8 @@ class FinalRun:
     @property
     def text(self) -> str:
         """The same with the numbers behind it."""
+        if self.status == "not run":
+            return self.headline
         return f"{self.headline}: {self.logits.reason}"
 
     def to_json(self) -> dict[str, Any]:
@@ -71,9 +76,15 @@ class FinalRun:
 
 
 def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> FinalRun:
-    """Link the plan into one Library, run it on the target and compare logits and tokens."""
+    """Link the plan into one Library, run it on the target and compare logits and tokens.
+
+    A model that is larger than the device's memory is not run.
+    """
     plan = bench.imported.plan
     library = link_entries(plan, libraries)
+    lack = DeviceRoom(bench).lack_of_whole(library)
+    if lack:
+        return FinalRun(not_compared(lack), ())
     target = bench.settings.target
     with ExitStack() as stack:
         with bench.phases.phase(

@@ -9,20 +9,19 @@ from typing import Any, Final
 
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.durable.files import write_json, write_text
-from tapml.offload.algorithm import (
-    MODEL_VALIDATION,
-    OPERATOR_VALIDATION,
-    Mover,
-    OperatorRecord,
-)
+from tapml.offload.algorithm import Algorithm
 from tapml.offload.events import PhaseEnded, PhaseStarted
 from tapml.offload.finish import FinalRun, discard_finished, run_on_target_alone
+from tapml.offload.operator_record import (
+    MODEL_VALIDATION,
+    OPERATOR_VALIDATION,
+    OperatorRecord,
+)
 from tapml.offload.rooted_reference import HOST, REFERENCE
 from tapml.offload.settings import RunOptions
 from tapml.offload.workbench import Workbench
 from tapml.report.data import build_report
 from tapml.report.html import render
-from tapml.report.layout import lay_out
 from tapml_targets.errors import TapmlError
 
 PAGE: Final = "report.html"
@@ -44,7 +43,7 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
     final: FinalRun | None = None
     try:
         _move(bench, options, records)
-        if all(record.state == "moved" for record in records.values()):
+        if all(record.state in ("moved", "validated") for record in records.values()):
             final = _finish(bench, records)
         if final is None or final.status != "pass":
             discard_finished(bench.folder)
@@ -61,7 +60,7 @@ def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorReco
     bench.watcher(PhaseStarted("move operators", total=len(records)))
     started = time.monotonic()
     with ReplayMemory(bench.session) as memory:
-        Mover(bench, options, records, memory).move_all()
+        Algorithm(bench, options, memory, records).run()
     moved = sum(record.state == "moved" for record in records.values())
     detail = f"{moved} of {len(records)} on the target"
     bench.watcher(PhaseEnded("move operators", time.monotonic() - started, detail))
@@ -87,6 +86,10 @@ def _finish(bench: Workbench, records: dict[str, OperatorRecord]) -> FinalRun:
     }
     final = run_on_target_alone(bench, libraries)
     bench.journal.append("final", **final.to_json())
+    if final.status == "pass":
+        # What did not fit beside the source's part of a hybrid run has run with all the others.
+        for record in records.values():
+            record.state, record.reason = "moved", ""
     return final
 
 
@@ -111,8 +114,9 @@ def write_report(
         records=list(records.values()),
         final=final,
         journal=bench.journal,
+        folder=bench.folder,
     )
     write_json(bench.folder / DATA, report)
     page = bench.folder / PAGE
-    write_text(page, render(report, [lay_out(plan, entry) for entry in plan.entries.values()]))
+    write_text(page, render(report))
     return report, page

@@ -1,0 +1,178 @@
+"""The whole model with some operators on the target: runs, counts, and the journal's verdicts.
+
+Lines 10 to 12 of Algorithm 1 for any set of operators. What does not fit the device is not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tapml.compare.verdict import Status
+from tapml.execute.moved_bytes import CountedExecutor, Moved
+from tapml.offload.device_room import DeviceRoom
+from tapml.offload.events import ModelRuns, Note
+from tapml.offload.keys import model_key
+from tapml.offload.model_check import check_model
+from tapml.offload.operator_record import MODEL_VALIDATION, PASSING, OperatorRecord
+from tapml.offload.verdict_key import VerdictKey
+from tapml.offload.workbench import Workbench
+from tapml_targets.errors import CompileError, DeviceLostError, RemoteError
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One model-wise verdict.
+
+    Attributes
+    ----------
+    status
+        ``not run`` where it does not fit the device.
+    reason
+        Why, in numbers.
+    data
+        All of it as JSON data; ``reused`` where it is the journal's.
+    key
+        What it depends on.
+    """
+
+    status: Status
+    reason: str
+    data: dict[str, Any]
+    key: VerdictKey
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model passes like this."""
+        return self.status == PASSING
+
+
+@dataclass
+class HybridRuns:
+    """Checks the model with operators on the target, and counts what that takes.
+
+    Attributes
+    ----------
+    bench
+        The open session.
+    room
+        What the device has memory for.
+    count
+        Model-wise checks that were run.
+    kept
+        Model-wise verdicts that the journal held.
+    promised
+        How many the strategy takes at most, as far as that is known.
+    moved
+        Bytes that those runs and verdicts tell of, by entry.
+    """
+
+    bench: Workbench
+    room: DeviceRoom
+    promised: int = 0
+    count: int = 0
+    kept: int = 0
+    moved: dict[str, Moved] = field(default_factory=dict)
+    _placed: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._runner = CountedExecutor(self.bench.executor)
+        self.room.release = self._release
+
+    def check(self, placed: Sequence[OperatorRecord], subject: OperatorRecord) -> Checked:
+        """MODELWISEVALIDATION with exactly these operators on the target.
+
+        A verdict that the journal holds stands, whatever it says: nothing it depends on changed.
+
+        Parameters
+        ----------
+        placed
+            Operators whose own tests pass.
+        subject
+            Of them the one that this is about; it is charged the time.
+
+        Raises
+        ------
+        DeviceLostError
+            If the device is lost.
+        """
+        bench = self.bench
+        kernels = {record.operator.name: record.kernel for record in placed}
+        key = model_key(kernels, bench.trace.key, bench.policy, bench.session.device, "model")
+        known = bench.journal.verdict(key)
+        if known is not None and known.status != "not run":
+            self.kept += 1
+            self._count_moved(known.data.get("moved_bytes", {}))
+            status: Status = "pass" if known.status == PASSING else "fail"
+            return Checked(status, str(known.data["reason"]), known.data | {"reused": True}, key)
+        with subject.timed(MODEL_VALIDATION):
+            checked = self._run(placed, key)
+        if checked.data:
+            data = checked.data | {"operators": len(kernels)}
+            bench.journal.record(key, "model", subject.operator.name, checked.status, data)
+        return checked
+
+    def lack(self, placed: Sequence[OperatorRecord]) -> str:
+        """Why the model cannot run with these operators on the target; empty where it can."""
+        self._place(placed)
+        return self.room.lack_of_hybrid()
+
+    def _run(self, placed: Sequence[OperatorRecord], key: VerdictKey) -> Checked:
+        lack = self.lack(placed)
+        if lack:
+            data: dict[str, Any] = {"status": "not run", "reason": lack}
+            return Checked("not run", lack, data, key)
+        self.count += 1
+        try:
+            verdict = check_model(self.bench.model, self._runner, self.bench.trace)
+        except DeviceLostError:
+            raise
+        except (CompileError, RemoteError) as error:
+            # Not a verdict about numbers: it is not kept, and tried again in the next run.
+            return Checked("fail", f"the model does not run: {error}", {}, key)
+        finally:
+            counts = self._runner.take_counts()
+            self.bench.watcher(ModelRuns(self.count, max(self.promised, self.count)))
+        data = verdict.to_json() | {
+            "moved_bytes": {name: each.to_json() for name, each in counts.items()}
+        }
+        self._count_moved(data["moved_bytes"])
+        self._tell_excess(counts)
+        return Checked(verdict.status, verdict.reason, data, key)
+
+    def _place(self, placed: Sequence[OperatorRecord]) -> None:
+        """Make the executor's placement this one."""
+        executor = self.bench.executor
+        kernels = {record.operator.name: record.kernel for record in placed}
+        for name in executor.placed - kernels.keys():
+            executor.unplace(name)
+        for record in placed:
+            name = record.operator.name
+            if record.library is not None and self._placed.get(name) != record.kernel:
+                executor.place(name, record.library)
+        self._placed = kernels
+
+    def moved_data(self) -> dict[str, Any]:
+        """The bytes by entry as JSON data."""
+        return {name: each.to_json() for name, each in self.moved.items()}
+
+    def _release(self) -> None:
+        """Give the device's memory to someone else; what is needed again is sent again."""
+        self.bench.executor.release_device()
+        self._runner.forget_device()
+
+    def _count_moved(self, counts: dict[str, Any]) -> None:
+        for name, each in counts.items():
+            self.moved.setdefault(name, Moved()).add(Moved(**each))
+
+    def _tell_excess(self, counts: dict[str, Moved]) -> None:
+        """More bytes moved than have to is a mistake of tapml's: results are right, time is not."""
+        for name, each in counts.items():
+            if each.moved != each.minimum:
+                self.bench.watcher(
+                    Note(
+                        f"{name}: {each.moved} bytes moved between host and device where "
+                        f"{each.minimum} would do; this is a mistake in tapml, please report it"
+                    )
+                )

@@ -1,0 +1,237 @@
+"""One operator on its way to the target: its kernels, the device's limits, its carved tests.
+
+Lines 6 to 9 of Algorithm 1. When the whole model is checked with it is decided elsewhere
+(:mod:`tapml.offload.strategies`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tapml.carving.lost import rephrased
+from tapml.carving.replay import replay_operator
+from tapml.carving.replay_memory import ReplayMemory
+from tapml.carving.replay_results import OperatorVerdict, ReplayResult
+from tapml.carving.selection import Filters
+from tapml.compare.picture import picture
+from tapml.compiler.preflight import require
+from tapml.compiler.reach import Reach, reach_of
+from tapml.offload.changes import what_changed
+from tapml.offload.earlier_failures import EarlierFailures
+from tapml.offload.events import OperatorChanged, OperatorState
+from tapml.offload.journal import JournaledVerdict
+from tapml.offload.keys import kernel_key, operator_key, tests_key
+from tapml.offload.operator_record import OPERATOR_VALIDATION, PASSING, OperatorRecord
+from tapml.offload.operator_verdict import replay_data
+from tapml.offload.repro import REPRO, write_other_failure, write_test_failure
+from tapml.offload.times import operator_times
+from tapml.offload.verdict_key import VerdictKey
+from tapml.offload.workbench import Workbench
+from tapml_targets.errors import CompileError, DeviceLostError, RemoteError
+from tapml_targets.library import Library
+
+
+@dataclass
+class Mover:
+    """Validates operators by their own tests and tells what becomes of each.
+
+    Attributes
+    ----------
+    bench
+        The open session.
+    memory
+        Device memory that replays share.
+    total
+        How many operators there are.
+    done
+        Of how many it is settled what becomes of them.
+    """
+
+    bench: Workbench
+    memory: ReplayMemory
+    total: int
+    done: int = 0
+
+    @cached_property
+    def reach(self) -> Reach:
+        """How large the plan's shape symbols get."""
+        return reach_of(self.bench.imported.plan)
+
+    @cached_property
+    def earlier(self) -> EarlierFailures:
+        """Failures of earlier runs of the session."""
+        return EarlierFailures(self.bench.journal, self.bench.folder / REPRO)
+
+    def validate(self, record: OperatorRecord) -> bool:
+        """Get an operator's kernels and replay its tests; it is ``failed`` where they do not pass.
+
+        Raises
+        ------
+        DeviceLostError
+            If the device is lost; most often this kernel took the driver down with it.
+        """
+        try:
+            self.tell(record, state="compiling")
+            library = self._kernels(record)
+            require(library, self.bench.target.limits, reach=self.reach)
+            return self._replay(record, library)
+        except DeviceLostError as error:
+            raise self.lost(record, error) from error
+        except (CompileError, RemoteError) as error:
+            self.fail(record, str(error))
+            return False
+
+    def fail(
+        self,
+        record: OperatorRecord,
+        reason: str,
+        *,
+        result: ReplayResult | None = None,
+        key: VerdictKey | None = None,
+    ) -> None:
+        """An operator failed: write its repro folder and the journal's row.
+
+        Parameters
+        ----------
+        reason
+            Why, in numbers.
+        result
+            The carved test that did not pass, where there is one.
+        key
+            Of the verdict that says so, where there is one: it stands as long as nothing changes.
+        """
+        record.state, record.reason = "failed", reason
+        operator, library = record.operator, record.library
+        tried = result is not None and result.verdict.status != "not run"
+        if tried and result is not None and library is not None:
+            record.repro, record.diagnosis = write_test_failure(
+                self.bench, operator, library, result
+            )
+        else:
+            record.repro = write_other_failure(self.bench, operator, library, reason)
+        self.bench.journal.append(
+            "failed",
+            operator=operator.name,
+            key="" if key is None else key.hash,
+            kernel=record.kernel,
+            reason=reason,
+            repro=str(record.repro),
+            diagnosis=None if record.diagnosis is None else record.diagnosis.to_json(),
+        )
+
+    def lost(self, record: OperatorRecord, error: DeviceLostError) -> DeviceLostError:
+        """The device was lost over an operator: it failed; the error to end the run with."""
+        self.fail(record, f"the device was lost: {error}")
+        self.settle(record)
+        name = record.operator.name
+        return rephrased(
+            error,
+            before=f"while {name!r} was tried: ",
+            after=f" (--keep-on-source {name} leaves it where it is)",
+        )
+
+    def settle(self, record: OperatorRecord) -> None:
+        """Tell what became of an operator."""
+        self.done += 1
+        self.tell(record)
+
+    def tell(self, record: OperatorRecord, *, state: OperatorState | None = None) -> None:
+        """Tell where an operator is, or that it is on its way to the next state."""
+        self.bench.watcher(
+            OperatorChanged(
+                record.operator.name,
+                state or record.state,
+                self.done,
+                self.total,
+                _numbers(record) if record.replay else {"reason": record.reason},
+            )
+        )
+
+    def _kernels(self, record: OperatorRecord) -> Library:
+        """Line 6: an initial implementation, by hand where there is one."""
+        operator = record.operator
+        written = self.bench.kernels.find(operator)
+        if written is None:
+            library = self.bench.compiled.library(operator.name)
+        else:
+            library, record.written = written.library, str(written.folder)
+        record.library, record.kernel = library, kernel_key(library)
+        return library
+
+    def _replay(self, record: OperatorRecord, library: Library) -> bool:
+        """OPWISEVALIDATION, where the journal does not hold what it would say."""
+        bench, operator = self.bench, record.operator
+        tests = list(bench.suite.tests(Filters(operators=(operator.name,))))
+        device = bench.session.device
+        key = operator_key(operator, record.kernel, tests_key(tests), bench.policy, device)
+        known = bench.journal.verdict(key)
+        if known is not None and self._stands(record, key, known):
+            return known.status == PASSING
+        record.again = self._why_again(record, key)
+        record.replay = {"tests": len(tests)}
+        self.tell(record, state="replaying")
+        record.replay = {}
+        with record.timed(OPERATOR_VALIDATION):
+            verdict = replay_operator(
+                operator,
+                bench.probing.tests(operator, tests),
+                library,
+                bench.session,
+                bench.probing,
+                bench.policy,
+                memory=self.memory,
+                stop_after=1,
+            )
+            record.replay = replay_data(verdict) | self._seen(record, verdict)
+            if verdict.status == PASSING:
+                record.replay["times"] = operator_times(
+                    bench, operator, tests, verdict, library=library
+                )
+        bench.journal.record(key, "operator", operator.name, verdict.status, record.replay)
+        if verdict.status != PASSING:
+            self.fail(record, verdict.reason, result=verdict.worst, key=key)
+        return verdict.status == PASSING
+
+    def _stands(self, record: OperatorRecord, key: VerdictKey, known: JournaledVerdict) -> bool:
+        """Take the journal's verdict; a failure only where all that was found out is still there.
+
+        What was not run may run today.
+        """
+        if known.status != PASSING:
+            failure = self.earlier.of(record.operator.name, key)
+            if failure is None or known.status == "not run":
+                return False
+            record.state, record.reason = "failed", failure.reason
+            record.repro, record.diagnosis = failure.repro, failure.diagnosis
+        record.replay = known.data | {"reused": True}
+        return True
+
+    def _why_again(self, record: OperatorRecord, key: VerdictKey) -> tuple[str, ...]:
+        latest = self.bench.journal.latest("operator", record.operator.name)
+        if latest is None:
+            return ()
+        return what_changed(latest.parts, key) or (f"it was {latest.status!r} before",)
+
+    def _seen(self, record: OperatorRecord, verdict: OperatorVerdict) -> dict[str, Any]:
+        """The errors of the worst test as a picture, and what ran."""
+        seen: dict[str, Any] = {"kernel": record.kernel, "written": record.written}
+        worst = verdict.worst
+        if worst is not None and worst.actual:
+            seen["picture"] = picture(worst, self.bench.probing.expect(worst.case))
+        return seen
+
+
+def _numbers(record: OperatorRecord) -> dict[str, Any]:
+    return {
+        "tests": record.replay.get("tests", 0),
+        "probes": record.replay.get("probes", 0),
+        "worst_ratio": record.replay.get("worst_ratio"),
+        "reused": bool(record.replay.get("reused")),
+        "suspects": record.replay.get("suspects", []),
+        "times": record.replay.get("times", {}),
+        "again": list(record.again),
+        "written": record.written,
+        "reason": record.reason,
+    }
