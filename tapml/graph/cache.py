@@ -121,7 +121,7 @@ def import_key(model: LoadedModel) -> str:
         model.weights_hash,
         model.config.to_json_string(use_diff=False),
         versions_text(*_DISTRIBUTIONS),
-        _importer_hash(),
+        importer_hash(),
     )
 
 
@@ -137,7 +137,7 @@ def rooting_key(plan: GraphPlan, weights_hash: str, tokens: Sequence[int], host:
         ",".join(str(token) for token in tokens),
         host,
         versions_text(*_DISTRIBUTIONS),
-        _importer_hash(),
+        importer_hash(),
     )
 
 
@@ -151,7 +151,7 @@ def _hash(*parts: str) -> str:
 
 
 @cache
-def _importer_hash() -> str:
+def importer_hash() -> str:
     """Hash of the code that makes plans: a changed importer must not serve what the old one made.
 
     The models' entries count, too: they are what is exported.

@@ -17,9 +17,9 @@ from tapml.compare.modelwise import (
     gravest,
 )
 from tapml.execute.arrays import Array
-from tapml.execute.generate import Runner, greedy
-from tapml.models import Prompt
-from tapml.models.loaded import LoadedModel
+from tapml.execute.generate import Decoder, Runner, greedy
+from tapml.models.prompts import Prompt
+from tapml.models.stored import StoredDecoder
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ReferenceTrace:
 
 
 def trace_reference(
-    model: LoadedModel,
+    model: StoredDecoder,
     runner: Runner,
     prompts: Sequence[Prompt],
     new_tokens: int,
@@ -96,7 +96,7 @@ def trace_reference(
     return ReferenceTrace(tuple(traces))
 
 
-def check_model(model: LoadedModel, runner: Runner, trace: ReferenceTrace) -> LogitVerdict:
+def check_model(model: Decoder, runner: Runner, trace: ReferenceTrace) -> LogitVerdict:
     """MODELWISEVALIDATION: the runner's logits on the reference's tokens, over all prompts."""
     return gravest(
         [
@@ -109,7 +109,7 @@ def check_model(model: LoadedModel, runner: Runner, trace: ReferenceTrace) -> Lo
 
 
 def forced_logits(
-    model: LoadedModel, runner: Runner, prompt: Prompt, tokens: Sequence[int]
+    model: Decoder, runner: Runner, prompt: Prompt, tokens: Sequence[int]
 ) -> Array:
     """Logits ``[positions, vocabulary]`` with the reference's tokens fed in (teacher forcing)."""
     runner.reset()

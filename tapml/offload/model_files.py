@@ -1,0 +1,117 @@
+"""The files of a model's folder as they were when a session kept what it made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tapml_targets.errors import InputError
+
+# What loading a model may read; a folder may hold much else (README, pictures, other formats).
+_READ: Final = (".json", ".safetensors", ".model", ".txt", ".jinja")
+_MOST_FILES: Final = 4096
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file: its size in bytes, when it changed (ns), and the SHA-256 of its content."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The file as it is now; reads all of it.
+
+        Raises
+        ------
+        OSError
+            If it cannot be read.
+        """
+        with path.open("rb") as stream:
+            state = os.fstat(stream.fileno())
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return cls(state.st_size, state.st_mtime_ns, digest)
+
+    def same(self, path: Path) -> bool:
+        """Whether the file still has this content: by size and time, else by the content itself.
+
+        Raises
+        ------
+        OSError
+            If it cannot be read.
+        """
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode) or state.st_size != self.size:
+            return False
+        return state.st_mtime_ns == self.mtime_ns or FileRecord.of(path).sha256 == self.sha256
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """Read back what :meth:`to_json` gave.
+
+        Raises
+        ------
+        InputError
+            If it is something else.
+        """
+        match data:
+            case {"size": int(size), "mtime_ns": int(mtime_ns), "sha256": str(sha256)}:
+                return cls(size, mtime_ns, sha256)
+        raise InputError("the record of a file: expected its size, time and hash")
+
+
+def record_files(folder: Path) -> dict[str, FileRecord]:
+    """The files of a model's folder that loading it may read, by name.
+
+    Raises
+    ------
+    OSError
+        If one of them cannot be read.
+    """
+    return {path.name: FileRecord.of(path) for path in _files(folder)}
+
+
+def what_differs(folder: Path, records: Mapping[str, FileRecord]) -> str:
+    """What is no longer as it was in a model's folder, in a few words; empty for nothing."""
+    try:
+        present = {path.name: path for path in _files(folder)}
+        for name, record in records.items():
+            if name not in present:
+                return f"{name} is gone"
+            if not record.same(present[name]):
+                return f"{name} has changed"
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror}"
+    added = sorted(present.keys() - records.keys())
+    return f"{added[0]} is new" if added else ""
+
+
+def read_records(data: object) -> dict[str, FileRecord]:
+    """Read back records by name, as plain data.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or a name is no plain file name.
+    """
+    if not isinstance(data, dict) or len(data) > _MOST_FILES:
+        raise InputError("records of files: expected an object with at most 4096 names")
+    for name in data:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"records of files: {str(name)[:80]!r} is no plain file name")
+    return {name: FileRecord.from_json(record) for name, record in data.items()}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix in _READ and p.is_file())
