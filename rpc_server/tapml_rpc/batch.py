@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tapml_rpc.pending import PendingCall, PendingRead
-from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Batch:
         self.write = session.write
         self.fill = session.fill
         self.copy = session.copy
+        self.record = session.record
 
     def read(
         self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: int = 0
@@ -54,6 +55,16 @@ class Batch:
             library, name, tensors, symbols, options, pending if options else None
         )
         if not options:
+            pending.resolve([None, []], memoryview(b""))
+        return pending
+
+    def run(self, call: RemoteCall, *, timed: bool = False) -> PendingCall:
+        """Run a recorded call; `timed` measures the time in kernels."""
+        pending = PendingCall()
+        if timed:
+            self._open()._add_run(call, {"timed": True}, pending)
+        else:
+            self._open()._add_run(call, {}, None)
             pending.resolve([None, []], memoryview(b""))
         return pending
 

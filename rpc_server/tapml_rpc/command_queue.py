@@ -126,3 +126,16 @@ class CommandQueue:
     def _start_anew(self) -> None:
         self._commands, self._pieces, self._pending = [], [], {}
         self._chunk_bytes = self._header_bytes = 0
+
+
+def contiguous_bytes(data: Any) -> memoryview:
+    """The bytes behind a contiguous buffer; raises InputError where it is none."""
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise InputError(
+            f"expected bytes or a contiguous array, got {type(data).__name__}"
+        ) from None
+    if not view.c_contiguous:
+        raise InputError("expected contiguous data; numpy.ascontiguousarray makes it so")
+    return view.cast("B") if view.nbytes else memoryview(b"")

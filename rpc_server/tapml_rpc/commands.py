@@ -6,25 +6,24 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
+from tapml_rpc.calls import Calls
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import PieceMemory
-from tapml_rpc.server_session import HeldBuffer, Message, ServerSession
-from tapml_targets.driver import Buffer, Driver, TensorUse
+from tapml_rpc.running_batch import RunningBatch
+from tapml_rpc.server_session import HeldBuffer, ServerSession
+from tapml_targets.driver import Buffer, Driver
 from tapml_targets.errors import InputError, ProtocolError
-from tapml_targets.evaluator import CallReport
 
 # Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
 INLINE_READ_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 2 << 20
 MAX_PATTERN_BYTES: Final = 4096
-MAX_RANK: Final = 32
 # What is kept of the memory a session gives back.
 MAX_SPARE_BYTES: Final = 64 << 20
 MAX_SPARE_SIZES: Final = 256
@@ -35,33 +34,6 @@ Send: TypeAlias = Callable[
 ]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
 Running: TypeAlias = tuple[ServerSession, object, float]
-
-
-@dataclass
-class RunningBatch:
-    """A batch being run and what its answer will hold."""
-
-    session: ServerSession
-    message: Message
-    results: list[list[Any]] = field(default_factory=list)
-    inline: list[memoryview | bytes] = field(default_factory=list)
-    inline_bytes: int = 0
-    timed: list[tuple[list[Any], CallReport]] = field(default_factory=list)
-
-    def give(self, index: int, value: Any) -> None:
-        """Put a command's result into the answer."""
-        self.results.append([index, value])
-
-    def window(self, offset: object, nbytes: object) -> memoryview:
-        """The part of the chunk a command names."""
-        start = wire.integer(offset, "chunk offset")
-        length = wire.integer(nbytes, "byte count")
-        if start + length > len(self.message.chunk):
-            raise ProtocolError(
-                f"command names bytes {start} to {start + length} of a chunk of "
-                f"{len(self.message.chunk)}"
-            )
-        return self.message.chunk[start : start + length]
 
 
 class Commands:
@@ -95,6 +67,7 @@ class Commands:
         self._bounds = bounds
         self._send = send
         self._pieces = PieceMemory(PIECE_BYTES)
+        calls = Calls(bounds)
         self.handlers: dict[str, Handler] = {
             "allocate": self._allocate,
             "free": self._free,
@@ -106,24 +79,17 @@ class Commands:
             "upload": self._upload,
             "load": self._load,
             "unload": self._unload,
-            "call": self._call,
+            "call": calls.call,
+            "record": calls.record,
+            "run": calls.run,
             "fence": self._fence,
             "reset": self._reset,
         }
 
-    def _buffer(self, batch: RunningBatch, handle: object) -> HeldBuffer:
-        try:
-            return batch.session.buffers[handle]  # type: ignore[index]
-        except (KeyError, TypeError):
-            raise InputError(
-                f"no buffer has the handle {str(handle)[:40]}: it was freed, or its allocation "
-                "failed or was skipped on a poisoned stream"
-            ) from None
-
     def _span(
         self, batch: RunningBatch, handle: object, offset: object, nbytes: object
     ) -> tuple[HeldBuffer, int, int]:
-        held = self._buffer(batch, handle)
+        held = batch.session.buffer(handle)
         start = wire.integer(offset, "byte offset")
         length = wire.integer(nbytes, "byte count")
         if start + length > held.nbytes:
@@ -133,18 +99,9 @@ class Commands:
             )
         return held, start, length
 
-    def _new_handle(self, batch: RunningBatch, handle: object) -> int:
-        session = batch.session
-        number = wire.integer(handle, "handle")
-        if number in session.buffers or number in session.libraries:
-            raise ProtocolError(f"handle {number} is in use")
-        if len(session.buffers) + len(session.libraries) >= self._bounds.handles:
-            raise InputError(f"this session already holds {self._bounds.handles} handles")
-        return number
-
     def _allocate(self, batch: RunningBatch, index: int, handle: object, nbytes: object) -> None:
         session = batch.session
-        number = self._new_handle(batch, handle)
+        number = session.new_handle(handle, self._bounds.handles)
         size = wire.integer(nbytes, "byte count")
         if session.nbytes + size > self._bounds.session_bytes:
             raise InputError(
@@ -178,11 +135,15 @@ class Commands:
                 self._driver.free(buffer)
 
     def _free(self, batch: RunningBatch, index: int, handle: object) -> None:
-        held = batch.session.buffers.pop(wire.integer(handle, "handle"), None)
+        session = batch.session
+        number = wire.integer(handle, "handle")
+        held = session.buffers.pop(number, None)
         if held is None:
+            session.recordings.pop(number, None)
             return
-        session, size = batch.session, held.nbytes
+        size = held.nbytes
         session.nbytes -= size
+        session.frees += 1
         if size > MAX_SPARE_BYTES:
             self._driver.free(held.buffer)
             return
@@ -305,9 +266,10 @@ class Commands:
         )
 
     def _load(self, batch: RunningBatch, index: int, handle: object, digest: object) -> None:
-        number = self._new_handle(batch, handle)
+        session = batch.session
+        number = session.new_handle(handle, self._bounds.handles)
         built = self._libraries.load(self._driver, wire.text(digest, "hash", 64))
-        batch.session.libraries[number] = built
+        session.libraries[number] = built
         library = built.loaded.library
         batch.give(index, [list(library.operators), list(library.entries)])
 
@@ -315,71 +277,6 @@ class Commands:
         built = batch.session.libraries.pop(wire.integer(handle, "handle"), None)
         if built is not None:
             self._libraries.release(built)
-
-    def _call(
-        self,
-        batch: RunningBatch,
-        index: int,
-        library: object,
-        name: object,
-        tensors: object,
-        symbols: object,
-        options: object,
-    ) -> None:
-        built = batch.session.libraries.get(wire.integer(library, "handle"))
-        if built is None:
-            raise InputError(
-                f"no Library has the handle {library}: it was never loaded or unloaded"
-            )
-        if type(symbols) is not dict or type(options) is not dict:
-            raise ProtocolError("the symbols and options of a call are maps")
-        buffers = batch.session.buffers
-        uses = []
-        for tensor in wire.array(tensors, "tensors"):
-            try:
-                handle, byte_offset, shape, dtype = tensor
-                buffer = buffers[handle].buffer
-                use = TensorUse(buffer, byte_offset, tuple(shape), dtype)
-            except (TypeError, ValueError, LookupError):
-                self._explain_tensor(batch, tensor)
-                raise
-            if type(byte_offset) is not int or byte_offset < 0 or type(dtype) is not str:
-                self._explain_tensor(batch, tensor)
-            for extent in shape:
-                if type(extent) is not int or extent < 0:
-                    self._explain_tensor(batch, tensor)
-            uses.append(use)
-        for symbol, value in symbols.items():
-            if type(symbol) is not str or type(value) is not int:
-                raise ProtocolError(f"symbol {str(symbol)[:60]!r} must have an integer value")
-        poison = options.get("workspace_poison")
-        timed = options.get("timed") is True
-        report = built.loaded.call(
-            wire.text(name, "operator name"),
-            uses,
-            symbols,
-            workspace_poison=(
-                None if poison is None else wire.octets(poison, "workspace poison", 4096)
-            ),
-            timed=timed,
-        )
-        if timed or poison is not None:
-            result: list[Any] = [None, list(report.damaged_guards)]
-            batch.give(index, result)
-            if timed:
-                batch.timed.append((result, report))
-
-    def _explain_tensor(self, batch: RunningBatch, tensor: object) -> None:
-        """Raise what is wrong with a tensor of a call; the hot path does not look that closely."""
-        fields = wire.array(tensor, "tensor", 4)
-        if len(fields) != 4:
-            raise ProtocolError("a tensor is [handle, byte offset, shape, dtype]")
-        handle, byte_offset, shape, dtype = fields
-        for extent in wire.array(shape, "shape", MAX_RANK):
-            wire.integer(extent, "extent")
-        wire.integer(byte_offset, "byte offset")
-        wire.text(dtype, "dtype", 40)
-        self._buffer(batch, handle)
 
     def _fence(self, batch: RunningBatch, index: int) -> None:
         self._driver.finish()

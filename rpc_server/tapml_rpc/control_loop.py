@@ -28,7 +28,15 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
 from tapml_targets.installed import package_version
 
-FEATURES: Final = ("batch", "credit", "library-hash", "entries", "timing", "workspace-poison")
+FEATURES: Final = (
+    "batch",
+    "credit",
+    "library-hash",
+    "entries",
+    "timing",
+    "workspace-poison",
+    wire.RECORDED_CALLS,
+)
 EXIT_KERNEL_DEADLINE: Final = 70
 _POLL_MILLISECONDS: Final = 100
 _PROBE_SECONDS: Final = 1.0

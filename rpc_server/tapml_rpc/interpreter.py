@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.commands import Commands, Running, RunningBatch, Send
+from tapml_rpc.commands import Commands, Running, Send
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.running_batch import RunningBatch
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_targets.driver import Driver
 from tapml_targets.errors import ProtocolError, RemoteError
@@ -89,6 +90,7 @@ class Interpreter:
         session.job = None
         session.queue.clear()
         session.uploads.clear()
+        session.recordings.clear()
         for held in session.buffers.values():
             self._driver.free(held.buffer)
         session.buffers.clear()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tapml_targets.dtype import dtype as find_dtype
+from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
     from tapml_rpc.client import Session
@@ -46,6 +47,15 @@ class RemoteBuffer:
     def __repr__(self) -> str:
         state = ", freed" if self.freed else ""
         return f"RemoteBuffer(handle={self.handle}, nbytes={self.nbytes}{state})"
+
+    def check_window(self, session: Session, offset: int, nbytes: int) -> None:
+        """Raise InputError unless `session` has this buffer and the window lies inside."""
+        if self.freed or self.session is not session:
+            raise InputError(f"{self} does not belong to this session or was freed")
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise InputError(
+                f"bytes {offset} to {offset + nbytes} lie outside a buffer of {self.nbytes} bytes"
+            )
 
     def __del__(self) -> None:
         if not self.freed:
@@ -94,3 +104,69 @@ class RemoteLibrary:
     digest: str
     operators: tuple[str, ...]
     entries: tuple[str, ...]
+
+    def call_fields(
+        self,
+        session: Session,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int] | None,
+    ) -> list[Any]:
+        """What ``call`` and ``record`` say: Library, name, tensors, symbols.
+
+        Raises
+        ------
+        InputError
+            If the Library has no such name, or something belongs to another session.
+        """
+        if self.session is not session:
+            raise InputError(f"Library {self.digest[:12]} is loaded in another session")
+        if name not in self.operators and name not in self.entries:
+            known = ", ".join((*self.entries, *self.operators)[:20])
+            raise InputError(f"the Library has no operator or entry {name!r}; it has {known}")
+        arguments = []
+        for tensor in tensors:
+            buffer = tensor.buffer
+            if buffer.session is not session or buffer.freed:
+                raise InputError(f"{name}: {buffer} does not belong to this session or was freed")
+            arguments.append([buffer.handle, tensor.byte_offset, tensor.shape, tensor.dtype])
+        return [self.handle, name, arguments, dict(symbols or {})]
+
+
+class RemoteCall:
+    """A recorded call: library, name, tensors and symbols the device knows by one handle.
+
+    Made by :meth:`Session.record`, run by :meth:`Batch.run`, forgotten by the device when nobody
+    refers to it any more. It keeps its buffers.
+
+    Attributes
+    ----------
+    handle
+        Its number on the wire; None where the server records no calls and each run says it all.
+    """
+
+    __slots__ = ("_collect", "handle", "library", "name", "session", "symbols", "tensors")
+
+    def __init__(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: tuple[RemoteTensor, ...],
+        symbols: dict[str, int],
+        handle: int | None,
+        collect: Callable[[tuple[int, int]], None],
+    ) -> None:
+        self.session = library.session
+        self.library = library
+        self.name = name
+        self.tensors = tensors
+        self.symbols = symbols
+        self.handle = handle
+        self._collect = collect
+
+    def __repr__(self) -> str:
+        return f"RemoteCall({self.name!r}, handle={self.handle})"
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            self._collect((self.handle, 0))

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tapml_rpc import wire
 from tapml_rpc.libraries import BuiltLibrary, _Upload
 from tapml_targets.driver import Buffer
+from tapml_targets.errors import InputError, ProtocolError
+from tapml_targets.prepared_call import RecordedCall
 
 TOKEN_BYTES: Final = 16
 
@@ -20,6 +23,31 @@ class HeldBuffer:
 
     buffer: Buffer
     nbytes: int
+
+
+@dataclass
+class Recording:
+    """A call that can be run by its handle.
+
+    Attributes
+    ----------
+    library
+        Handle of its Library.
+    built
+        The Library itself.
+    call
+        The call with its memory.
+    buffers
+        Every buffer it uses, with its handle.
+    checked
+        The session's `frees` when all of them were last known to be there.
+    """
+
+    library: int
+    built: BuiltLibrary
+    call: RecordedCall
+    buffers: tuple[tuple[int, HeldBuffer], ...]
+    checked: int
 
 
 @dataclass
@@ -52,6 +80,8 @@ class ServerSession:
     spare
         Freed buffers by size, for the next allocation: a test that allocates the same tensors again
         gets the same memory, which saves the driver's work and keeps prepared calls valid.
+    frees
+        Buffers freed so far: while it stands still, no recorded call can have lost one.
     cancel_through
         Batches up to this sequence number are not to be run.
     """
@@ -62,6 +92,8 @@ class ServerSession:
     kernel_deadline: float
     buffers: dict[int, HeldBuffer] = field(default_factory=dict)
     libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
+    recordings: dict[int, Recording] = field(default_factory=dict)
+    frees: int = 0
     uploads: dict[str, _Upload] = field(default_factory=dict)
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     queue: deque[Message] = field(default_factory=deque)
@@ -73,3 +105,22 @@ class ServerSession:
     heard: float = field(default_factory=time.monotonic)
     cancel_through: int = -1
     ended: str = ""
+
+    def buffer(self, handle: object) -> HeldBuffer:
+        """The memory behind a handle; raises InputError where there is none."""
+        try:
+            return self.buffers[handle]  # type: ignore[index]
+        except (KeyError, TypeError):
+            raise InputError(
+                f"no buffer has the handle {str(handle)[:40]}: it was freed, or its allocation "
+                "failed or was skipped on a poisoned stream"
+            ) from None
+
+    def new_handle(self, handle: object, most: int) -> int:
+        """Check a handle the client has chosen; raises where it is in use or one too many."""
+        number = wire.integer(handle, "handle")
+        if number in self.buffers or number in self.libraries or number in self.recordings:
+            raise ProtocolError(f"handle {number} is in use")
+        if len(self.buffers) + len(self.libraries) + len(self.recordings) >= most:
+            raise InputError(f"this session already holds {most} handles")
+        return number

@@ -15,12 +15,13 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
+from tapml_rpc import wire
 from tapml_rpc.batch import Batch
-from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue
+from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
 from tapml_rpc.library_upload import load_library
 from tapml_rpc.link import Link
 from tapml_rpc.pending import CallResult, Pending, PendingRead
-from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
@@ -110,9 +111,9 @@ class Session:
         InputError
             If the bytes do not fit the buffer.
         """
-        view = _as_bytes(data)
+        view = contiguous_bytes(data)
         with self._lock:
-            self._check_window(buffer, byte_offset, len(view))
+            buffer.check_window(self, byte_offset, len(view))
             if not view:
                 return
             if self._batch is not None:
@@ -160,7 +161,7 @@ class Session:
         """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length."""
         size = buffer.nbytes - byte_offset if nbytes is None else nbytes
         with self._lock:
-            self._check_window(buffer, byte_offset, size)
+            buffer.check_window(self, byte_offset, size)
             self._add(["fill", buffer.handle, byte_offset, size, bytes(pattern)], 40 + len(pattern))
 
     def copy(
@@ -174,8 +175,8 @@ class Session:
         """Copy between two buffers on the device."""
         size = source.nbytes - source_offset if nbytes is None else nbytes
         with self._lock:
-            self._check_window(source, source_offset, size)
-            self._check_window(target, target_offset, size)
+            source.check_window(self, source_offset, size)
+            target.check_window(self, target_offset, size)
             self._add(
                 ["copy", source.handle, source_offset, target.handle, target_offset, size], 48
             )
@@ -258,6 +259,24 @@ class Session:
                 library, name, tensors, symbols, timed=timed, workspace_poison=workspace_poison
             )
         return pending.result()
+
+    def record(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int] | None = None,
+    ) -> RemoteCall:
+        """Have a call checked and bound to its memory once, to be run by :meth:`Batch.run`."""
+        with self._lock:
+            fields = library.call_fields(self, name, tensors, symbols)
+            handle = None
+            if wire.RECORDED_CALLS in self._link.features:
+                handle = next(self._handles)
+                self._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
+            return RemoteCall(
+                library, name, tuple(tensors), dict(symbols or {}), handle, self._dropped.append
+            )
 
     def fence(self) -> None:
         """Wait until the device has done everything.
@@ -345,7 +364,7 @@ class Session:
 
     def _add_read(self, buffer: RemoteBuffer, nbytes: int | None, byte_offset: int) -> PendingRead:
         size = buffer.nbytes - byte_offset if nbytes is None else nbytes
-        self._check_window(buffer, byte_offset, size)
+        buffer.check_window(self, byte_offset, size)
         pending = PendingRead(size)
         self._add(["read", buffer.handle, byte_offset, size], 32, pending)
         return pending
@@ -359,27 +378,16 @@ class Session:
         options: dict[str, Any],
         pending: Pending | None,
     ) -> None:
-        if library.session is not self:
-            raise InputError(f"Library {library.digest[:12]} is loaded in another session")
-        if name not in library.operators and name not in library.entries:
-            known = ", ".join((*library.entries, *library.operators)[:20])
-            raise InputError(f"the Library has no operator or entry {name!r}; it has {known}")
-        arguments = []
-        for tensor in tensors:
-            buffer = tensor.buffer
-            if buffer.session is not self or buffer.freed:
-                raise InputError(f"{name}: {buffer} does not belong to this session or was freed")
-            arguments.append([buffer.handle, tensor.byte_offset, tensor.shape, tensor.dtype])
-        command = ["call", library.handle, name, arguments, dict(symbols or {}), options]
-        self._add(command, 64 + len(name) + 64 * len(arguments), pending)
+        fields = library.call_fields(self, name, tensors, symbols)
+        self._add(["call", *fields, options], 64 + len(name) + 64 * len(tensors), pending)
 
-    def _check_window(self, buffer: RemoteBuffer, offset: int, nbytes: int) -> None:
-        if buffer.freed or buffer.session is not self:
-            raise InputError(f"{buffer} does not belong to this session or was freed")
-        if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
-            raise InputError(
-                f"bytes {offset} to {offset + nbytes} lie outside a buffer of {buffer.nbytes} bytes"
-            )
+    def _add_run(self, call: RemoteCall, options: dict[str, Any], pending: Pending | None) -> None:
+        if call.session is not self:
+            raise InputError(f"{call} was recorded in another session")
+        if call.handle is None:
+            self._add_call(call.library, call.name, call.tensors, call.symbols, options, pending)
+        else:
+            self._add(["run", call.handle, options], 32, pending)
 
     def _refuse_in_batch(self, what: str) -> None:
         if self._batch is not None:
@@ -387,15 +395,3 @@ class Session:
                 f"session.{what} waits for an answer, so it cannot run inside a batch; "
                 "`with session.batch() as batch: pending = batch.read(...)` reads"
             )
-
-
-def _as_bytes(data: Any) -> memoryview:
-    try:
-        view = memoryview(data)
-    except TypeError:
-        raise InputError(
-            f"expected bytes or a contiguous array, got {type(data).__name__}"
-        ) from None
-    if not view.c_contiguous:
-        raise InputError("expected contiguous data; numpy.ascontiguousarray makes it so")
-    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -20,6 +20,8 @@ MAX_ARRAY: Final = 65536
 MAX_MAP: Final = 4096
 MAX_INTEGER: Final = (1 << 63) - 1
 CHUNK_ALIGNMENT: Final = 8
+RECORDED_CALLS: Final = "recorded-calls"
+"""The feature of a server that knows ``record`` and ``run``."""
 
 Header = dict[str, Any]
 

@@ -1,14 +1,16 @@
 """The finished plan on its device alone: one call per run, weights and state resident there.
 
 Lines 14 and 15 of Algorithm 1. Nothing of a run is decided on the host: a step writes its inputs,
-calls the entry and reads the outputs in one batch, one round trip.
+calls the entry and reads the outputs in one batch, one round trip. An entry whose shapes are all
+fixed (decode) is recorded on the device once per arrangement of its state, and a run of it is one
+write, one command and one read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -17,17 +19,21 @@ from tapml.compiler.reach import reach_of
 from tapml.execute.arrays import Array, flat_bytes
 from tapml.execute.binding import bind_symbols, entry_of
 from tapml.execute.device import DeviceBuffer, DeviceMemory
+from tapml.execute.fixed_entry import FixedEntry
 from tapml.graph.plan import GraphPlan
 from tapml_rpc.remote import RemoteTensor
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.expression import evaluate
 from tapml_targets.library import EntryProgram, Library, Parameter
 
 if TYPE_CHECKING:
-    from tapml_rpc.client import Session
+    from tapml_rpc.client import Batch, Session
+    from tapml_rpc.pending import PendingCall, PendingRead
 
 _ZERO: Final = b"\0"
+
+_Output: TypeAlias = "tuple[str, RemoteTensor, PendingRead]"
 
 
 class PlanRunner:
@@ -75,6 +81,15 @@ class PlanRunner:
         self._state = {name: self._acquire(name) for name in plan.state}
         # A run reads a state tensor here and writes its successor there; then they change places.
         self._next = {name: self._acquire(name) for name in plan.state}
+        self._advancing = {
+            name: [
+                state
+                for _, _, state in (each.name.partition("next:") for each in program.parameters)
+                if state
+            ]
+            for name, program in library.entries.items()
+        }
+        self._fixed: dict[str, FixedEntry] = {}
         self.reset()
 
     def __enter__(self) -> Self:
@@ -90,6 +105,7 @@ class PlanRunner:
 
     def close(self) -> None:
         """Free weights, state and everything else this runner holds on the device."""
+        self._fixed.clear()
         self._state.clear()
         self._next.clear()
         self._memory.forget_weights()
@@ -120,48 +136,86 @@ class PlanRunner:
         InputError
             If there is no such entry, or an input is missing or of another shape or dtype.
         """
-        graph = entry_of(self.plan, entry)
-        symbols = bind_symbols(graph, inputs)
+        return self._run(entry, inputs, timed=False)[0]
+
+    def run_timed(self, entry: str, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
+        """Run an entry; its outputs and the nanoseconds its kernels took by the device's clock."""
+        outputs, call = self._run(entry, inputs, timed=True)
+        return outputs, call.result().kernel_nanoseconds or 0
+
+    def _run(
+        self, entry: str, inputs: Mapping[str, Array], *, timed: bool
+    ) -> tuple[dict[str, Array], PendingCall]:
+        symbols = bind_symbols(entry_of(self.plan, entry), inputs)
         program = self._entries[entry]
-        held: list[DeviceBuffer] = []
-        tensors: list[RemoteTensor] = []
-        reads = []
-        with self._session.batch() as batch:
-            for parameter in program.parameters:
-                shape = tuple(evaluate(extent, symbols) for extent in parameter.shape)
-                buffer = self._place(parameter, shape)
-                held.append(buffer)
-                tensors.append(RemoteTensor(buffer.remote, 0, shape, parameter.dtype))
-                kind, _, name = parameter.name.partition(":")
-                if kind == "input":
-                    batch.write(buffer.remote, flat_bytes(np.ascontiguousarray(inputs[name])))
-            extra = {name: symbols[name] for name in program.symbols}
-            batch.call(self._library, entry, tensors, extra)
-            for parameter, tensor in zip(program.parameters, tensors, strict=True):
-                kind, _, name = parameter.name.partition(":")
-                if kind == "output":
-                    reads.append((name, tensor, batch.read(tensor.buffer, tensor.nbytes)))
-        for binding in graph.state:
-            self._advance(program, binding.state)
+        try:
+            with self._session.batch() as batch:
+                if symbols or program.symbols:
+                    outputs, call = self._call(batch, program, symbols, inputs, timed=timed)
+                else:
+                    outputs, call = self._run_fixed(batch, program, inputs, timed=timed)
+        except TapmlError:
+            # What was recorded in a batch that failed may not exist on the device.
+            self._fixed.pop(entry, None)
+            raise
+        for state in self._advancing[entry]:
+            self._state[state], self._next[state] = self._next[state], self._state[state]
         return {
             name: np.frombuffer(read.result(), dtype(tensor.dtype).numpy_name).reshape(tensor.shape)
-            for name, tensor, read in reads
-        }
+            for name, tensor, read in outputs
+        }, call
 
-    def _place(self, parameter: Parameter, shape: tuple[int, ...]) -> DeviceBuffer:
+    def _run_fixed(
+        self, batch: Batch, program: EntryProgram, inputs: Mapping[str, Array], *, timed: bool
+    ) -> tuple[list[_Output], PendingCall]:
+        fixed = self._fixed.get(program.name)
+        if fixed is None:
+            fixed = FixedEntry(program, self._library, self._memory, self._resident)
+            self._fixed[program.name] = fixed
+        batch.write(fixed.inputs.remote, fixed.fill(inputs))
+        call = batch.run(fixed.call(batch), timed=timed)
+        return [
+            (name, tensor, batch.read(tensor.buffer, tensor.nbytes))
+            for name, tensor in fixed.outputs.items()
+        ], call
+
+    def _call(
+        self,
+        batch: Batch,
+        program: EntryProgram,
+        symbols: Mapping[str, int],
+        inputs: Mapping[str, Array],
+        *,
+        timed: bool,
+    ) -> tuple[list[_Output], PendingCall]:
+        held: list[DeviceBuffer] = []
+        tensors: list[RemoteTensor] = []
+        for parameter in program.parameters:
+            shape = tuple(evaluate(extent, symbols) for extent in parameter.shape)
+            kind, _, name = parameter.name.partition(":")
+            if kind in ("input", "output"):
+                buffer = self._memory.acquire(_nbytes(shape, parameter.dtype))
+            else:
+                buffer = self._resident(parameter)
+            held.append(buffer)
+            tensors.append(RemoteTensor(buffer.remote, 0, shape, parameter.dtype))
+            if kind == "input":
+                batch.write(buffer.remote, flat_bytes(np.ascontiguousarray(inputs[name])))
+        extra = {name: symbols[name] for name in program.symbols}
+        call = batch.call(self._library, program.name, tensors, extra, timed=timed)
+        outputs = []
+        for parameter, tensor in zip(program.parameters, tensors, strict=True):
+            kind, _, name = parameter.name.partition(":")
+            if kind == "output":
+                outputs.append((name, tensor, batch.read(tensor.buffer, tensor.nbytes)))
+        return outputs, call
+
+    def _resident(self, parameter: Parameter) -> DeviceBuffer:
+        """The buffer of a weight, of a state tensor or of its successor."""
         kind, _, name = parameter.name.partition(":")
-        match kind:
-            case "weight":
-                return self._memory.weight(name, self._weights[name])
-            case "state":
-                return self._state[name]
-            case "next":
-                return self._next[name]
-        return self._memory.acquire(_nbytes(shape, parameter.dtype))
-
-    def _advance(self, program: EntryProgram, state: str) -> None:
-        if any(parameter.name == f"next:{state}" for parameter in program.parameters):
-            self._state[state], self._next[state] = self._next[state], self._state[state]
+        if kind == "weight":
+            return self._memory.weight(name, self._weights[name])
+        return self._state[name] if kind == "state" else self._next[name]
 
     def _acquire(self, state: str) -> DeviceBuffer:
         specification = self.plan.state[state]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
@@ -21,6 +21,7 @@ from tapml_targets.limits import Limits
 # Each driver has classes of its own for these; the generic code only hands them back.
 Buffer: TypeAlias = Any
 LoadedKernel: TypeAlias = Any
+LaunchSequence: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,21 @@ class ScalarUse:
 KernelArgument: TypeAlias = BufferUse | TensorUse | ScalarUse
 
 
+class BoundLaunch(NamedTuple):
+    """A kernel with its arguments: `grid` blocks of `block` threads."""
+
+    kernel: LoadedKernel
+    arguments: tuple[KernelArgument, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    @property
+    def threads(self) -> tuple[int, int, int]:
+        """Threads along each axis."""
+        (x, y, z), (bx, by, bz) = self.grid, self.block
+        return x * bx, y * by, z * bz
+
+
 class Driver(Protocol):
     """One open device. All calls come from one thread; launches may be asynchronous."""
 
@@ -133,6 +149,12 @@ class Driver(Protocol):
         block: tuple[int, int, int],
     ) -> None:
         """Enqueue a kernel: `grid` blocks of `block` threads."""
+
+    def bind(self, launches: Sequence[BoundLaunch]) -> LaunchSequence:
+        """Make launches ready to be enqueued one after the other, as often as wanted."""
+
+    def launch_all(self, sequence: LaunchSequence) -> None:
+        """Enqueue every launch of a sequence, in order."""
 
     def begin_timing(self) -> None:
         """Measure the launches that follow, until :meth:`end_timing`."""

@@ -8,8 +8,8 @@ launches. Workspaces are kept between calls and shared by all calls: launches ru
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, TypeAlias
 
@@ -23,10 +23,12 @@ from tapml_targets.call_plan import (
     plan_call,
 )
 from tapml_targets.driver import (
+    BoundLaunch,
     Buffer,
     BufferUse,
     Driver,
     KernelArgument,
+    LaunchSequence,
     LoadedKernel,
     TensorUse,
 )
@@ -34,53 +36,14 @@ from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError, InputError, LimitExceededError
 from tapml_targets.library import Kernel, Library
 from tapml_targets.library_check import check_library
+from tapml_targets.prepared_call import BoundCall, CallReport, PreparedCall, RecordedCall
 
 MAX_PLANNED_LAUNCHES: Final = 1 << 18
 MAX_BOUND: Final = 4
 MAX_KEPT_WORKSPACE_BYTES: Final = 256 << 20
 GUARD_PATTERN: Final = bytes.fromhex("c3a55a3c96690ff0")
 
-_BoundLaunch: TypeAlias = tuple[
-    LoadedKernel, tuple[KernelArgument, ...], tuple[int, int, int], tuple[int, int, int]
-]
 _Place: TypeAlias = tuple[Buffer, int]
-
-
-@dataclass(frozen=True)
-class CallReport:
-    """What one call did.
-
-    Attributes
-    ----------
-    launches
-        Kernels launched.
-    damaged_guards
-        Workspaces around which a kernel wrote; filled where ``workspace_poison`` was given.
-    kernel_nanoseconds
-        For a call with ``timed=True``: gives the time in kernels once the driver has finished.
-    """
-
-    launches: int
-    damaged_guards: tuple[str, ...] = ()
-    kernel_nanoseconds: Callable[[], int] | None = None
-
-
-class _PreparedCall:
-    """A plan, and its launches as they were bound to memory the last few times.
-
-    `bound` is keyed by the identities of the buffers, which `_Bound` keeps from being reused.
-    """
-
-    def __init__(self, plan: CallPlan) -> None:
-        self.plan = plan
-        self.bound: OrderedDict[object, _Bound] = OrderedDict()
-
-
-@dataclass(frozen=True)
-class _Bound:
-    launches: tuple[_BoundLaunch, ...]
-    buffers: tuple[Buffer, ...]
-    generation: int
 
 
 class LoadedLibrary:
@@ -112,7 +75,7 @@ class LoadedLibrary:
         self.library = library
         self.guard_bytes = guard_bytes
         self._kernels = _load_kernels(driver, library)
-        self._prepared: OrderedDict[object, _PreparedCall] = OrderedDict()
+        self._prepared: OrderedDict[object, PreparedCall] = OrderedDict()
         self._planned_launches = 0
         self._workspaces: dict[int, tuple[Buffer, int]] = {}
         self._generation = 0
@@ -170,13 +133,34 @@ class LoadedLibrary:
             prepared.bound[key] = bound
             if len(prepared.bound) > MAX_BOUND:
                 prepared.bound.popitem(last=False)
-        return self._launch(bound.launches, timed)
+        return self._launch(bound.launches, len(prepared.plan.launches), timed)
+
+    def record(
+        self, name: str, tensors: Sequence[TensorUse], symbols: Mapping[str, int] | None = None
+    ) -> RecordedCall:
+        """Check and plan a call once, to :meth:`run` it many times on the same memory.
+
+        Raises
+        ------
+        InputError, LimitExceededError
+            As :meth:`call` does.
+        """
+        plan = self._prepare(name, tensors, symbols or {}).plan
+        return RecordedCall(name, plan, tuple(tensors), self._bind(name, plan, tensors))
+
+    def run(self, recorded: RecordedCall, *, timed: bool = False) -> CallReport:
+        """Run a recorded call. Its buffers must still be there; launches may run on."""
+        if recorded.bound.generation != self._generation:
+            # Another call has moved the workspaces since.
+            recorded.bound = self._bind(recorded.name, recorded.plan, recorded.tensors)
+        return self._launch(recorded.bound.launches, len(recorded.plan.launches), timed)
 
     def release_workspaces(self) -> None:
         """Free what is kept between calls; the next call allocates anew."""
         for buffer, _ in self._workspaces.values():
             self.driver.free(buffer)
         self._workspaces.clear()
+        self._generation += 1
         for prepared in self._prepared.values():
             prepared.bound.clear()
 
@@ -188,7 +172,7 @@ class LoadedLibrary:
 
     def _prepare(
         self, name: str, tensors: Sequence[TensorUse], symbols: Mapping[str, int]
-    ) -> _PreparedCall:
+    ) -> PreparedCall:
         key = (
             name,
             tuple([(tensor.shape, tensor.dtype) for tensor in tensors]),
@@ -200,7 +184,7 @@ class LoadedLibrary:
             plan = plan_call(self.library, name, shapes, symbols)
             for launch in plan.launches:
                 self._check_limits(launch)
-            prepared = self._prepared[key] = _PreparedCall(plan)
+            prepared = self._prepared[key] = PreparedCall(plan)
             self._planned_launches += len(plan.launches) + 1
             while self._planned_launches > MAX_PLANNED_LAUNCHES and len(self._prepared) > 1:
                 _, dropped = self._prepared.popitem(last=False)
@@ -246,15 +230,15 @@ class LoadedLibrary:
             places.append((tensor.buffer, offset))
         return places
 
-    def _bind(self, name: str, plan: CallPlan, tensors: Sequence[TensorUse]) -> _Bound:
+    def _bind(self, name: str, plan: CallPlan, tensors: Sequence[TensorUse]) -> BoundCall:
         places = self._check_windows(name, plan, tensors)
         places += self._place_workspaces(plan.workspaces)
         buffers = tuple([tensor.buffer for tensor in tensors])
-        return _Bound(self._bound_launches(plan, places), buffers, self._generation)
+        return BoundCall(self._bind_launches(plan, places), buffers, self._generation)
 
-    def _bound_launches(self, plan: CallPlan, places: Sequence[_Place]) -> tuple[_BoundLaunch, ...]:
+    def _bind_launches(self, plan: CallPlan, places: Sequence[_Place]) -> LaunchSequence:
         kernels = self._kernels
-        bound: list[_BoundLaunch] = []
+        bound: list[BoundLaunch] = []
         for launch in plan.launches:
             arguments: list[KernelArgument] = []
             for argument in launch.arguments:
@@ -272,8 +256,9 @@ class LoadedLibrary:
                     )
                 else:
                     arguments.append(argument)
-            bound.append((kernels[launch.kernel], tuple(arguments), launch.grid, launch.block))
-        return tuple(bound)
+            kernel = kernels[launch.kernel]
+            bound.append(BoundLaunch(kernel, tuple(arguments), launch.grid, launch.block))
+        return self.driver.bind(bound)
 
     def _place_workspaces(self, workspaces: Sequence[WorkspaceSlot]) -> list[_Place]:
         needed: dict[int, int] = {}
@@ -295,19 +280,16 @@ class LoadedLibrary:
                 self._workspaces[shared] = (self.driver.allocate(nbytes), nbytes)
         return [(self._workspaces[workspace.shared][0], 0) for workspace in workspaces]
 
-    def _launch(self, bound: Sequence[_BoundLaunch], timed: bool) -> CallReport:
-        launch = self.driver.launch
-        if timed:
-            self.driver.begin_timing()
-            try:
-                for kernel, arguments, grid, block in bound:
-                    launch(kernel, arguments, grid, block)
-            finally:
-                elapsed = self.driver.end_timing()
-            return CallReport(len(bound), kernel_nanoseconds=elapsed)
-        for kernel, arguments, grid, block in bound:
-            launch(kernel, arguments, grid, block)
-        return CallReport(len(bound))
+    def _launch(self, sequence: LaunchSequence, count: int, timed: bool) -> CallReport:
+        if not timed:
+            self.driver.launch_all(sequence)
+            return CallReport(count)
+        self.driver.begin_timing()
+        try:
+            self.driver.launch_all(sequence)
+        finally:
+            elapsed = self.driver.end_timing()
+        return CallReport(count, kernel_nanoseconds=elapsed)
 
     def _call_poisoned(
         self, name: str, plan: CallPlan, tensors: Sequence[TensorUse], poison: bytes, timed: bool
@@ -326,7 +308,8 @@ class LoadedLibrary:
                 driver.fill(buffer, 0, workspace.nbytes + 2 * guard, pattern)
                 driver.fill(buffer, guard, workspace.nbytes, poison)
                 places.append((buffer, guard))
-            report = self._launch(self._bound_launches(plan, places), timed)
+            launches = self._bind_launches(plan, places)
+            report = self._launch(launches, len(plan.launches), timed)
             driver.finish()
             damaged = tuple(
                 workspace.name

@@ -10,8 +10,9 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from tapml_targets.cpu.loader import (
     shared_libraries_allowed,
 )
 from tapml_targets.driver import (
+    BoundLaunch,
     DeviceDescription,
     KernelArgument,
     ScalarUse,
@@ -107,16 +109,15 @@ def _processor_name() -> str:
     return platform.processor() or platform.machine() or "processor"
 
 
+@dataclass(frozen=True)
 class LoadedFunction:
-    """A host function and the arguments it was given last, as it takes them."""
+    """A host function under its kernel's name."""
 
-    __slots__ = ("arguments", "converted", "function", "name")
+    name: str
+    function: Any
 
-    def __init__(self, name: str, function: Any) -> None:
-        self.name = name
-        self.function = function
-        self.arguments: Sequence[KernelArgument] | None = None
-        self.converted: tuple[Any, ...] = ()
+
+_HostSequence: TypeAlias = tuple[tuple[LoadedFunction, tuple[Any, ...]], ...]
 
 
 class CPUDriver:
@@ -200,26 +201,34 @@ class CPUDriver:
         block: tuple[int, int, int],
     ) -> None:
         """See :meth:`Driver.launch`; a host function has one block of one thread."""
-        if grid != (1, 1, 1) or block != (1, 1, 1):
-            raise InputError(
-                f"kernel {kernel.name!r}: host functions run once, not over a grid of {grid} "
-                f"blocks of {block}"
-            )
-        if kernel.arguments is not arguments:
-            kernel.arguments = None
-            kernel.converted = tuple([_convert(kernel.name, argument) for argument in arguments])
-            kernel.arguments = arguments
-        started = time.perf_counter_ns()
-        try:
-            kernel.function(*kernel.converted)
-        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-            raise RemoteError(
-                f"kernel {kernel.name!r} failed: {error}",
-                command=f"kernel {kernel.name!r}",
-                driver_log=str(error),
-            ) from None
-        if self._elapsed is not None:
-            self._elapsed.append(time.perf_counter_ns() - started)
+        self.launch_all(self.bind([BoundLaunch(kernel, tuple(arguments), grid, block)]))
+
+    def bind(self, launches: Sequence[BoundLaunch]) -> _HostSequence:
+        """See :meth:`Driver.bind`; arguments are made what host functions take."""
+        bound = []
+        for kernel, arguments, grid, block in launches:
+            if grid != (1, 1, 1) or block != (1, 1, 1):
+                raise InputError(
+                    f"kernel {kernel.name!r}: host functions run once, not over a grid of {grid} "
+                    f"blocks of {block}"
+                )
+            bound.append((kernel, tuple([_convert(kernel.name, each) for each in arguments])))
+        return tuple(bound)
+
+    def launch_all(self, sequence: _HostSequence) -> None:
+        """See :meth:`Driver.launch_all`."""
+        for kernel, arguments in sequence:
+            started = time.perf_counter_ns()
+            try:
+                kernel.function(*arguments)
+            except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+                raise RemoteError(
+                    f"kernel {kernel.name!r} failed: {error}",
+                    command=f"kernel {kernel.name!r}",
+                    driver_log=str(error),
+                ) from None
+            if self._elapsed is not None:
+                self._elapsed.append(time.perf_counter_ns() - started)
 
     def begin_timing(self) -> None:
         """See :meth:`Driver.begin_timing`."""

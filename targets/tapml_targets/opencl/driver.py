@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tapml_targets.driver import BufferUse, DeviceDescription, KernelArgument
+from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription, KernelArgument
 from tapml_targets.errors import (
     CompileError,
     InputError,
@@ -25,7 +25,7 @@ from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.opencl.discovery import import_pyopencl
 
 if TYPE_CHECKING:
-    from tapml_targets.opencl.kernels import DeviceBuffer, LoadedKernel
+    from tapml_targets.opencl.kernels import DeviceBuffer, LaunchSequence, LoadedKernel
 
 DIALECT: Final = "opencl-c"
 REMEDY: Final = (
@@ -248,12 +248,12 @@ class OpenCLDriver:
         loaded = {}
         for kernel in kernels:
             try:
-                built = cl.Kernel(program, kernel.symbol)
+                built = LoadedKernel(kernel.name, program, kernel.symbol)
             except cl.Error:
                 raise CompileError(
                     f"the module built, but has no kernel {kernel.symbol!r}"
                 ) from None
-            most = built.get_work_group_info(
+            most = built.kernel.get_work_group_info(
                 cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device
             )
             if kernel.threads_per_block > most:
@@ -261,7 +261,7 @@ class OpenCLDriver:
                     f"kernel {kernel.name!r} needs {kernel.threads_per_block} threads per block; "
                     f"{self.description.name} runs it with at most {most}"
                 )
-            loaded[kernel.name] = LoadedKernel(kernel.name, built)
+            loaded[kernel.name] = built
         return loaded
 
     def launch(
@@ -284,10 +284,34 @@ class OpenCLDriver:
                 buffer: Any = use.buffer
                 self._setter.copy(memory, 0, buffer.memory, use.byte_offset, use.nbytes)
         except self._cl.Error as error:
-            what = f"kernel {kernel.name!r} with grid {grid} and block {block}"
-            raise self._failure(what, error) from None
+            raise self._launch_failure(kernel, grid, block, error) from None
         if self._timed is not None:
             self._timed.append(event)
+
+    def bind(self, launches: Sequence[BoundLaunch]) -> LaunchSequence:
+        """See :meth:`Driver.bind`."""
+        return self._setter.bind(launches)
+
+    def launch_all(self, sequence: LaunchSequence) -> None:
+        """See :meth:`Driver.launch_all`."""
+        if sequence.own is None:
+            if not (sequence.launched and sequence.may_own):
+                sequence.launched = True
+                for borrowed in sequence.launches:
+                    self.launch(*borrowed)
+                return
+            try:
+                sequence.own = self._setter.own_kernels(sequence)
+            except self._cl.Error as error:
+                raise self._failure("setting the arguments of a call", error) from None
+        enqueue, queue, timed = self._cl.enqueue_nd_range_kernel, self._queue, self._timed
+        for kernel, size, launch in sequence.own:
+            try:
+                event = enqueue(queue, kernel.kernel, size, launch.block)
+            except self._cl.Error as error:
+                raise self._launch_failure(kernel, launch.grid, launch.block, error) from None
+            if timed is not None:
+                timed.append(event)
 
     def begin_timing(self) -> None:
         """See :meth:`Driver.begin_timing`."""
@@ -316,6 +340,15 @@ class OpenCLDriver:
         finally:
             self._timed = None
             del self._setter, self._queue, self._context
+
+    def _launch_failure(
+        self,
+        kernel: LoadedKernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        error: Exception,
+    ) -> RemoteError:
+        return self._failure(f"kernel {kernel.name!r} with grid {grid} and block {block}", error)
 
     def _failure(self, what: str, error: Exception) -> RemoteError:
         return RemoteError(

@@ -8,11 +8,13 @@ from typing import Any, Final
 import numpy as np
 import pyopencl as cl
 
-from tapml_targets.driver import BufferUse, KernelArgument, ScalarUse
+from tapml_targets.driver import BoundLaunch, BufferUse, KernelArgument, ScalarUse
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 
 _MAX_WINDOWS: Final = 64
+# A longer sequence is always launched with the kernels that all callers share.
+_MAX_OWN_KERNELS: Final = 4096
 
 
 class DeviceBuffer:
@@ -57,14 +59,41 @@ class DeviceBuffer:
 class LoadedKernel:
     """A kernel and the arguments it holds: setting a scalar costs 6 us, so none is set twice."""
 
-    __slots__ = ("arguments", "count", "held", "kernel", "name")
+    __slots__ = ("arguments", "count", "held", "kernel", "name", "program", "symbol")
 
-    def __init__(self, name: str, kernel: Any) -> None:
+    def __init__(self, name: str, program: Any, symbol: str) -> None:
         self.name = name
-        self.kernel = kernel
-        self.count = int(kernel.num_args)
+        self.program = program
+        self.symbol = symbol
+        self.kernel = cl.Kernel(program, symbol)
+        self.count = int(self.kernel.num_args)
         self.arguments: Sequence[KernelArgument] | None = None
         self.held: list[Any] = [None] * self.count
+
+
+class LaunchSequence:
+    """Launches that follow each other, made by :meth:`ArgumentSetter.bind`.
+
+    Attributes
+    ----------
+    launches
+        As they were given.
+    may_own
+        Whether a second run may make kernels of its own.
+    launched
+        Whether there was a first run. It borrows the kernels that all callers share.
+    own
+        From the second run on: per launch a kernel whose arguments stay set, and its extents in
+        threads. Setting the arguments costs several times what enqueuing does.
+    """
+
+    __slots__ = ("launched", "launches", "may_own", "own")
+
+    def __init__(self, launches: Sequence[BoundLaunch], *, may_own: bool) -> None:
+        self.launches = tuple(launches)
+        self.may_own = may_own
+        self.launched = False
+        self.own: tuple[tuple[LoadedKernel, tuple[int, int, int], BoundLaunch], ...] | None = None
 
 
 class ArgumentSetter:
@@ -116,6 +145,29 @@ class ArgumentSetter:
         if not staged:
             kernel.arguments = arguments
         return staged
+
+    def bind(self, launches: Sequence[BoundLaunch]) -> LaunchSequence:
+        """Make a sequence; one with a window that needs a stand-in never has kernels of its own."""
+        aligned = all(
+            not isinstance(argument, BufferUse) or argument.byte_offset % self.alignment == 0
+            for launch in launches
+            for argument in launch.arguments
+        )
+        return LaunchSequence(launches, may_own=aligned and len(launches) <= _MAX_OWN_KERNELS)
+
+    def own_kernels(
+        self, sequence: LaunchSequence
+    ) -> tuple[tuple[LoadedKernel, tuple[int, int, int], BoundLaunch], ...]:
+        """A kernel per launch with its arguments set; launches of no thread are left out."""
+        own = []
+        for launch in sequence.launches:
+            size = launch.threads
+            if 0 not in size:
+                shared = launch.kernel
+                kernel = LoadedKernel(shared.name, shared.program, shared.symbol)
+                self.set_all(kernel, launch.arguments)
+                own.append((kernel, size, launch))
+        return tuple(own)
 
     def copy(
         self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int

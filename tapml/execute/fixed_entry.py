@@ -1,0 +1,109 @@
+"""An entry whose shapes are all fixed: its inputs in one buffer, its calls recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tapml.execute.arrays import Array, Bytes, allocate, window
+from tapml.execute.device import DeviceBuffer, DeviceMemory
+from tapml_rpc.remote import RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_targets.dtype import dtype
+from tapml_targets.expression import evaluate
+from tapml_targets.library import EntryProgram, Parameter
+
+if TYPE_CHECKING:
+    from tapml_rpc.client import Batch
+
+# What a window on device memory may have to begin at: 4096 bits is the most OpenCL devices ask for.
+_WINDOW_ALIGNMENT: Final = 512
+
+
+class FixedEntry:
+    """Memory for the inputs and outputs of an entry, and its call per arrangement of the state.
+
+    Parameters
+    ----------
+    program
+        An entry without symbols.
+    library
+        The loaded Library that holds it.
+    memory
+        Where buffers come from.
+    resident
+        The buffer of a weight, of a state tensor or of its successor, by parameter.
+
+    Attributes
+    ----------
+    inputs
+        Holds every input, one after the other, so that a run writes once.
+    outputs
+        By name.
+    """
+
+    def __init__(
+        self,
+        program: EntryProgram,
+        library: RemoteLibrary,
+        memory: DeviceMemory,
+        resident: Callable[[Parameter], DeviceBuffer],
+    ) -> None:
+        self._program = program
+        self._library = library
+        self._resident = resident
+        self._calls: dict[tuple[int, ...], RemoteCall] = {}
+        self._state = [p for p in program.parameters if p.name.startswith(("state:", "next:"))]
+        self._offsets: dict[str, int] = {}
+        self._buffers: list[DeviceBuffer] = []
+        self.outputs: dict[str, RemoteTensor] = {}
+        given: dict[str, Parameter] = {}
+        end = 0
+        for parameter in program.parameters:
+            kind, _, name = parameter.name.partition(":")
+            shape, nbytes = _extents(parameter)
+            if kind == "input":
+                given[name] = parameter
+                self._offsets[name] = end
+                end += -(-nbytes // _WINDOW_ALIGNMENT) * _WINDOW_ALIGNMENT
+            elif kind == "output":
+                buffer = memory.acquire(nbytes)
+                self._buffers.append(buffer)
+                self.outputs[name] = RemoteTensor(buffer.remote, 0, shape, parameter.dtype)
+        self.inputs = memory.acquire(end)
+        self._staging = allocate(end)
+        self._views = {
+            name: window(self._staging, self._offsets[name], _extents(each)[0], each.dtype)
+            for name, each in given.items()
+        }
+
+    def fill(self, inputs: Mapping[str, Array]) -> Bytes:
+        """The bytes to write to :attr:`inputs`; they may change at the next call of this."""
+        for name, view in self._views.items():
+            view[...] = inputs[name]
+        return self._staging
+
+    def call(self, batch: Batch) -> RemoteCall:
+        """The call on the present arrangement of the state, recorded where it is a new one."""
+        key = tuple([self._resident(parameter).remote.handle for parameter in self._state])
+        call = self._calls.get(key)
+        if call is None:
+            tensors = [self._tensor(parameter) for parameter in self._program.parameters]
+            call = self._calls[key] = batch.record(self._library, self._program.name, tensors)
+        return call
+
+    def _tensor(self, parameter: Parameter) -> RemoteTensor:
+        kind, _, name = parameter.name.partition(":")
+        if kind == "output":
+            return self.outputs[name]
+        shape = _extents(parameter)[0]
+        if kind == "input":
+            return RemoteTensor(self.inputs.remote, self._offsets[name], shape, parameter.dtype)
+        return RemoteTensor(self._resident(parameter).remote, 0, shape, parameter.dtype)
+
+
+def _extents(parameter: Parameter) -> tuple[tuple[int, ...], int]:
+    shape = tuple(evaluate(extent, {}) for extent in parameter.shape)
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    return shape, dtype(parameter.dtype).nbytes(elements)
