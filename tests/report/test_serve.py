@@ -1,0 +1,265 @@
+"""A session's report over HTTP: a real server process, real requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapml.offload.events import OperatorChanged, PhaseStarted
+from tapml.offload.live import LiveState
+from tapml.offload.lock import LOCK, hold
+from tapml.report.serve import policy_of
+from tests.offload.commands import started
+from tests.offload.sessions import FinishedSession
+
+NAMES = ("/", "/report.html", "/report.json", "/live.json")
+
+
+@dataclass(frozen=True)
+class Response:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    def json(self) -> Any:
+        """The body as data."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A `tapml report --serve` that runs."""
+
+    port: int
+    process: subprocess.Popen[str]
+
+    def get(self, target: str, *, host: str | None = None, method: str = "GET") -> Response:
+        """One request, its target as it is given."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+        connection.putheader("Host", host or f"127.0.0.1:{self.port}")
+        connection.endheaders()
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, body)
+
+
+@contextmanager
+def serving(folder: Path, cache: Path, *more: str) -> Iterator[Server]:
+    """Serve `folder` in a process of its own, at a free port."""
+    with started("report", folder, "--serve", "--port", "0", *more, cache=cache) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://[^/]*:(\d+)/", line)
+        assert found, line + (process.stderr.read() if process.stderr else "")
+        yield Server(int(found[1]), process)
+
+
+@pytest.fixture(scope="module")
+def server(finished: FinishedSession) -> Iterator[Server]:
+    with serving(finished.folder, finished.cache) as running:
+        yield running
+
+
+def test_the_page_is_the_report_and_asks_for_news(server: Server) -> None:
+    page = server.get("/")
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert re.search(r"<html[^>]* data-live", page.body)
+    assert server.get("/report.html").body == page.body
+
+
+def test_the_data_is_the_file(server: Server, finished: FinishedSession) -> None:
+    answer = server.get("/report.json?since=1")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == finished.report
+
+
+def test_a_session_that_has_ended_is_not_running(server: Server) -> None:
+    live = server.get("/live.json").json()
+    assert live["running"] is False
+    assert live["report_version"] > 0
+    assert {each["state"] for each in live["operators"].values()} == {"moved"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_answer_is_kept_framed_or_guessed_at(server: Server, name: str) -> None:
+    headers = server.get(name).headers
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+
+
+def test_the_policy_names_every_script_of_the_page_and_no_other(server: Server) -> None:
+    page = server.get("/")
+    policy = page.headers["content-security-policy"]
+    assert policy == policy_of(page.body)
+    assert policy.count("'sha256-") == page.body.count("<script>") + page.body.count("<style>")
+    assert policy_of(page.body.replace("<script>", "<script>evil();", 1)) != policy
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/journal.sqlite",
+        "/lock",
+        "/suite/",
+        "/finished",
+        "/../report.json",
+        "/..%2freport.json",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/./report.json",
+        "//report.json/x",
+        "/report.json/",
+        "/REPORT.JSON",
+        "report.json",
+        "http://127.0.0.1/report.json",
+        "/\\..\\report.json",
+        "*",
+    ],
+)
+def test_nothing_else_is_served(server: Server, target: str) -> None:
+    answer = server.get(target)
+    assert answer.status == 404
+    assert answer.body == "expected /, /report.html, /report.json or /live.json\n"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "10.0.0.1:{port}",
+             "localhost.evil.example:{port}", "[::1", "", "a b"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["/", "/report.json", "/live.json"])
+def test_a_foreign_host_is_refused(server: Server, host: str, name: str) -> None:
+    answer = server.get(name, host=host.format(port=server.port) or " ")
+    assert answer.status == 421
+    assert "tapml" not in answer.body
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
+def test_this_machine_has_more_than_one_name(server: Server, host: str) -> None:
+    assert server.get("/live.json", host=host.format(port=server.port)).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
+def test_only_reading_is_offered(server: Server, method: str) -> None:
+    assert server.get("/report.json", method=method).status == 501
+
+
+def test_the_head_of_an_answer_is_the_same(server: Server) -> None:
+    head, whole = server.get("/report.json", method="HEAD"), server.get("/report.json")
+    assert head.body == ""
+    assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+def test_a_page_waits_for_a_session_and_becomes_its_report(
+    tmp_path: Path, finished: FinishedSession
+) -> None:
+    folder = tmp_path / "later"
+    with serving(folder, finished.cache) as server:
+        assert "Waiting for a report" in server.get("/").body
+        assert server.get("/report.json").status == 404
+        assert server.get("/live.json").json()["report_version"] == 0
+        folder.mkdir()
+        with hold(folder / LOCK), LiveState(folder, lambda _event: None) as live:
+            live(PhaseStarted("move operators", total=2))
+            live(OperatorChanged("softmax", "replaying", 0, 2, {"tests": 3}))
+            told = _until(server, lambda data: data["operators"])
+            assert told["running"] is True
+            assert told["phase"] == "move operators"
+            assert told["operators"]["softmax"]["state"] == "replaying"
+            (folder / "report.json").write_text(json.dumps(finished.report), encoding="utf-8")
+            assert _until(server, lambda data: data["report_version"])["running"] is True
+            assert "data-live" in server.get("/").body
+        assert _until(server, lambda data: not data["running"])["operators"]
+        (folder / "report.json").write_text("{", encoding="utf-8")
+        assert server.get("/").status == 500
+        assert "run the session again" in server.get("/").body
+
+
+def test_a_killed_session_is_not_running(tmp_path: Path) -> None:
+    from tapml.offload.live import LiveReader
+
+    with LiveState(tmp_path, lambda _event: None) as live:
+        live(PhaseStarted("carve tests"))
+        left = (tmp_path / "live.json").read_text(encoding="utf-8")
+    assert json.loads(left)["running"] is True
+    (tmp_path / "live.json").write_text(left, encoding="utf-8")
+    (tmp_path / LOCK).write_text("1\n", encoding="utf-8")
+    assert LiveReader(tmp_path).read()["running"] is False
+    with hold(tmp_path / LOCK):
+        assert LiveReader(tmp_path).read()["running"] is True
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"running": true}', '{"x": NaN}', "[" * 10**5])
+def test_a_damaged_live_file_says_that_nothing_runs(tmp_path: Path, text: str) -> None:
+    from tapml.offload.live import LiveReader
+
+    (tmp_path / "live.json").write_text(text, encoding="utf-8")
+    with hold(tmp_path / LOCK):
+        found = LiveReader(tmp_path).read()
+    assert found["running"] is False
+    assert found["operators"] == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+def test_it_ends_cleanly(finished: FinishedSession, number: signal.Signals) -> None:
+    with serving(finished.folder, finished.cache) as server:
+        assert server.get("/").status == 200
+        server.process.send_signal(number)
+        output, errors = server.process.communicate(timeout=10)
+    assert server.process.returncode == 0
+    assert errors == ""
+    assert output.endswith("ended\n")
+
+
+def test_a_port_in_use_is_said_so(finished: FinishedSession) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        with started(
+            "report", finished.folder, "--serve", "--port", port, cache=finished.cache
+        ) as process:
+            _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert f"cannot listen on 127.0.0.1, port {port}" in errors
+    assert "--port" in errors
+
+
+def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(
+    finished: FinishedSession,
+) -> None:
+    with serving(finished.folder, finished.cache, "--host", "0.0.0.0") as server:
+        assert server.get("/live.json", host=f"192.0.2.7:{server.port}").status == 200
+        assert server.get("/live.json", host=f"evil.example:{server.port}").status == 421
+        server.process.send_signal(signal.SIGINT)
+        _, errors = server.process.communicate(timeout=10)
+    assert "whoever reaches it can read the report" in errors
+
+
+def _until(server: Server, wanted: Any, seconds: float = 10.0) -> dict[str, Any]:
+    """What ``live.json`` says as soon as it says what is wanted."""
+    deadline = time.monotonic() + seconds
+    while True:
+        data: dict[str, Any] = server.get("/live.json").json()
+        if wanted(data) or time.monotonic() > deadline:
+            return data
+        time.sleep(0.05)
