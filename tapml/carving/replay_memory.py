@@ -123,23 +123,26 @@ class ReplayMemory:
 
     A context manager. Share one between the operators of a session, so that a weight travels once.
 
-    Attributes
+    Parameters
     ----------
     session
         The device.
+    limit_bytes
+        Most that all buffers of the session may take together; 0 for no bound. Weights make room,
+        those used longest ago first.
+
+    Attributes
+    ----------
     uploaded_bytes
         Bytes of weights sent so far, guard bands included.
-    limit_bytes
-        Most that all buffers of the session may take together; 0 for no bound. At first what the
-        device states. Weights make room, those used longest ago first.
     reclaim
         Called where that is not enough: others give back what they keep in the session's memory.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, limit_bytes: int = 0) -> None:
         self.session = session
+        self.limit_bytes = limit_bytes
         self.uploaded_bytes = 0
-        self.limit_bytes = session.device.limits.memory_bytes
         self.reclaim: Callable[[], None] = _keep
         self._arenas: dict[str, RemoteBuffer] = {}
         self._weights: OrderedDict[str, _Weight] = OrderedDict()

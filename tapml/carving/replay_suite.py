@@ -174,7 +174,8 @@ class SuiteReplayer:
             If the device is lost.
         """
         verdicts = []
-        with ReplayMemory(self.session) as memory:
+        limit = self.session.device.limits.memory_bytes
+        with ReplayMemory(self.session, limit) as memory:
             for operator, library in self._libraries(filters):
                 verdict = self._operator(operator, library, filters, memory, on_result)
                 verdicts.append(verdict)

@@ -39,7 +39,6 @@ class DeviceRoom:
 
     def __post_init__(self) -> None:
         if self.memory is not None:
-            self.memory.limit_bytes = self.limit
             self.memory.reclaim = self._release_hybrid
         if self.bench.executor.device is not None:
             self.bench.executor.device.limit_bytes = self.limit

@@ -59,7 +59,7 @@ def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorReco
     target = bench.settings.target
     bench.watcher(PhaseStarted("move operators", total=len(records)))
     started = time.monotonic()
-    with ReplayMemory(bench.session) as memory:
+    with ReplayMemory(bench.session, bench.target.limits.memory_bytes) as memory:
         Algorithm(bench, options, memory, records).run()
     moved = sum(record.state == "moved" for record in records.values())
     detail = f"{moved} of {len(records)} on the target"
