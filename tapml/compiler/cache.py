@@ -142,7 +142,7 @@ class LibraryCache:
 
     def get(self, key: str) -> Library | None:
         """The Library under `key`, or None."""
-        packed = self._disk.get(key)
+        packed = self.get_packed(key)
         if packed is None:
             return None
         try:
@@ -150,6 +150,14 @@ class LibraryCache:
         except ProtocolError:
             self._disk.remove(key)
             return None
+
+    def get_packed(self, key: str) -> bytes | None:
+        """The bytes under `key`, as they were kept, or None."""
+        return self._disk.get(key)
+
+    def remove(self, key: str) -> None:
+        """Forget what is under `key`."""
+        self._disk.remove(key)
 
     def put(self, key: str, packed: bytes) -> None:
         """Keep a packed Library."""

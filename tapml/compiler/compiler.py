@@ -15,7 +15,7 @@ from tapml.graph.plan import Operator
 from tapml.isolate.death import ChildDiedError
 from tapml.isolate.pool import Pool
 from tapml_targets.codegen.source import OperatorSource
-from tapml_targets.errors import CompileError, SetupError, TapmlError
+from tapml_targets.errors import CompileError, ProtocolError, SetupError, TapmlError
 from tapml_targets.installed import install_hint
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
@@ -117,28 +117,67 @@ class Compiler:
             Each operator with its Library, or with the CompileError that says why there is none, in
             the order asked for and as soon as it is there.
         """
-        check_platform(target.platform)
-        work = [(operator, self._begin(operator, target)) for operator in operators]
-        for done, (operator, begun) in enumerate(work, 1):
-            outcome = begun if isinstance(begun, Library) else self._end(operator, target, *begun)
+        operators = list(operators)
+        for done, (operator, packed) in enumerate(self.pack_all(operators, target), 1):
+            outcome: Library | CompileError
+            try:
+                outcome = (
+                    packed
+                    if isinstance(packed, CompileError)
+                    else self.read(operator, target, packed)
+                )
+            except CompileError as error:
+                outcome = error
             if progress is not None:
-                progress(done, len(work), operator, outcome)
+                progress(done, len(operators), operator, outcome)
             yield operator, outcome
 
-    def _begin(self, operator: Operator, target: Target) -> Library | tuple[str, Future[Any]]:
+    def pack_all(
+        self, operators: Iterable[Operator], target: Target
+    ) -> Iterator[tuple[Operator, bytes | CompileError]]:
+        """The same, each Library as its bytes; one that is in the cache is not looked into.
+
+        Yields
+        ------
+        tuple
+            Each operator with what :meth:`read` takes, or with its CompileError.
+        """
+        check_platform(target.platform)
+        work = [(operator, self._begin(operator, target)) for operator in operators]
+        for operator, begun in work:
+            yield (
+                operator,
+                begun if isinstance(begun, bytes) else self._end(operator, target, *begun),
+            )
+
+    def read(self, operator: Operator, target: Target, packed: bytes) -> Library:
+        """The Library that :meth:`pack_all` gave for an operator.
+
+        Raises
+        ------
+        CompileError
+            If what the cache held is no Library, and compiling it anew fails.
+        """
+        try:
+            return unpack(packed)
+        except ProtocolError:
+            self._cache.remove(library_key(operator_source(operator, target), target))
+            return self.compile(operator, target)
+
+    def _begin(self, operator: Operator, target: Target) -> bytes | tuple[str, Future[Any]]:
         source = operator_source(operator, target)
         key = library_key(source, target)
-        kept = self._cache.get(key)
+        kept = self._cache.get_packed(key)
         if kept is not None:
             return kept
         return key, self._pool.submit("compile", to_payload(source, target))
 
     def _end(
         self, operator: Operator, target: Target, key: str, future: Future[Any]
-    ) -> Library | CompileError:
+    ) -> bytes | CompileError:
         try:
-            packed = future.result()
-            library = unpack(packed)
+            packed: bytes = future.result()
+            unpack(packed)
         except CompileError as error:
             return error
         except ChildDiedError as error:
@@ -154,7 +193,7 @@ class Compiler:
             failure.__cause__ = error
             return failure
         self._cache.put(key, packed)
-        return library
+        return packed
 
 
 def operator_source(operator: Operator, target: Target) -> OperatorSource:
