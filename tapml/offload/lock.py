@@ -1,54 +1,138 @@
 """One process at a time holds a session.
 
 A lock of the operating system on a file, not a file with a process number in it: the kernel lets
-go of it when its holder dies, however it dies, so a stale lock cannot exist on one machine.
+go of it when its holder dies, however it dies. Who holds it is written into the file, for the
+message to whoever comes second; where that is found without a lock on it, its holder died.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import json
 import os
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tapml.durable.boundaries import crossing
 from tapml_targets.errors import SetupError
 
 # What it is called in a session's folder.
 LOCK: Final = "lock"
 # Longer than a look at the lock takes.
 _LOOK_SECONDS: Final = 0.05
+_MAX_BYTES: Final = 1024
+_LONGEST: Final = 80
+_NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a session, or held it when it died.
+
+    Attributes
+    ----------
+    process
+        Its number.
+    host
+        The machine it runs on.
+    since
+        When it took the session, in UTC, ISO 8601.
+    """
+
+    process: int
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host} since {self.since}"
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold(path: Path) -> Iterator[Holder | None]:
     """Hold the lock file at `path` while the block runs.
+
+    Yields
+    ------
+    Holder | None
+        The last holder, where it died instead of letting go.
 
     Raises
     ------
     SetupError
-        If another process holds it (its process number is named) or it cannot be written.
+        If another process holds it (process, host and since when are named), if it cannot be
+        written, or if its file system has no locks.
     """
-    try:
+    with _refusals(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SetupError(f"cannot lock the session: {path}: {error.strerror}") from error
     try:
+        with _refusals(path):
+            try:
+                _take(descriptor)
+            except BlockingIOError:
+                raise SetupError(_held(path, _read(descriptor))) from None
+            died = _read(descriptor)
+            _write(descriptor, path)
         try:
-            _take(descriptor)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise SetupError(
-                f"session {path.parent} is held by process {holder}; "
-                "wait for it to end, or stop it, then try again"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
+            yield died
+        finally:
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """What the operating system says against the lock, with what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise SetupError(
+                f"the file system of {path.parent} cannot lock files ({error.strerror}); keep the "
+                "session on a local disk (--session)"
+            ) from error
+        raise SetupError(
+            f"cannot hold the session: {path}: {error.strerror}; free some space, fix the "
+            "permissions or choose another folder (--session), then run it again"
+        ) from error
+
+
+def _held(path: Path, holder: Holder | None) -> str:
+    who = "another process" if holder is None else str(holder)
+    where = ""
+    if holder is not None and holder.host != socket.gethostname():
+        where = " (another machine, through a shared file system)"
+    return (
+        f"session {path.parent} is held by {who}{where}; wait for it to end, or stop it, then try "
+        "again"
+    )
+
+
+def _read(descriptor: int) -> Holder | None:
+    """Who wrote into the lock file; None where nobody did, or something else."""
+    try:
+        data = json.loads(os.pread(descriptor, _MAX_BYTES, 0))
+        process, texts = int(data["process"]), (str(data["host"]), str(data["since"]))
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
+    host, since = ("".join(c for c in text if c.isprintable())[:_LONGEST] for text in texts)
+    return Holder(process, host, since)
+
+
+def _write(descriptor: int, path: Path) -> None:
+    since = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+    data = json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), since))).encode()
+    with crossing("write", path):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, data, 0)
 
 
 def _take(descriptor: int) -> None:

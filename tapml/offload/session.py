@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tapml.carving.lost import rephrased
+from tapml.durable.files import remove_folder, remove_left, writing
 from tapml.offload import events
 from tapml.offload.journal import Journal
 from tapml.offload.live import LiveState
@@ -82,7 +82,8 @@ class OffloadSession:
 
     @classmethod
     def _begin(cls, path: Path, settings: Settings) -> OffloadSession:
-        path.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
         with hold(path / LOCK), Journal(path / JOURNAL) as journal:
             journal.write_setting("format", _FORMAT)
             journal.write_setting(_SETTINGS, settings.to_json())
@@ -144,7 +145,7 @@ class OffloadSession:
         path = Path(folder)
         if is_session(path) and restart:
             with hold(path / LOCK):
-                shutil.rmtree(path)
+                remove_folder(path.resolve())
         if not is_session(path):
             return cls.create(path, settings)
         with Journal(path / JOURNAL) as journal:
@@ -192,21 +193,23 @@ class OffloadSession:
         from tapml.offload.migration import migrate
         from tapml.offload.workbench import open_workbench
 
-        with (
-            hold(self.folder / LOCK),
-            Journal(self.folder / JOURNAL) as journal,
-            LiveState(self.folder, watcher) as live,
-        ):
-            journal.append("run", options=options.to_json(), process=os.getpid())
-            try:
-                with open_workbench(self.folder, self.settings, journal, live, options) as bench:
-                    report, page = migrate(bench, options)
-            except DeviceLostError as error:
-                journal.append("lost", error=type(error).__name__, message=str(error))
-                go_on = f"go on with `tapml offload --session {self.folder}`"
-                after = f"; what was journaled is kept: {go_on}"
-                raise rephrased(error, after=after) from error
-            journal.append("ended", status=report["outcome"]["status"])
+        with hold(self.folder / LOCK) as died, Journal(self.folder / JOURNAL) as journal:
+            remove_left(self.folder)
+            with LiveState(self.folder, watcher) as live:
+                if died is not None:
+                    live(events.Note(f"the run before did not end by itself: {died}"))
+                journal.append("run", options=options.to_json(), process=os.getpid())
+                try:
+                    with open_workbench(
+                        self.folder, self.settings, journal, live, options
+                    ) as bench:
+                        report, page = migrate(bench, options)
+                except DeviceLostError as error:
+                    journal.append("lost", error=type(error).__name__, message=str(error))
+                    go_on = f"go on with `tapml offload --session {self.folder}`"
+                    after = f"; what was journaled is kept: {go_on}"
+                    raise rephrased(error, after=after) from error
+                journal.append("ended", status=report["outcome"]["status"])
         status = str(report["outcome"]["status"])
         return SessionResult(
             status,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +47,9 @@ def test_another_process_is_named(tmp_path: Path) -> None:
     process = start_holder(tmp_path / "lock")
     try:
         with (
-            pytest.raises(SetupError, match=rf"is held by process {process.pid};"),
+            pytest.raises(
+                SetupError, match=rf"is held by process {process.pid} on .+ since 20.+; wait"
+            ),
             hold(tmp_path / "lock"),
         ):
             pytest.fail("two processes hold the session")
@@ -56,8 +61,11 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     process = start_holder(tmp_path / "lock")
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    with hold(tmp_path / "lock"):
-        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    with hold(tmp_path / "lock") as died:
+        assert died is not None
+        assert (died.process, died.host) == (process.pid, socket.gethostname())
+    with hold(tmp_path / "lock") as died:
+        assert died is None, "the last holder let go"
 
 
 def test_it_can_be_held_again_after_the_block(tmp_path: Path) -> None:
@@ -66,8 +74,8 @@ def test_it_can_be_held_again_after_the_block(tmp_path: Path) -> None:
             pass
     with pytest.raises(RuntimeError, match="inside"), hold(tmp_path / "lock"):
         raise RuntimeError("inside")
-    with hold(tmp_path / "lock"):
-        pass
+    with hold(tmp_path / "lock") as died:
+        assert died is None, "an error is an end in order"
 
 
 def test_the_same_process_does_not_hold_it_twice(tmp_path: Path) -> None:
@@ -84,6 +92,44 @@ def test_a_refused_try_leaves_the_holders_number(tmp_path: Path) -> None:
                 pytest.fail("two processes hold the session")
     finally:
         end(process)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"12\n", b"{}", b"[1]", b"\xff" * 5000, b'{"process": 1e999}']
+)
+def test_a_lock_file_with_something_else_in_it_is_taken(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "lock").write_bytes(content)
+    with hold(tmp_path / "lock") as died:
+        assert died is None
+
+
+def test_a_holder_on_another_machine_is_named_with_it(tmp_path: Path) -> None:
+    """The kernel of a shared file system says that it is locked, the file by whom."""
+    path = tmp_path / "lock"
+    process = start_holder(path)
+    try:
+        path.write_text('{"process": 77, "host": "board-3", "since": "2026-01-01 10:00:00"}')
+        with (
+            pytest.raises(SetupError, match=r"process 77 on board-3 since .*another machine"),
+            hold(path),
+        ):
+            pytest.fail("two processes hold the session")
+    finally:
+        end(process)
+
+
+def test_a_file_system_without_locks_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(SetupError, match=r"cannot lock files .*keep the session on a local disk"),
+        hold(tmp_path / "lock"),
+    ):
+        pytest.fail("held nothing")
 
 
 def test_a_folder_that_is_not_there_is_a_setup_error(tmp_path: Path) -> None:
