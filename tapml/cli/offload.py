@@ -16,7 +16,9 @@ from tapml.cli.model_arguments import (
     positive,
     writable_folder,
 )
-from tapml.cli.progress import in_one_line, watch
+from tapml.cli.progress import watch
+from tapml.cli.report import time_lines
+from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import check_platform
@@ -191,6 +193,8 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
             reason = in_one_line(operator["reason"])
             print(f"{operator['state']:<8} {operator['name']}  {reason}".rstrip())
     print(f"{result.status}: {result.text}")
+    for line in time_lines(result.report["operators"]):
+        print(line)
     for operator in result.report["operators"]:
         for line in operator["suspects"]:
             print(f"{operator['name']}: {line}")

@@ -21,6 +21,8 @@ from tapml.offload.events import (
 )
 
 MOVING: Final = "move operators"
+# What is under way where no phase is: libraries are imported, files are written.
+NO_PHASE: Final = "preparing"
 SETTLED: Final = frozenset({"moved", "kept", "failed"})
 ACTIVE: Final = frozenset({"compiling", "replaying", "model check"})
 _REASON_CHARACTERS: Final = 300
@@ -105,6 +107,9 @@ class RunState:
     _replays: _Spent = field(default_factory=_Spent)
     _checks: _Spent = field(default_factory=_Spent)
 
+    def __post_init__(self) -> None:
+        self.phase_started = self.clock()
+
     def apply(self, event: Event) -> None:
         """Take in what has happened."""
         if isinstance(event, PhaseStarted):
@@ -118,7 +123,7 @@ class RunState:
         elif isinstance(event, PhaseEnded):
             if event.name == self.phase:
                 self.phase, self.detail, self.done, self.total = "", "", 0, 0
-                self.current = ""
+                self.current, self.phase_started = "", self.clock()
             if event.name == "open device":
                 self.device = event.detail
         elif isinstance(event, OperatorsKnown):
@@ -156,8 +161,8 @@ class RunState:
 
     @property
     def phase_seconds(self) -> float:
-        """Time in the phase in hand."""
-        return self.clock() - self.phase_started if self.phase else 0.0
+        """Time in the phase in hand, or since the one before it ended."""
+        return self.clock() - self.phase_started
 
     @property
     def step_seconds(self) -> float:

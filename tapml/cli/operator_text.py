@@ -1,0 +1,96 @@
+"""What is said about operators while they move: a line each, one line for many alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from tapml.offload.events import OperatorChanged
+from tapml.offload.run_state import RunState, duration, in_one_line
+
+# More than so many that stay on the source as asked are summed up.
+_KEPT_LISTED: Final = 3
+_REASONS_SHOWN: Final = 3
+
+
+def operator_line(event: OperatorChanged) -> str:
+    """One operator's result in a line: tests, worst ratio, time on the target."""
+    numbers = event.numbers
+    parts = [counted(numbers["tests"], "test")] if "tests" in numbers else []
+    if numbers.get("probes"):
+        parts.append(counted(numbers["probes"], "exact probe"))
+    ratio = numbers.get("worst_ratio")
+    if ratio is not None and numbers.get("tests"):
+        parts.append(
+            f"worst ratio {ratio:.3g}" if math.isfinite(ratio) else "worst ratio not finite"
+        )
+    times = numbers.get("times") or {}
+    if times.get("ratio"):
+        parts.append(f"{times['target_ms']:.3g} ms, {times['ratio']:.2g} x the reference's")
+    if numbers.get("written"):
+        parts.append("written by hand")
+    if numbers.get("reused"):
+        parts.append("from the journal")
+    elif numbers.get("again"):
+        parts.append(f"made again: {', '.join(map(str, numbers['again'][:_REASONS_SHOWN]))}")
+    parts += map(str, numbers.get("suspects", ()))
+    if event.state in {"failed", "kept"} and numbers.get("reason"):
+        parts.append(in_one_line(str(numbers["reason"])))
+    return ", ".join(parts)
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: 1 test, 2 tests."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def remaining(state: RunState) -> str:
+    """Time left in the phase in hand; empty until there is something to go by."""
+    left = state.seconds_left
+    return "" if left is None else f"{duration(left)} left"
+
+
+def verdicts_text(state: RunState) -> str:
+    """How many verdicts are the journal's, how many were made again, and why; empty without any."""
+    parts = [f"{state.standing} from the journal"] if state.standing else []
+    if state.again:
+        reasons = ", ".join(name for name, _ in state.reasons.most_common(_REASONS_SHOWN))
+        parts.append(f"{state.again} made again ({reasons})")
+    return ", ".join(parts)
+
+
+@dataclass
+class HeldBack:
+    """Results that are worth a number and no line: the journal's verdicts, what is kept as asked.
+
+    What is held back is told as soon as something else is.
+    """
+
+    standing: int = 0
+    kept: list[OperatorChanged] = field(default_factory=list)
+
+    def take(self, event: OperatorChanged) -> bool:
+        """Whether the event is held back."""
+        if event.state == "kept":
+            self.kept.append(event)
+        elif event.state == "moved" and event.numbers.get("reused"):
+            self.standing += 1
+        else:
+            return False
+        return True
+
+    def release(self) -> tuple[list[str], list[OperatorChanged]]:
+        """What is to be said of them: sums in words, and operators to be listed."""
+        standing, kept = self.standing, self.kept
+        self.standing, self.kept = 0, []
+        lines = []
+        if standing:
+            verb = "stands" if standing == 1 else "stand"
+            lines.append(f"{counted(standing, 'verdict')} {verb} from the journal")
+        if len(kept) <= _KEPT_LISTED:
+            return lines, kept
+        names = ", ".join(event.operator for event in kept[:_KEPT_LISTED])
+        more = len(kept) - _KEPT_LISTED
+        lines.append(f"{len(kept)} operators stay on the source as asked: {names} and {more} more")
+        return lines, []

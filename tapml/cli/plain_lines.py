@@ -1,0 +1,141 @@
+"""What a session shows where there is no terminal: a line per finished thing, and signs of life."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self, TextIO
+
+from tapml.cli.operator_text import HeldBack, operator_line, remaining
+from tapml.offload.events import Event, Note, OperatorChanged, PhaseEnded
+from tapml.offload.run_state import MOVING, NO_PHASE, SETTLED, RunState, duration
+
+SILENCE_SECONDS: Final = 10.0
+_LONGEST_SILENCE_SECONDS: Final = 60.0
+
+
+class PlainLines:
+    """A watcher that writes lines to a log.
+
+    A context manager. After ten seconds without a line one says what is under way, then after
+    twenty and so on up to a minute, so that a log is never quiet for long and never full of it.
+
+    Parameters
+    ----------
+    stream
+        Where to.
+    only_failures
+        Say nothing but what does not move.
+    silence
+        Seconds until the first sign of life.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        only_failures: bool = False,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
+        self._stream = stream
+        self._only_failures = only_failures
+        self._silence = silence
+        self._state = RunState()
+        self._held = HeldBack()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._last = time.monotonic()
+        self._wait = silence
+        self._thread = threading.Thread(target=self._show_life, name="signs-of-life", daemon=True)
+
+    def __enter__(self) -> Self:
+        if not self._only_failures:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            self._release()
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event."""
+        with self._lock:
+            self._state.apply(event)
+            self._tell(event)
+
+    def interrupted(self) -> None:
+        """Say that the run is being ended."""
+        # From a signal's handler: whoever holds the lock may be the code it interrupted.
+        print("interrupted: ending the step in hand", file=self._stream, flush=True)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, OperatorChanged):
+            if event.state not in SETTLED:
+                return
+            if event.state == "moved" and self._only_failures:
+                return
+            if not self._held.take(event):
+                self._release()
+                self._print(self._operator(event, remaining(self._state)))
+        elif self._only_failures:
+            if isinstance(event, PhaseEnded):
+                self._release()
+        elif isinstance(event, PhaseEnded):
+            self._release()
+            self._print(f"{event.name}: {event.detail or 'done'} ({event.seconds:.1f} s)")
+        elif isinstance(event, Note):
+            self._release()
+            self._print(f"note: {event.text}")
+
+    def _operator(self, event: OperatorChanged, left: str = "") -> str:
+        tail = f"  ({left})" if left else ""
+        return (
+            f"[{event.done}/{event.total}] {event.operator}: {event.state}, "
+            f"{operator_line(event)}{tail}"
+        )
+
+    def _release(self) -> None:
+        lines, listed = self._held.release()
+        for line in (*lines, *map(self._operator, listed)):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+        self._last, self._wait = time.monotonic(), self._silence
+
+    def _show_life(self) -> None:
+        while not self._closed.wait(self._silence / 10):
+            with self._lock, contextlib.suppress(ValueError):
+                quiet = time.monotonic() - self._last
+                if quiet < self._wait:
+                    continue
+                longer = min(2 * self._wait, max(_LONGEST_SILENCE_SECONDS, self._silence))
+                self._release()
+                self._print(_under_way(self._state))
+                self._wait = longer
+
+
+def _under_way(state: RunState) -> str:
+    """What runs at the moment, how far it is and how long it may take."""
+    parts = []
+    if state.total:
+        parts.append(f"{state.done} of {state.total}")
+    if state.phase == MOVING and state.current:
+        step = state.operators[state.current].state
+        parts.append(f"{state.current}: {step} for {duration(state.step_seconds)}")
+    elif state.detail:
+        parts.append(state.detail)
+    parts.append(f"{duration(state.phase_seconds)} so far")
+    if remaining(state):
+        parts.append(remaining(state))
+    return f"{state.phase or NO_PHASE}: {', '.join(parts)}"
