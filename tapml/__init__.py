@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tapml.api.validate import ValidationReport, validate
     from tapml.compare.policy import Policy
     from tapml.offload.session import OffloadSession
+    from tapml.package.load import load_package
 
     def cpu(index: int | None = None) -> Device:
         """Device `index` of this platform; the best-ranked one where no index is given."""
@@ -48,6 +49,7 @@ __all__ = [
     "compile",
     "cpu",
     "device",
+    "load_package",
     "opencl",
     "replay",
     "tensor",
@@ -72,6 +74,7 @@ _HOME = {
     "replay": "tapml.api.replaying",
     "Policy": "tapml.compare.policy",
     "OffloadSession": "tapml.offload.session",
+    "load_package": "tapml.package.load",
 }
 
 

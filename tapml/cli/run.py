@@ -1,74 +1,225 @@
-"""``tapml run``: generate text with a finished plan, on the target alone."""
+"""``tapml run``: generate text with a package or a finished session, on the target alone."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import json
+import re
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import positive
+from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml.package.runnable import Runnable
+    from tapml.package.target_model import TargetModel
 
 _EPILOG: Final = """\
 examples:
-  tapml run my-session --prompt "The value of the attribute"
+  tapml run my-package --prompt "The value of the attribute"
+  tapml run my-package.zip --prompt - < prompt.txt
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
+  tapml run my-package --prompt "The value" --json
 
-The session must have ended with every operator on the target (`tapml offload`).
+What runs is a package (`tapml package`), a folder or an archive, or a session that has ended with
+every operator on the target. Text goes to standard output as it comes, the speed to standard error.
 """
+_TOKENS: Final = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
+_LONGEST_PROMPT: Final = 16 << 20
 
 
 def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "run",
-        help="generate text with a finished plan on its target",
-        description="Generate text, greedily, with a finished plan on its target alone.",
+        help="generate text with a package or a finished session",
+        description="Generate text, greedily, on the target alone.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("session", type=Path, help="folder of a finished session")
+    parser.add_argument(
+        "model", type=Path, metavar="PACKAGE_OR_SESSION", help="a package, or a finished session"
+    )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT")
+    prompt.add_argument("--prompt", metavar="TEXT", help="- reads it from standard input")
     prompt.add_argument("--tokens", metavar="IDS", help='token ids, "1 2 3"')
     parser.add_argument("--max-new-tokens", type=positive, default=40, metavar="N")
-    parser.add_argument("--device", metavar="NAME", help="default: the session's")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="opencl, opencl:1 (default: the one it was validated on, else the best one)",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="of a package: hash the weights whole, also where they are large",
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON, at the end")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Stream the text to standard output, the speed to standard error."""
-    from tapml.offload.finished_folder import check_finished
+    started = time.monotonic()
+    runnable = _open(arguments.model, verify=arguments.verify)
 
-    check_finished(arguments.session)
+    from tapml.package.target_model import TargetModel
 
-    from tapml.execute.generate import greedy
-    from tapml.models import prompt_from_text, prompt_from_tokens
+    with TargetModel(runnable, arguments.device) as model:
+        for note in model.notes:
+            print(f"note: {note}", file=sys.stderr)
+        ids, text = _prompt(model, arguments)
+        ready = time.monotonic() - started
+        result = _generate(model, ids, text, arguments)
+        if arguments.json:
+            print(json.dumps(_data(model, result, ready), indent=1))
+        else:
+            print(f"{result.speed}; ready in {ready:.2f} s", file=sys.stderr)
+            if result.full:
+                print(f"stopped at the context of {model.context_length} tokens", file=sys.stderr)
+    return 0
+
+
+def _open(path: Path, *, verify: bool) -> Runnable:
+    """A package or a finished session, before a device is open."""
+    from tapml.package.files import is_package
+
+    if is_package(path):
+        from tapml.package.load import open_package
+
+        return open_package(path, verify=verify)
+    if not path.exists():
+        raise InputError(f"{path} does not exist{_near(path)}")
+    if path.is_file():
+        raise InputError(
+            f"{path} is no package: expected a zip archive or a folder made by `tapml package`"
+        )
+    from tapml.offload.session import is_session
+
+    if not is_session(path):
+        raise InputError(
+            f"{path} is neither a package nor a session: expected a folder made by `tapml package` "
+            "or `tapml offload --session`"
+        )
     from tapml.offload.finished import open_finished
 
-    with open_finished(arguments.session, arguments.device) as (model, runner):
-        prompt = (
-            prompt_from_tokens(model, arguments.tokens)
-            if arguments.prompt is None
-            else prompt_from_text(model, arguments.prompt)
+    return open_finished(path).runnable()
+
+
+def _near(path: Path) -> str:
+    """What beside it has nearly its name."""
+    try:
+        names = [each.name for each in path.absolute().parent.iterdir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+
+
+def _prompt(
+    model: TargetModel, arguments: argparse.Namespace
+) -> tuple[tuple[int, ...], str | None]:
+    """Token ids of the prompt, and its text where the model has a tokenizer."""
+    if arguments.tokens is None:
+        text = _read_input() if arguments.prompt == "-" else str(arguments.prompt)
+        return model.encode(text), text
+    if not _TOKENS.fullmatch(arguments.tokens):
+        raise InputError(
+            f"tokens {arguments.tokens[:60]!r}: expected whole numbers with spaces or commas "
+            'between, like "1 2 3"'
         )
-        room = model.context_length - len(prompt.token_ids) + 1
-        count = min(arguments.max_new_tokens, room)
-        print(prompt.text or " ".join(map(str, prompt.token_ids)), end="", flush=True)
-        stream = None if model.tokenizer is None else model.tokenizer.stream(prompt.token_ids)
-        tokens = 0
-        started = time.monotonic()
-        for step in greedy(model, runner, prompt.token_ids, count):
-            tokens += 1
-            text = f" {step.token}" if stream is None else stream.push(step.token)
-            print(text, end="", flush=True)
-        seconds = time.monotonic() - started
-        print("" if stream is None else stream.finish())
-    print(
-        f"{tokens} tokens in {seconds:.2f} s ({tokens / seconds:.1f} a second)",
-        file=sys.stderr,
-    )
-    if count < arguments.max_new_tokens:
-        print(f"stopped at the context of {model.context_length} tokens", file=sys.stderr)
-    return 0
+    ids = tuple(int(number) for number in re.findall(r"\d+", arguments.tokens))
+    try:
+        return ids, model.codec.decode(ids)
+    except InputError:
+        return ids, None
+
+
+def _read_input() -> str:
+    content = sys.stdin.buffer.read(_LONGEST_PROMPT + 1)
+    if len(content) > _LONGEST_PROMPT:
+        raise InputError(f"the prompt has more than {_LONGEST_PROMPT} bytes: shorten it")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"the prompt on standard input is not UTF-8 ({error})") from error
+
+
+@dataclass(frozen=True)
+class _Result:
+    prompt: str | None
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    text: str
+    first_seconds: float
+    seconds: float
+    full: bool
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second after the first, which takes a run over the whole prompt."""
+        following = len(self.tokens) - 1
+        return following / (self.seconds - self.first_seconds) if following else 1 / self.seconds
+
+    @property
+    def speed(self) -> str:
+        """A line for people."""
+        count = len(self.tokens)
+        return (
+            f"{count} token{'s' if count > 1 else ''} in {self.seconds:.2f} s, the first after "
+            f"{self.first_seconds:.2f} s" + (f", then {self.rate:.1f} a second" * (count > 1))
+        )
+
+
+def _generate(
+    model: TargetModel, ids: tuple[int, ...], text: str | None, arguments: argparse.Namespace
+) -> _Result:
+    """Generate, printing as it comes where JSON was not asked for."""
+
+    def show(piece: str) -> None:
+        if not arguments.json:
+            print(piece, end="", flush=True)
+
+    stream = None if text is None else model.codec.stream(ids)
+    tokens: list[int] = []
+    pieces: list[str] = []
+    first = 0.0
+    started = time.monotonic()
+    steps = model.generate_tokens(ids, max_new_tokens=arguments.max_new_tokens)
+    show(" ".join(map(str, ids)) if text is None else text)
+    try:
+        for token in steps:
+            first = first or time.monotonic() - started
+            tokens.append(token)
+            pieces.append(f" {token}" if stream is None else stream.push(token))
+            show(pieces[-1])
+        pieces.append("" if stream is None else stream.finish())
+        show(pieces[-1])
+    finally:
+        # Also after Ctrl-C: what is said next begins a line.
+        show("\n")
+    seconds = time.monotonic() - started
+    room = model.context_length - len(ids) + 1
+    full = len(tokens) == room < arguments.max_new_tokens
+    return _Result(text, ids, tuple(tokens), "".join(pieces), first, seconds, full)
+
+
+def _data(model: TargetModel, result: _Result, ready: float) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "device": model.device.name,
+        "notes": list(model.notes),
+        "prompt": result.prompt,
+        "prompt_ids": list(result.prompt_ids),
+        "tokens": list(result.tokens),
+        "text": result.text if result.prompt is not None else None,
+        "context_full": result.full,
+        "ready_seconds": ready,
+        "first_token_seconds": result.first_seconds,
+        "tokens_per_second": result.rate,
+    }

@@ -8,21 +8,20 @@ way round.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tapml.durable.files import replace_file, writing
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import InputError, SetupError
+from tapml_targets.errors import InputError
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -51,6 +50,13 @@ _FORMAT_NAMES: Final = {
     "bool": "BOOL",
 }
 _DTYPE_NAMES: Final = {code: name for name, code in _FORMAT_NAMES.items()}
+
+
+class Sink(Protocol):
+    """What takes bytes: an open file."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take all of `data`."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +146,12 @@ def write_tensors(
     SetupError
         If the file cannot be written.
     """
-    with _whole_file(path) as stream:
+    with writing(path), replace_file(path) as partial, partial.open("wb") as stream:
         stream_tensors(stream, tensors, dtypes, metadata=metadata, progress=progress)
 
 
 def stream_tensors(
-    stream: BinaryIO,
+    stream: Sink,
     tensors: Mapping[str, Array],
     dtypes: Mapping[str, str],
     *,
@@ -166,6 +172,16 @@ def stream_tensors(
             done += len(piece)
             if progress is not None:
                 progress(done)
+
+
+def tensors_header(
+    tensors: Mapping[str, Array],
+    dtypes: Mapping[str, str],
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """The bytes that :func:`stream_tensors` writes before the data of the same tensors."""
+    return _header(_layout(tensors, dtypes), metadata or {})
 
 
 def open_tensors(path: Path, *, offset: int = 0, nbytes: int | None = None) -> TensorFile:
@@ -207,25 +223,6 @@ def open_tensors(path: Path, *, offset: int = 0, nbytes: int | None = None) -> T
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     return TensorFile(path, data, tensors, metadata)
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise SetupError(
-            f"cannot write {path}: {error.strerror}; free some space or fix the permissions, then "
-            "run it again"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _map(path: Path, offset: int, nbytes: int) -> Array:

@@ -44,6 +44,11 @@ class TextCodec:
         )
         return str(text)
 
+    def to_json_text(self) -> str | None:
+        """A ``tokenizer.json`` of the tokenizer as it is used; None where it cannot be one."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        return None if backend is None else str(backend.to_str())
+
     def stream(self, prompt: Iterable[int] = ()) -> TextStream:
         """Start turning generated tokens into text; `prompt` gives the context, not output."""
         return TextStream(self, tuple(prompt))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tapml.offload.session import OffloadSession
 from tapml_targets.errors import InputError
@@ -13,6 +15,15 @@ PLAN: Final = "plan.msgpack"
 LIBRARY: Final = "library.msgpack"
 CONSTANTS: Final = "constants.npz"
 MODEL: Final = "model.json"
+REPORT: Final = "report.json"
+
+_LARGEST_REPORT: Final = 256 << 20
+_NAMED: Final = 8
+_STATES: Final = {
+    "failed": "failed",
+    "kept": "kept on the source",
+    "waiting": "not tried yet",
+}
 
 
 def check_finished(folder: Path) -> OffloadSession:
@@ -21,12 +32,43 @@ def check_finished(folder: Path) -> OffloadSession:
     Raises
     ------
     InputError
-        If there is none, or it has not ended with every operator on the target.
+        If there is none, or it has not ended with every operator on the target; those that are
+        not there are named as far as its report knows them.
     """
     session = OffloadSession.open(folder)
     if not (folder / FINISHED / LIBRARY).is_file():
         raise InputError(
             f"the session in {folder} has not finished: not every operator is on the target, or "
-            f"the whole model did not pass there; go on with `tapml offload --session {folder}`"
+            f"the whole model did not pass there{_why(read_report(folder))}; go on with "
+            f"`tapml offload --session {folder}`"
         )
     return session
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """What ``report.json`` of a session holds; empty where it is missing or damaged."""
+    path = folder / REPORT
+    try:
+        if path.stat().st_size > _LARGEST_REPORT:
+            return {}
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _why(report: Mapping[str, Any]) -> str:
+    """What keeps a session from being finished, as far as its report knows."""
+    operators = report.get("operators")
+    names: dict[str, list[str]] = {}
+    for each in operators if isinstance(operators, list) else ():
+        match each:
+            case {"name": str(name), "state": str(state)}:
+                names.setdefault(state, []).append(name)
+    found = [
+        f"{what}: {', '.join(names[state][:_NAMED])}"
+        + (f" and {len(names[state]) - _NAMED} more" if len(names[state]) > _NAMED else "")
+        for state, what in _STATES.items()
+        if state in names
+    ]
+    return f" ({'; '.join(found)})" if found else ""

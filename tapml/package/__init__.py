@@ -1,0 +1,1 @@
+"""What ships: a moved model as one folder or archive that the base install runs."""

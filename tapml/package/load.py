@@ -1,0 +1,121 @@
+"""Opening a package to be run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tapml.graph import plan_format
+from tapml.graph.plan import GraphPlan
+from tapml.models.tensor_file import TensorFile
+from tapml.package.codecs import open_codec
+from tapml.package.files import PackageFiles
+from tapml.package.manifest import LIBRARY, PLAN, TOKENIZER, WEIGHTS
+from tapml.package.runnable import Runnable
+from tapml.package.target_model import TargetModel
+from tapml_targets import library_format
+from tapml_targets.errors import InputError, ProtocolError
+
+# Up to here weights are hashed at every load: a fraction of a second, which nobody notices.
+ALWAYS_VERIFIED_BYTES: Final = 256 << 20
+
+
+def load_package(
+    path: str | os.PathLike[str], device: str | None = None, *, verify: bool = False
+) -> TargetModel:
+    """Load a package onto its device.
+
+    Parameters
+    ----------
+    path
+        A folder or an archive made by ``tapml package``.
+    device
+        ``opencl:1``; None for the device the model was validated on where it is here, else for
+        the best one of its platform.
+    verify
+        Whether the hash of the weights is checked even above ``ALWAYS_VERIFIED_BYTES``. Their size
+        and header, and the hash of every other file, always are.
+
+    Returns
+    -------
+    TargetModel
+        A context manager; a warning says where the device or its driver is another than the one
+        the model was validated on.
+
+    Raises
+    ------
+    InputError
+        If it is no package, is damaged or was edited, or is of a newer format.
+    LimitExceededError
+        If the device cannot run a kernel; the message names the kernel, the limit and the need.
+    NoSuchDeviceError, SetupError
+        If there is no such device, no driver, or its Python package is missing.
+
+    Examples
+    --------
+    >>> import tapml as tml
+    >>> model = tml.load_package("my-package")  # doctest: +SKIP
+    >>> print(model.generate("The value of the attribute"))  # doctest: +SKIP
+    """
+    model = TargetModel(open_package(Path(path), verify=verify), device)
+    for note in model.notes:
+        warnings.warn(note, stacklevel=2)
+    return model
+
+
+def open_package(
+    path: Path, *, verify: bool = False, progress: Callable[[int], None] | None = None
+) -> Runnable:
+    """Read and check a package; see :func:`load_package`.
+
+    Parameters
+    ----------
+    progress
+        Called with the bytes of weights that were hashed so far.
+
+    Raises
+    ------
+    InputError
+        If it is no package, is damaged or was edited, or is of a newer format.
+    """
+    files = PackageFiles(path)
+    manifest = files.manifest
+    contents = files.read_all()
+    weights = files.weights()
+    if verify or weights.nbytes <= ALWAYS_VERIFIED_BYTES:
+        files.check_weights(progress)
+    try:
+        plan = plan_format.unpack(contents[PLAN])
+        library = library_format.unpack(contents[LIBRARY])
+    except ProtocolError as error:
+        raise InputError(
+            f"the package {path} cannot be used ({error}): make it anew with `tapml package`"
+        ) from error
+    _check_weights(path, plan, weights)
+    if library.target != manifest.device.platform:
+        raise InputError(
+            f"the package {path} was edited: its kernels are for {library.target}, and it says "
+            f"{manifest.device.platform}"
+        )
+    return Runnable(
+        decoder=manifest.model,
+        plan=plan,
+        library=library,
+        weights=weights,
+        open_codec=lambda: open_codec(manifest.tokenizer, contents.get(TOKENIZER, b"")),
+        validated=manifest.device,
+    )
+
+
+def _check_weights(path: Path, plan: GraphPlan, weights: TensorFile) -> None:
+    for name, expected in plan.weights.items():
+        found = weights.tensors.get(name)
+        if found is None or (found.dtype, found.shape) != (expected.dtype, expected.shape):
+            has = "nothing" if found is None else f"{found.dtype} {found.shape}"
+            raise InputError(
+                f"the package {path} cannot be used: its plan takes {name} as {expected.dtype} "
+                f"{expected.shape}, and {WEIGHTS} holds {has}"
+            )

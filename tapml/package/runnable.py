@@ -1,0 +1,121 @@
+"""A moved model before a device is open: from a package, or from a finished session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tapml.graph.plan import GraphPlan
+from tapml.models.stored import StoredDecoder
+from tapml.package.codecs import Codec
+from tapml.package.manifest import ValidatedDevice
+from tapml_rpc.client import Session
+from tapml_rpc.local import open_local
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import InputError
+from tapml_targets.fingerprint import fingerprint
+from tapml_targets.library import Library
+from tapml_targets.ranking import default_device, find_device, list_devices, parse_device
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """Everything that a run needs.
+
+    Attributes
+    ----------
+    decoder
+        The model's sizes.
+    plan
+        The plan, or what a package keeps of it.
+    library
+        The plan's linked Library.
+    weights
+        Every weight by name; read when it is used.
+    open_codec
+        Makes the tokenizer; raises :class:`InputError` where there is none.
+    validated
+        Where it was validated; None where that is not known.
+    """
+
+    decoder: StoredDecoder
+    plan: GraphPlan
+    library: Library
+    weights: Mapping[str, Array]
+    open_codec: Callable[[], Codec]
+    validated: ValidatedDevice | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(
+            int(np.prod(each.shape, dtype=np.int64)) * self.weights[name].itemsize
+            for name, each in self.plan.weights.items()
+        )
+
+
+def open_device(runnable: Runnable, wanted: str | None = None) -> Session:
+    """Open a device for a model.
+
+    Parameters
+    ----------
+    runnable
+        The model.
+    wanted
+        ``opencl:1``, or ``opencl`` for the best one; None for the device it was validated on
+        where that is here, else the best one of its platform.
+
+    Raises
+    ------
+    InputError
+        If `wanted` is of another platform than the model's kernels.
+    NoSuchDeviceError
+        If there is no such device.
+    SetupError
+        If the platform's package or driver is missing.
+    """
+    return open_local(_choose(runnable, wanted), dtype=runnable.decoder.dtype)
+
+
+def notes_about(validated: ValidatedDevice | None, device: DeviceDescription) -> tuple[str, ...]:
+    """How the device differs from the one the model was validated on, a sentence each."""
+    if validated is None or fingerprint(device) == validated.fingerprint:
+        return ()
+    here = (device.name, device.vendor_platform)
+    there = (validated.name, validated.vendor_platform)
+    if here != there:
+        return (
+            f"validated on {there[0]} ({there[1]}), runs on {here[0]} ({here[1]}): nobody has "
+            "checked it here",
+        )
+    if device.driver_version != validated.driver_version:
+        return (
+            f"validated with driver {validated.driver_version}, runs with "
+            f"{device.driver_version}: nobody has checked it with that",
+        )
+    return (f"{device.name} has other features or limits than when the model was validated on it",)
+
+
+def _choose(runnable: Runnable, wanted: str | None) -> DeviceDescription:
+    platform = runnable.library.target
+    dtype = runnable.decoder.dtype
+    if wanted is not None:
+        asked, _ = parse_device(wanted)
+        if asked != platform:
+            raise InputError(
+                f"the kernels of {runnable.decoder.name} are for {platform}, and {wanted} is no "
+                f"{platform} device: choose one of `tapml devices`, or move the model to {asked} "
+                f"(`tapml offload --target {asked}`)"
+            )
+        return find_device(wanted, dtype)
+    if runnable.validated is not None:
+        for device in list_devices(platform):
+            if fingerprint(device) == runnable.validated.fingerprint:
+                return device
+    return default_device(platform, dtype)

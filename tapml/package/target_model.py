@@ -1,0 +1,173 @@
+"""A moved model on its device: text in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import Final, Self
+
+from tapml.execute.generate import check_lengths, greedy
+from tapml.execute.plan_runner import PlanRunner
+from tapml.models.text import TextStream
+from tapml.package.codecs import Codec
+from tapml.package.runnable import Runnable, notes_about, open_device
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import InputError
+
+NEW_TOKENS: Final = 40
+
+
+class TargetModel:
+    """A model on its target alone; a context manager that gives the device back.
+
+    Made by :func:`tapml.load_package`. One text is generated at a time.
+
+    Parameters
+    ----------
+    runnable
+        The model.
+    device
+        ``opencl:1``; None for the device it was validated on, or the platform's best one.
+
+    Attributes
+    ----------
+    name
+        The model's name.
+    context_length
+        Prompt and generated tokens together.
+    device
+        Where it runs.
+    notes
+        How that differs from where it was validated, a sentence each.
+
+    Raises
+    ------
+    LimitExceededError
+        If the device cannot run a kernel; it names the kernel, the limit and the need.
+    NoSuchDeviceError
+        If there is no such device.
+    """
+
+    def __init__(self, runnable: Runnable, device: str | None = None) -> None:
+        self._runnable = runnable
+        self._decoder = runnable.decoder
+        self.name = runnable.decoder.name
+        self.context_length = runnable.decoder.context_length
+        # Texts generated so far: a device holds the state of one.
+        self._texts = 0
+        with ExitStack() as stack:
+            session = stack.enter_context(open_device(runnable, device))
+            self._runner = stack.enter_context(
+                PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
+            )
+            session.fence()
+            self._stack = stack.pop_all()
+        self.device: DeviceDescription = session.device
+        self.notes = notes_about(runnable.validated, session.device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TargetModel({self.name!r} on {self.device.name!r})"
+
+    @cached_property
+    def codec(self) -> Codec:
+        """The model's tokenizer.
+
+        Raises
+        ------
+        InputError
+            If the model takes token ids alone.
+        """
+        return self._runnable.open_codec()
+
+    def generate(self, prompt: str | Sequence[int], *, max_new_tokens: int = NEW_TOKENS) -> str:
+        """The text that follows a prompt; see :meth:`stream`."""
+        return "".join(self.stream(prompt, max_new_tokens=max_new_tokens))
+
+    def stream(
+        self, prompt: str | Sequence[int], *, max_new_tokens: int = NEW_TOKENS
+    ) -> Iterator[str]:
+        """Generate greedily; yields text as soon as it is there, without the prompt.
+
+        Parameters
+        ----------
+        prompt
+            Text, or token ids.
+        max_new_tokens
+            At most how many tokens; fewer where an end token comes or the context is full.
+
+        Raises
+        ------
+        InputError
+            If the prompt is empty or longer than the context, or the model has no tokenizer.
+        """
+        ids = self.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        stream = self.codec.stream(ids)
+        tokens = self.generate_tokens(ids, max_new_tokens=max_new_tokens)
+        return _texts(stream, tokens)
+
+    def generate_tokens(
+        self, token_ids: Sequence[int], *, max_new_tokens: int = NEW_TOKENS
+    ) -> Iterator[int]:
+        """Generate greedily; yields token ids, an end token last.
+
+        Raises
+        ------
+        InputError
+            If the prompt is empty or longer than the context, a token is not in the vocabulary,
+            or another text was begun before this one has ended.
+        """
+        ids = tuple(int(token) for token in token_ids)
+        self._decoder.check_tokens(ids)
+        room = self.context_length - len(ids) + 1
+        count = min(max_new_tokens, room) if room > 0 else max_new_tokens
+        check_lengths(self._decoder, len(ids), count)
+        self._texts += 1
+        return self._tokens(ids, count, self._texts)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text.
+
+        Raises
+        ------
+        InputError
+            If the model has no tokenizer.
+        """
+        return self.codec.encode(text)
+
+    def close(self) -> None:
+        """Free the weights and give the device back."""
+        self._stack.close()
+
+    def _tokens(self, ids: tuple[int, ...], count: int, number: int) -> Iterator[int]:
+        steps = greedy(self._decoder, self._runner, ids, count)
+        while True:
+            if number != self._texts:
+                raise InputError(
+                    "another text was begun on this model before this one has ended: the device "
+                    "holds the state of one; load it twice, or take one text after the other"
+                )
+            step = next(steps, None)
+            if step is None:
+                return
+            yield step.token
+
+
+def _texts(stream: TextStream, tokens: Iterator[int]) -> Iterator[str]:
+    for token in tokens:
+        if text := stream.push(token):
+            yield text
+    if rest := stream.finish():
+        yield rest
