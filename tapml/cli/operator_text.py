@@ -62,35 +62,26 @@ def verdicts_text(state: RunState) -> str:
 
 @dataclass
 class HeldBack:
-    """Results that are worth a number and no line: the journal's verdicts, what is kept as asked.
+    """Results that get no line of their own when there are many.
 
-    What is held back is told as soon as something else is.
+    Operators that the journal's verdicts moved, which the session sums up itself, and operators
+    that stay on the source as asked. The latter are told as soon as something else is.
     """
 
-    standing: int = 0
     kept: list[OperatorChanged] = field(default_factory=list)
 
     def take(self, event: OperatorChanged) -> bool:
         """Whether the event is held back."""
         if event.state == "kept":
             self.kept.append(event)
-        elif event.state == "moved" and event.numbers.get("reused"):
-            self.standing += 1
-        else:
-            return False
-        return True
+            return True
+        return event.state == "moved" and bool(event.numbers.get("reused"))
 
-    def release(self) -> tuple[list[str], list[OperatorChanged]]:
-        """What is to be said of them: sums in words, and operators to be listed."""
-        standing, kept = self.standing, self.kept
-        self.standing, self.kept = 0, []
-        lines = []
-        if standing:
-            verb = "stands" if standing == 1 else "stand"
-            lines.append(f"{counted(standing, 'verdict')} {verb} from the journal")
+    def release(self) -> tuple[str, list[OperatorChanged]]:
+        """What is to be said: a sum in words, empty where there is none, and operators to list."""
+        kept, self.kept = self.kept, []
         if len(kept) <= _KEPT_LISTED:
-            return lines, kept
+            return "", kept
         names = ", ".join(event.operator for event in kept[:_KEPT_LISTED])
         more = len(kept) - _KEPT_LISTED
-        lines.append(f"{len(kept)} operators stay on the source as asked: {names} and {more} more")
-        return lines, []
+        return f"{len(kept)} operators stay on the source as asked: {names} and {more} more", []

@@ -10,7 +10,7 @@ from typing import Final, Self, TextIO
 
 from tapml.cli.operator_text import HeldBack, operator_line, remaining
 from tapml.offload.events import Event, Note, OperatorChanged, PhaseEnded
-from tapml.offload.run_state import MOVING, NO_PHASE, SETTLED, RunState, duration
+from tapml.offload.run_state import NO_PHASE, SETTLED, RunState, duration
 
 SILENCE_SECONDS: Final = 10.0
 _LONGEST_SILENCE_SECONDS: Final = 60.0
@@ -105,9 +105,10 @@ class PlainLines:
         )
 
     def _release(self) -> None:
-        lines, listed = self._held.release()
-        for line in (*lines, *map(self._operator, listed)):
-            self._print(line)
+        text, listed = self._held.release()
+        for line in (text, *map(self._operator, listed)):
+            if line:
+                self._print(line)
 
     def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
@@ -130,9 +131,8 @@ def _under_way(state: RunState) -> str:
     parts = []
     if state.total:
         parts.append(f"{state.done} of {state.total}")
-    if state.phase == MOVING and state.current:
-        step = state.operators[state.current].state
-        parts.append(f"{state.current}: {step} for {duration(state.step_seconds)}")
+    if state.step:
+        parts.append(f"{state.step} for {duration(state.step_seconds)}")
     elif state.detail:
         parts.append(state.detail)
     parts.append(f"{duration(state.phase_seconds)} so far")

@@ -119,9 +119,9 @@ class TerminalView:
         self._console.print(line)
 
     def _release(self) -> None:
-        lines, listed = self._held.release()
-        for line in lines:
-            self._console.print(f"  [dim]{escape(line)}[/]")
+        text, listed = self._held.release()
+        if text:
+            self._console.print(f"  [dim]{escape(text)}[/]")
         for event in listed:
             self._finished(event)
 
@@ -172,13 +172,8 @@ class TerminalView:
         state = self._state
         if not state.current:
             return Text("  between two operators", "dim")
-        line = state.operators[state.current]
-        where = {
-            "compiling": "compiling on this machine",
-            "replaying": f"replaying {line.numbers.get('tests', '')} tests on {state.device}",
-            "model check": f"the whole model, with it on {state.device}",
-        }[line.state]
-        text = Text("  ").append(state.current, "bold").append(f": {where}")
+        name, what = state.current, state.step.removeprefix(state.current)
+        text = Text("  ").append(name, "bold").append(what)
         return text.append(f"  {duration(state.step_seconds)}", "dim")
 
     def _field(self, width: int, most: int) -> Iterator[Text]:

@@ -149,7 +149,7 @@ def _data(state: RunState, running: bool) -> dict[str, Any]:
         "format": FORMAT,
         "running": running,
         "phase": state.phase,
-        "detail": state.detail,
+        "detail": state.step or state.detail,
         "done": state.done,
         "total": state.total,
         "seconds_left": None if left is None or not math.isfinite(left) else round(left, 1),

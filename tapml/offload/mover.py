@@ -228,7 +228,7 @@ def _numbers(record: OperatorRecord) -> dict[str, Any]:
         "tests": record.replay.get("tests", 0),
         "probes": record.replay.get("probes", 0),
         "worst_ratio": record.replay.get("worst_ratio"),
-        "reused": bool(record.replay.get("reused")),
+        "reused": bool(record.replay.get("reused") and record.model_check.get("reused", True)),
         "suspects": record.replay.get("suspects", []),
         "times": record.replay.get("times", {}),
         "again": list(record.again),

@@ -170,6 +170,19 @@ class RunState:
         return self.clock() - self._step_started if self.current else 0.0
 
     @property
+    def step(self) -> str:
+        """The operator in hand and where it is; empty between two of them."""
+        if not self.current:
+            return ""
+        line = self.operators[self.current]
+        where = {
+            "compiling": "compiling on this machine",
+            "replaying": f"replaying {line.numbers.get('tests', '')} tests on {self.device}",
+            "model check": f"the whole model, with it on {self.device}",
+        }[line.state]
+        return f"{self.current}: {where}"
+
+    @property
     def seconds_left(self) -> float | None:
         """What the phase in hand will still take; None until there is something to go by.
 
