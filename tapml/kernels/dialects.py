@@ -5,14 +5,16 @@ A platform that takes no source text is not here: a shared object cannot be edit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tapml.carving.replay_repro import EXTENSIONS
 from tapml.kernels.opencl_signature import OPENCL_OPTIONS, read_opencl_signature
+from tapml.kernels.opencl_skeleton import write_opencl_skeleton
 from tapml.kernels.signature import Signature
 from tapml_targets.errors import InputError
+from tapml_targets.library import Parameter
 from tapml_targets.platforms import platform_names
 
 
@@ -30,16 +32,26 @@ class Dialect:
         Build options by name, each with what it is for.
     read_signature
         Finds an entry in a source text; None where it is not there in a form that can be read.
+    write_skeleton
+        The source of a kernel to be written: its entry, the operator's parameters, the symbols it
+        is given as 64-bit numbers, and behind them the elements of the first output.
     """
 
     name: str
     extension: str
     options: dict[str, str]
     read_signature: Callable[[str, str], Signature | None]
+    write_skeleton: Callable[[str, Sequence[Parameter], Sequence[str]], str]
 
 
 _DIALECTS: Final = {
-    "opencl": Dialect("opencl-c", EXTENSIONS["opencl-c"], OPENCL_OPTIONS, read_opencl_signature),
+    "opencl": Dialect(
+        "opencl-c",
+        EXTENSIONS["opencl-c"],
+        OPENCL_OPTIONS,
+        read_opencl_signature,
+        write_opencl_skeleton,
+    ),
 }
 
 

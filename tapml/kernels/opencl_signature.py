@@ -54,17 +54,19 @@ def read_opencl_signature(source: str, entry: str) -> Signature | None:
         r"\b(?:__kernel|kernel)\b(?:\s*__attribute__\s*\(\(.*?\)\)\s*\))?[\w\s,()*]*?"
         rf"\bvoid\s+(?:__attribute__\s*\(\(.*?\)\)\s*\)\s*)?{re.escape(entry)}\s*\("
     )
-    found = kernel.search(plain)
-    if found is None:
-        return None
-    inside = _until_closed(plain, found.end())
-    if inside is None:
-        return None
-    line = plain.count("\n", 0, found.end()) + 1
-    texts = [text.strip() for text in inside.split(",")]
-    if texts in ([""], ["void"]):
-        texts = []
-    return Signature(entry, tuple(_argument(text) for text in texts), line)
+    declared: Signature | None = None
+    for found in kernel.finditer(plain):
+        inside = _until_closed(plain, found.end())
+        if inside is None:
+            return declared
+        line = plain.count("\n", 0, found.end()) + 1
+        texts = [text.strip() for text in inside.split(",")]
+        if texts in ([""], ["void"]):
+            texts = []
+        declared = Signature(entry, tuple(_argument(text) for text in texts), line)
+        if plain[found.end() + len(inside) + 1 :].lstrip().startswith("{"):
+            break
+    return declared
 
 
 def _blank(found: re.Match[str]) -> str:

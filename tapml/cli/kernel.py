@@ -1,0 +1,274 @@
+"""``tapml kernel``: write, check and watch hand-written kernels of a session's operators."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml_targets.errors import EXIT_DEVICE_LOST, EXIT_INTERRUPTED, EXIT_MISMATCH, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from tapml.kernels.session_facts import SessionFacts
+    from tapml.kernels.trial import KernelTrial
+    from tapml.kernels.trial_result import Outcome, TrialResult
+    from tapml_targets.target import Target
+
+_EPILOG: Final = """\
+examples:
+  tapml kernel new my-session softmax            begin with the compiled kernel, in the session
+  tapml kernel check my-session softmax          build it, replay every carved test, compare times
+  tapml kernel check my-session softmax --watch  again after every save
+  tapml kernel list my-session
+  tapml offload --session my-session             moves the operator with the kernel
+
+A kernel lies in my-session/kernels/<operator>/<target>/: kernel.toml says how it is launched
+(docs/kernels.md). `check` writes nothing into the session but its cache of expectations.
+"""
+_SHARED_HELP: Final = "a folder of kernels shared between sessions (see tapml offload --kernels)"
+_EXIT_CODES: Final[dict[Outcome, int]] = {
+    "pass": 0,
+    "does not fit": EXIT_USAGE,
+    "does not build": EXIT_USAGE,
+    "device lost": EXIT_DEVICE_LOST,
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "kernel",
+        help="write, check and watch hand-written kernels",
+        description="Hand-written kernels of a session's operators.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="kernel_command", metavar="COMMAND", required=True)
+    _add_new(commands)
+    _add_check(commands)
+    _add_list(commands)
+
+
+def _add_new(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "new",
+        help="write the files to begin with",
+        description="Write manifest and source of a kernel: the compiled one, or a skeleton where "
+        "the compiler gives none.",
+        epilog="examples:\n  tapml kernel new my-session softmax\n"
+        "  tapml kernel new my-session softmax --shared ~/kernels\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_session_and_operator(parser)
+    parser.add_argument(
+        "--shared", type=Path, metavar="FOLDER", help="write it there, not into the session"
+    )
+    parser.set_defaults(run=run_new)
+
+
+def _add_check(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "check",
+        help="build a kernel and replay the operator's carved tests",
+        description="Build a hand-written kernel on the session's device and replay the operator's "
+        "carved tests as the session would; beside it the compiled kernel's and the reference's "
+        "time.",
+        epilog="examples:\n  tapml kernel check my-session softmax\n"
+        "  tapml kernel check my-session softmax --watch\n"
+        "  tapml kernel check my-session softmax --watch --json | jq .outcome\n\n"
+        "exit codes: 0 pass; 1 a test does not pass; 2 it does not fit or does not build;\n"
+        "  3 no such device; 4 the kernel took the device down, or did not end; 130 Ctrl-C\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_session_and_operator(parser)
+    parser.add_argument("--watch", action="store_true", help="look again after every save")
+    count = parser.add_mutually_exclusive_group()
+    count.add_argument(
+        "--tests",
+        type=_count,
+        metavar="N",
+        help="replay N of the tests, every shape first (default: all; with --watch, 16 first)",
+    )
+    count.add_argument(
+        "--all-tests", action="store_true", help="with --watch: all of them before the verdict"
+    )
+    parser.add_argument(
+        "--shared", type=Path, action="append", default=[], metavar="FOLDER", help=_SHARED_HELP
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="such as opencl:1 (default: the session's)"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="SECONDS",
+        help="a kernel that runs longer counts as hanging (default: 20)",
+    )
+    parser.add_argument("--json", action="store_true", help="verdicts as JSON, one line each")
+    parser.set_defaults(run=run_check)
+
+
+def _add_list(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "list",
+        help="hand-written kernels and their last verdicts",
+        description="The hand-written kernels that a session would use, where they lie, and the "
+        "session's last verdict on each.",
+        epilog="examples:\n  tapml kernel list my-session\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("session", type=Path, help="folder of the session")
+    parser.add_argument(
+        "--shared", type=Path, action="append", default=[], metavar="FOLDER", help=_SHARED_HELP
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.set_defaults(run=run_list)
+
+
+def _add_session_and_operator(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", type=Path, help="folder of the session")
+    parser.add_argument("operator", help="name of the operator, as the report shows it")
+
+
+def run_new(arguments: argparse.Namespace) -> int:
+    """Write the starting point."""
+    from tapml.carving.suite import Suite
+    from tapml.kernels.compiled import compiled_library
+    from tapml.kernels.session_facts import read_facts
+    from tapml.kernels.starting_point import write_starting_point
+    from tapml.kernels.trial import find_operator
+
+    facts = read_facts(arguments.session)
+    with Suite.open(facts.suite) as suite:
+        operator = find_operator(suite, arguments.operator)
+        tests = tuple(suite.tests_of(operator.name))
+        target = _target(facts)
+        folder = arguments.shared or facts.kernel_folders()[0]
+        written = write_starting_point(
+            folder, operator, tests, target, lambda: compiled_library(operator, target)
+        )
+    begins = "the compiled kernel" if written.compiled else "a skeleton that writes nothing yet"
+    print(f"{written.folder}: {', '.join(written.files)}")
+    print(f"it begins with {begins}")
+    if written.why:
+        print(f"  {written.why}")
+    shared = f" --shared {arguments.shared}" if arguments.shared else ""
+    print(f"try it:  tapml kernel check {arguments.session} {operator.name} --watch{shared}")
+    if arguments.shared:
+        print(f"use it:  tapml offload --session {arguments.session} --kernels {arguments.shared}")
+    else:
+        print(f"use it:  tapml offload --session {arguments.session}")
+    return 0
+
+
+def run_check(arguments: argparse.Namespace) -> int:
+    """Look once, or after every save."""
+    from tapml.kernels.session_facts import read_facts
+    from tapml.kernels.trial import DEADLINE_SECONDS, KernelTrial
+
+    facts = read_facts(arguments.session)
+    with KernelTrial(
+        facts,
+        arguments.operator,
+        shared=arguments.shared,
+        device=arguments.device,
+        deadline_seconds=arguments.deadline or DEADLINE_SECONDS,
+        patient=not arguments.watch,
+    ) as trial:
+        if arguments.watch:
+            return _watch(trial, arguments)
+        result = _check_once(trial, arguments)
+    if arguments.json:
+        json.dump(result.to_json(), sys.stdout)
+        print()
+    else:
+        from tapml.kernels.screen import result_lines
+
+        print("\n".join(result_lines(result)))
+    return _EXIT_CODES.get(result.outcome, EXIT_MISMATCH)
+
+
+def _check_once(trial: KernelTrial, arguments: argparse.Namespace) -> TrialResult:
+    """One patient look at everything asked for, with all three times."""
+    from tapml.kernels.case_choice import choose
+    from tapml.kernels.float64_sides import reference_ms
+    from tapml.kernels.trial_result import Times
+    from tapml_targets.errors import TapmlError
+
+    tests = choose(trial.tests, arguments.tests or len(trial.tests))
+    if not arguments.json:
+        print(
+            f"{trial.operator.name} on {trial.description.name}: {trial.manifest.parent}",
+            flush=True,
+        )
+    result = trial.look(trial.probing.tests(trial.operator, tests))
+    if not result.tests:
+        return result
+    reference = None
+    try:
+        reference = reference_ms(trial.operator, tests)
+    except (TapmlError, ModuleNotFoundError) as error:
+        print(f"the reference's time is not known: {error}", file=sys.stderr)
+    return replace(result, times=Times(result.times.kernel, trial.compiled_ms(tests), reference))
+
+
+def _watch(trial: KernelTrial, arguments: argparse.Namespace) -> int:
+    from tapml.kernels.case_choice import QUICK
+    from tapml.kernels.screen import watching
+    from tapml.kernels.watching import Watch
+
+    count = len(trial.tests) if arguments.all_tests else arguments.tests or QUICK
+    try:
+        with watching(trial, as_json=arguments.json) as tell:
+            Watch(trial, count, tell, everything=arguments.tests is None).run()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """Print the kernels that a session would use."""
+    from tapml.kernels.listing import list_kernels
+    from tapml.kernels.session_facts import read_facts
+
+    facts = read_facts(arguments.session)
+    found = list_kernels(facts, _target(facts), arguments.shared)
+    if arguments.json:
+        json.dump([each.to_json() for each in found], sys.stdout, indent=1)
+        print()
+        return 0
+    for each in found:
+        print(each.line())
+    if not found:
+        print(
+            f"no hand-written kernel; `tapml kernel new {arguments.session} OPERATOR` writes one "
+            "to begin with"
+        )
+    return 0
+
+
+def _target(facts: SessionFacts) -> Target:
+    """What the session's kernels are for, with its device's limits."""
+    from tapml_targets.ranking import find_device
+    from tapml_targets.target import Target
+
+    return Target(facts.settings.target, limits=find_device(facts.device).limits)
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a number of tests, got {text!r}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if 0.1 <= seconds <= 3600:
+        return seconds
+    raise argparse.ArgumentTypeError(f"expected 0.1 to 3600 seconds, got {text!r}")

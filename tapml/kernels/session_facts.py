@@ -1,0 +1,166 @@
+"""What a session's journal says to whoever writes kernels for it; read only, without the lock.
+
+`tapml offload` may hold the session meanwhile: SQLite shows the last committed state.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from tapml.compare.policy import Policy
+from tapml.kernels.written import OWN_FOLDER
+from tapml.offload.run_settings import KERNELS, POLICY
+from tapml.offload.session import JOURNAL, is_session
+from tapml.offload.settings import Settings
+from tapml_targets.errors import InputError
+
+SUITE: Final = "suite"
+_BUSY_SECONDS: Final = 5.0
+_LAST: Final = (
+    "SELECT status, parts, data, time FROM verdict WHERE stage = 'operator' AND subject = ?"
+    " ORDER BY id DESC LIMIT 1"
+)
+_LAST_OF_SCHEMA_1: Final = (
+    "SELECT status, '{}', data, time FROM verdict WHERE stage = 'operator' AND subject = ?"
+    " ORDER BY time DESC LIMIT 1"
+)
+
+
+@dataclass(frozen=True)
+class LastVerdict:
+    """The newest operator-wise verdict of an operator.
+
+    Attributes
+    ----------
+    status
+        ``pass``, ``degraded``, ``fail`` or ``not run``.
+    kernel
+        Content hash of the Library it is about; empty where the journal is an old one.
+    worst_ratio
+        Of its tests; None where it is not known or not finite.
+    time
+        Seconds since the epoch.
+    """
+
+    status: str
+    kernel: str
+    worst_ratio: float | None
+    time: float
+
+    @property
+    def when(self) -> str:
+        """Its time, as a person reads it."""
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """A session, as far as kernels are concerned.
+
+    Attributes
+    ----------
+    folder
+        The session's.
+    settings
+        What it was asked to do.
+    device
+        ``opencl:0``: where it ran last; else what its settings say.
+    policy
+        The limits of its verdicts.
+    shared
+        Folders of kernels its last run was given.
+    """
+
+    folder: Path
+    settings: Settings
+    device: str
+    policy: Policy
+    shared: tuple[Path, ...]
+
+    @property
+    def suite(self) -> Path:
+        """Folder of its carved tests."""
+        return self.folder / SUITE
+
+    def kernel_folders(self, more: Sequence[Path] = ()) -> tuple[Path, ...]:
+        """The session's own folder of kernels, then those shared with others."""
+        folders = dict.fromkeys((*more, *self.shared))
+        return (self.folder / OWN_FOLDER, *folders)
+
+    def last_verdict(self, operator: str) -> LastVerdict | None:
+        """The newest operator-wise verdict of an operator, None where there is none."""
+        with _open(self.folder) as connection:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(verdict)")}
+            query = _LAST if "parts" in columns else _LAST_OF_SCHEMA_1
+            row = connection.execute(query, (operator,)).fetchone()
+        if row is None:
+            return None
+        status, kernel, data, moment = row
+        ratio = json.loads(data).get("worst_ratio")
+        return LastVerdict(
+            str(status),
+            str(json.loads(kernel).get("kernel", "")),
+            float(ratio) if isinstance(ratio, int | float) else None,
+            float(moment),
+        )
+
+
+def read_facts(folder: Path) -> SessionFacts:
+    """Read what a session's journal says.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no session, or one without carved tests.
+    """
+    if not is_session(folder):
+        raise InputError(
+            f"{folder} is not a session: expected a folder made by `tapml offload --session`"
+        )
+    with _open(folder) as connection:
+        kept = dict(connection.execute("SELECT name, value FROM session"))
+    if "settings" not in kept or not (folder / SUITE).is_dir():
+        raise InputError(
+            f"the session in {folder} has no carved tests yet; begin it with `tapml offload "
+            f"--session {folder}`"
+        )
+    settings = Settings.from_json(kept["settings"])
+    try:
+        policy = Policy.from_json(json.loads(kept[POLICY])) if POLICY in kept else Policy()
+        shared = tuple(Path(str(each)) for each in json.loads(kept.get(KERNELS, "[]")))
+    except (InputError, ValueError, TypeError) as error:
+        raise InputError(
+            f"the journal of {folder} is damaged ({error}); run `tapml offload` on it again"
+        ) from error
+    device = kept.get("device") or settings.device or settings.target
+    return SessionFacts(folder, settings, device, policy, shared)
+
+
+@contextmanager
+def _open(folder: Path) -> Iterator[sqlite3.Connection]:
+    """The journal, read only; as it lies there where even its lock files cannot be made."""
+    name = quote(str((folder / JOURNAL).resolve()))
+    failure: sqlite3.Error | None = None
+    for mode in ("mode=ro", "immutable=1"):
+        try:
+            connection = sqlite3.connect(f"file:{name}?{mode}", uri=True, timeout=_BUSY_SECONDS)
+            connection.execute("SELECT count(*) FROM session").fetchone()
+        except sqlite3.Error as error:
+            failure = error
+            continue
+        try:
+            with closing(connection):
+                yield connection
+        except sqlite3.Error as error:
+            failure = error
+            break
+        return
+    raise InputError(f"the journal of {folder} cannot be read ({failure})") from failure

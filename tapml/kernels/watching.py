@@ -1,0 +1,207 @@
+"""The watch: look at the kernel, say what came of it, wait for a save, look again.
+
+A look replays a choice of the operator's tests first, so that the verdict stands within a second of
+a save; the others follow while nothing is saved. What needs TVM is made in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from tapml.carving.carved_test import CarvedTest
+from tapml.compare.oracle import CarvedCase
+from tapml.kernels.case_choice import choose
+from tapml.kernels.manifest import MANIFEST
+from tapml.kernels.preparing import Preparing
+from tapml.kernels.saves import POLL_SECONDS, Saves
+from tapml.kernels.trial import KernelTrial
+from tapml.kernels.trial_result import Times, TrialResult
+
+_MOST_FILES: Final = 256
+
+
+@dataclass(frozen=True)
+class Looking:
+    """A look begins: what is being done, of how many tests how many are done."""
+
+    doing: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A verdict stands.
+
+    Attributes
+    ----------
+    result
+        The verdict.
+    waited
+        Seconds since the save; None for one that no save asked for.
+    number
+        Which look it is of, from 1.
+    """
+
+    result: TrialResult
+    waited: float | None
+    number: int
+
+
+WatchEvent: TypeAlias = Looking | Seen
+Tell: TypeAlias = Callable[[WatchEvent], None]
+
+
+class Watch:
+    """Looks at a kernel after every save until it is interrupted.
+
+    Parameters
+    ----------
+    trial
+        The kernel and its device; not patient.
+    count
+        Tests of the first part of a look.
+    tell
+        Called with every event, on this thread.
+    everything
+        Whether the tests left out follow.
+    """
+
+    def __init__(
+        self, trial: KernelTrial, count: int, tell: Tell, *, everything: bool = True
+    ) -> None:
+        self._trial = trial
+        self._tell = tell
+        self._quick: list[CarvedCase] = list(choose(trial.tests, count))
+        chosen = {test.id for test in self._quick}
+        self._rest = [test for test in trial.tests if test.id not in chosen] if everything else []
+        self._files: tuple[Path, ...] = ()
+        self._saves = Saves(self._watched)
+        self._preparing = Preparing(trial, [t for t in self._quick if isinstance(t, CarvedTest)])
+        self._times = Times()
+        self._number = 0
+        self._probed = self._compiled_timed = False
+
+    def run(self, looks: int = 0) -> TrialResult:
+        """Watch; after so many looks return the last verdict, 0 for ever.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Whoever watches ends it so.
+        """
+        try:
+            waited: float | None = None
+            while True:
+                result = self._look(waited)
+                if looks and self._number >= looks:
+                    return result
+                waited = self._wait(result)
+        finally:
+            self._preparing.stop()
+
+    def _look(self, waited: float | None) -> TrialResult:
+        """One look, from the files to a verdict that no save has overtaken."""
+        while True:
+            started = time.monotonic()
+            self._number += 1
+            self._tell(Looking("building", 0, len(self._quick)))
+            result = self._replay(self._quick)
+            if not result.interrupted:
+                break
+            waited = self._saves.take()
+        since = None if waited is None else waited + time.monotonic() - started
+        result = self._show(result, since)
+        if result.outcome == "device lost":
+            # The next save should not wait for a server.
+            self._tell(Looking("starting another device server"))
+            self._trial.device()
+        self._preparing.start()
+        return result
+
+    def _wait(self, result: TrialResult) -> float | None:
+        """What is worth doing until the next save; the seconds since it, None for other news."""
+        for work in self._worth_doing(result):
+            work()
+            if self._saves.changed():
+                break
+        while not self._saves.changed_at_rest():
+            if self._preparing.take_news():
+                if self._take_probes() or (result.hasty and self._preparing.finished):
+                    return None
+                self._show(result, None)
+            time.sleep(POLL_SECONDS)
+        return self._saves.take()
+
+    def _take_probes(self) -> bool:
+        """Add the probes to what is replayed; whether there are new ones."""
+        new = self._preparing.probes if not self._probed else ()
+        self._quick += new
+        self._probed = self._probed or bool(new)
+        return bool(new)
+
+    def _worth_doing(self, result: TrialResult) -> Iterator[Callable[[], None]]:
+        if result.tests and not self._compiled_timed:
+            yield lambda: self._time_compiled(result)
+        if result.passes and self._rest:
+            yield lambda: self._replay_rest(result)
+
+    def _time_compiled(self, result: TrialResult) -> None:
+        self._tell(Looking("timing the compiled kernel"))
+        compiled = self._trial.compiled_ms(self._quick, self._saves.changed)
+        if not self._saves.changed():
+            self._compiled_timed = True
+            self._times = replace(self._times, compiled=compiled)
+            self._show(result, None)
+
+    def _replay_rest(self, result: TrialResult) -> None:
+        rest = self._replay(self._rest, offset=len(self._quick))
+        if not rest.interrupted:
+            self._show(merged(result, rest), None)
+
+    def _replay(self, cases: Sequence[CarvedCase], offset: int = 0) -> TrialResult:
+        total = offset + len(cases)
+        return self._trial.look(
+            cases,
+            interrupted=self._saves.changed,
+            on_case=lambda done: self._tell(Looking("replaying", offset + done, total)),
+        )
+
+    def _show(self, result: TrialResult, waited: float | None) -> TrialResult:
+        times = replace(
+            result.times, compiled=self._times.compiled, reference=self._preparing.reference_ms
+        )
+        self._tell(Seen(replace(result, times=times), waited, self._number))
+        return result
+
+    def _watched(self) -> Iterator[Path]:
+        """The kernel's files, and whatever else lies beside the manifest."""
+        folder = self._trial.manifest.parent
+        found = {self._trial.manifest, *self._files}
+        try:
+            beside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        except OSError:
+            beside = []
+        extension = self._trial.extension
+        found |= {p for p in beside if p.name == MANIFEST or p.suffix == extension}
+        yield from sorted(found)[:_MOST_FILES]
+
+
+def merged(first: TrialResult, second: TrialResult) -> TrialResult:
+    """The verdict on two parts of the tests, the first of which passes."""
+    graver = first if second.passes else second
+    ratios = [each.worst_ratio for each in (first, second) if each.worst_ratio is not None]
+    return replace(
+        graver,
+        passed=first.passed + second.passed,
+        tests=first.tests + second.tests,
+        probes=first.probes + second.probes,
+        worst_ratio=max(ratios, default=None),
+        times=first.times,
+        seconds=first.seconds + second.seconds,
+        hasty=first.hasty or second.hasty,
+    )
