@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from tapml.offload.operator_record import (
     OPERATOR_VALIDATION,
     OperatorRecord,
 )
-from tapml.offload.rooted_reference import HOST, REFERENCE
+from tapml.offload.phases import HOST, REFERENCE
+from tapml.offload.report_refresh import RefreshingReport
 from tapml.offload.settings import RunOptions
 from tapml.offload.workbench import Workbench
 from tapml.report.data import build_report
@@ -60,7 +62,8 @@ def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorReco
     bench.watcher(PhaseStarted("move operators", total=len(records)))
     started = time.monotonic()
     with ReplayMemory(bench.session, bench.target.limits.memory_bytes) as memory:
-        Algorithm(bench, options, memory, records).run()
+        report = RefreshingReport(bench.watcher, lambda: write_report(bench, records, None))
+        Algorithm(replace(bench, watcher=report), options, memory, records).run()
     moved = sum(record.state == "moved" for record in records.values())
     detail = f"{moved} of {len(records)} on the target"
     bench.watcher(PhaseEnded("move operators", time.monotonic() - started, detail))
@@ -105,7 +108,7 @@ def write_report(
             "dtype": model.dtype,
             "context_length": model.context_length,
             "weights_hash": model.weights_hash,
-            "notes": list(model.notes),
+            "notes": list(bench.notes),
         },
         reference=REFERENCE,
         device=bench.session.device,
