@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _ORIGINS_SHOWN: Final = 24
 _ATTEMPTS_SHOWN: Final = 50
+_NUMBER: Final = re.compile(r"\d+")
 
 
 def operator_data(
@@ -34,7 +36,7 @@ def operator_data(
     # Strict JSON has no number for a NaN or an Inf out of place; the verdict's reason names it.
     absolute = [abs(float(o["expected"]) - float(o["actual"])) for o in worst]
     finite = all(map(isfinite, absolute))
-    origins = plan.origins_of(operator.name)
+    origins = _origins(plan, operator)
     return {
         "name": operator.name,
         "hash": operator.hash,
@@ -52,7 +54,7 @@ def operator_data(
         ],
         "sites": len(plan.sites_of(operator.name)),
         "entries": dict(_calls(plan, operator)),
-        "origins": [asdict(each) for each in origins[:_ORIGINS_SHOWN]],
+        "origins": origins[:_ORIGINS_SHOWN],
         "more_origins": max(0, len(origins) - _ORIGINS_SHOWN),
         "tests": {"total": replay.get("tests", 0), "passed": replay.get("passed", 0)},
         "probes": replay.get("probes", 0),
@@ -120,6 +122,21 @@ def attempts(journal: Journal) -> dict[str, list[dict[str, Any]]]:
         name: sorted(rows, key=lambda row: float(row["time"]))[-_ATTEMPTS_SHOWN:]
         for name, rows in found.items()
     }
+
+
+def _origins(plan: GraphPlan, operator: Operator) -> list[dict[str, Any]]:
+    """Places in the model; of those that differ in numbers only (layers) the first, and how many.
+
+    ``alike`` is how many others there are.
+    """
+    places: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for origin in plan.origins_of(operator.name):
+        key = (_NUMBER.sub("*", origin.module_path), origin.source, origin.operation)
+        if key in places:
+            places[key]["alike"] += 1
+        else:
+            places[key] = asdict(origin) | {"alike": 0}
+    return list(places.values())
 
 
 def _class(operator: Operator) -> str:

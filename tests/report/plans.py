@@ -46,12 +46,16 @@ def decoder(layers: int, *, name: str = "decoder", hostile: str = "") -> GraphPl
     one, two = f"norm{hostile}", f"join{hostile}"
     operators = {each.name: each for each in (operator(one, 1), operator(two, 2))}
     origin = Origin(f"layers{hostile}", f"model{hostile}.py:1", f"aten{hostile}", "n")
+
+    def norm(layer: int) -> Origin:
+        return Origin(f"layers.{layer}.norm{hostile}", "norm.py:7", "aten.mean", f"n{layer}")
+
     names = ["input"]
     steps: list[Step] = [CallStep("e/embed", one, ("input", "x0"), origins=(origin,))]
     for layer in range(layers):
         at, place = f"x{layer}", f"e/layer{layer}"
         steps += [
-            CallStep(f"{place}/norm", one, (at, f"n{layer}"), layer=layer),
+            CallStep(f"{place}/norm", one, (at, f"n{layer}"), origins=(norm(layer),), layer=layer),
             CallStep(f"{place}/left", one, (f"n{layer}", f"l{layer}"), layer=layer),
             CallStep(f"{place}/right", one, (f"n{layer}", f"r{layer}"), layer=layer),
             # Belongs to no layer, yet stands inside one: a helper the trace did not place.

@@ -56,6 +56,11 @@ function table(columns, rows, caption) {
       el("tbody", {}, rows.map(cells => el("tr", {}, cells.map((cell, place) => el("td", { class: columns[place][1] }, cell)))))));
 }
 
+/** Go to a height of the page at once: another page is no distance to travel. */
+function jump(top) {
+  scrollTo({ top, behavior: "instant" });
+}
+
 /** Names with values, as cards beside each other; a row without a value is left out. */
 function facts(rows) {
   return el("dl", { class: "facts" }, rows.filter(row => row && row[1] !== null && row[1] !== undefined && row[1] !== "")

@@ -11,12 +11,15 @@ async function poll() {
   try {
     const live = await (await fetch("live.json", { cache: "no-store" })).json();
     wait = live.running ? POLL.running : POLL.ended;
-    if (live.version !== version) {
-      const first = reportVersion === null;
-      if (reportVersion !== live.report_version && !(first && session.operators.length && !live.report_version)) await fetchReport();
+    const was = session.live;
+    const newReport = live.report_version !== reportVersion && Boolean(live.report_version);
+    if (newReport) await fetchReport();
+    if (newReport || live.version !== version || Boolean(was) !== live.running) {
       [version, reportVersion] = [live.version, live.report_version];
       session.live = live.running ? live : null;
-      redraw();
+      // A page of thousands of boxes is drawn once; then only what changed on it.
+      if (newReport || Boolean(was) !== live.running) redraw();
+      else repaint(was.operators || {}, live.operators || {});
     }
     drawBanner(live);
   } catch {
@@ -38,7 +41,21 @@ function redraw() {
   drawOverview();
   if (place) requestAnimationFrame(() => requestAnimationFrame(() => { [map.view.scale, map.view.left, map.view.top] = place; map.view.apply(); }));
   if (open !== null) drawOperator(open);
-  scrollTo(0, top);
+  jump(top);
+}
+
+/** Draw the operators again whose state is another. */
+function repaint(before, after) {
+  const differs = (one, two) => !one || !two || one.state !== two.state || one.worst_ratio !== two.worst_ratio || one.reason !== two.reason;
+  const changed = new Set(session.operators.filter(each => differs(before[each.name], after[each.name])).map(each => each.name));
+  if (!changed.size) return;
+  document.getElementById("outcome").replaceWith(outcomeBanner());
+  for (const row of document.querySelectorAll(".operators tr[data-operator]")) {
+    if (changed.has(row.dataset.operator)) row.replaceWith(operatorRow(session.byName.get(row.dataset.operator)));
+  }
+  for (const each of map.nodes) if (changed.has(each.dataset.operator)) paintNode(each, session.byName.get(each.dataset.operator));
+  const open = operatorInAddress();
+  if (changed.has(open)) { const top = scrollY; drawOperator(open); jump(top); }
 }
 
 function drawBanner(live) {

@@ -1,7 +1,7 @@
 "use strict";
 // The migration map: every call site, where it stands, what it reads, and whether it has moved.
 
-const NODE = { width: 100, height: 30, line: 16, head: 4 };
+const NODE = { width: 100, height: 30, line: 14, head: 4 };
 const map = { entry: 0, text: "", at: -1, view: null, nodes: [], sites: [], show: null };
 
 function drawMap() {
@@ -39,7 +39,7 @@ function drawMap() {
     frame,
     el("p", { class: "legend" },
       Object.keys(STATES).filter(state => session.operators.some(each => now(each).state === state)).map(state =>
-        el("span", {}, el("i", { class: state }, STATES[state].glyph), STATES[state].word)),
+        el("span", {}, el("i", { class: state }, STATES[state].glyph), STATES[state].means)),
       session.operators.some(each => each.written) ? el("span", {}, el("i", { class: "hand" }, "✎"), "kernel written by hand") : null),
     el("p", { class: "soft" }, "Each box is a call site; select one to open its operator. Drag to move, Ctrl and wheel (or the wheel alone once the map is selected) or two fingers to zoom, ",
       "arrow keys, + and − work, too."),
@@ -75,20 +75,30 @@ function mapCanvas(entry) {
 }
 
 function node(operator, name, site, left, top) {
-  const { state, word } = operator ? now(operator) : { state: "waiting", word: "waiting" };
-  const hand = operator && operator.written;
   const [one, two] = twoLines(name);
-  return svg("g", { class: `node ${state}${hand ? " hand" : ""}`, "data-operator": name, transform: `translate(${left} ${top + NODE.head})` },
-    svg("title", {}, `${name}\n${site}\n${word}${hand ? ", kernel written by hand" : ""}`),
-    svg("rect", { width: NODE.width, height: NODE.height, rx: 5 }),
-    svg("text", { class: "glyph", x: 4, y: 19 }, hand ? `${STATES[state].glyph}✎` : STATES[state].glyph),
-    two ? [svg("text", { x: 56, y: 13 }, one), svg("text", { x: 56, y: 24 }, two)] : svg("text", { x: 56, y: 19 }, one));
+  const drawn = svg("g", { "data-operator": name, "data-site": site, transform: `translate(${left} ${top + NODE.head})` },
+    svg("title"), svg("rect", { width: NODE.width, height: NODE.height, rx: 5 }), svg("text", { class: "glyph", x: 4, y: 13 }),
+    operator && operator.written ? svg("text", { class: "glyph", x: 4, y: 26 }, "✎") : null,
+    two ? [svg("text", { x: 57, y: 13 }, one), svg("text", { x: 57, y: 24 }, two)] : svg("text", { x: 57, y: 19 }, one));
+  paintNode(drawn, operator);
+  return drawn;
+}
+
+/** What changes of a node while a session runs. */
+function paintNode(drawn, operator) {
+  const state = operator ? now(operator).state : "waiting";
+  const hand = Boolean(operator && operator.written);
+  const marks = ["lit", "current"].filter(mark => drawn.classList.contains(mark));
+  drawn.setAttribute("class", ["node", state, hand ? "hand" : "", ...marks].join(" "));
+  const { operator: name, site } = drawn.dataset;
+  drawn.querySelector("title").textContent = `${name}\n${site}\n${STATES[state].means}${hand ? ", kernel written by hand" : ""}`;
+  drawn.querySelector(".glyph").textContent = STATES[state].glyph;
 }
 
 /** A name in up to two lines, broken where its words end; what is too long is cut in its middle. */
 function twoLines(name) {
   if (name.length <= NODE.line) return [name, ""];
-  const cut = name.lastIndexOf("_", NODE.line);
+  const cut = name.lastIndexOf("_", NODE.line - 1) + 1;
   const end = cut > 4 ? cut : NODE.line;
   const rest = name.slice(end);
   return [name.slice(0, end), rest.length <= NODE.line ? rest : `${rest.slice(0, NODE.line - 5)}…${rest.slice(-4)}`];

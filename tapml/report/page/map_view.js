@@ -46,7 +46,8 @@ class MapView {
   /** Bring a place of the drawing to the middle, near enough to be read. */
   center(x, y) {
     this.scale = Math.max(this.scale, 0.9);
-    this.left = this.size.width / 2 - x * this.scale;
+    const room = this.size.width - this.width * this.scale;
+    this.left = room >= 0 ? room / 2 : this.size.width / 2 - x * this.scale;
     this.top = this.size.height / 2 - y * this.scale;
     this.apply();
   }

@@ -7,12 +7,13 @@ const VERDICTS = {
   degraded: ["!", "It works, less exactly than the limits ask for"],
   incomplete: ["○", "Not everything has moved yet"],
   "not run": ["○", "Not run"],
+  running: ["▸", "In work"],
 };
 
 function outcomeBanner() {
-  const { status = "not run", text = "" } = session.report.outcome || {};
+  const { status = "not run", text = "" } = session.live ? { status: "running", text: "The session is in work; this page follows it." } : session.report.outcome || {};
   const [glyph, words] = VERDICTS[status] || ["○", status];
-  return el("div", { class: `outcome ${status.replace(" ", "-")}` },
+  return el("div", { id: "outcome", class: `outcome ${status.replace(" ", "-")}` },
     el("span", { class: "seal", "aria-hidden": "true" }, glyph),
     el("div", {}, el("strong", {}, words), el("p", {}, sentence(text)), stateBar()));
 }
@@ -29,7 +30,7 @@ function stateBar() {
   const words = counts.map(([state, number]) => `${number} ${STATES[state].word}`).join(", ");
   return el("div", { class: "states", role: "img", "aria-label": words },
     el("div", { class: "stack" }, counts.map(([state, number]) => el("i", { class: state, style: { "flex-grow": number } }))),
-    el("p", {}, counts.map(([state, number]) => el("span", { class: state }, `${STATES[state].glyph} ${count(number)} ${STATES[state].word}`))));
+    el("p", {}, counts.map(([state, number]) => el("span", { class: state }, `${STATES[state].glyph} ${count(number)} ${STATES[state].means}`))));
 }
 
 function sessionFolder() {
@@ -44,6 +45,7 @@ function quoted(text) {
 function nextSteps() {
   const { status } = session.report.outcome || {};
   const failed = session.operators.filter(each => now(each).state === "failed");
+  if (session.live) return null;
   if (failed.length) {
     return section("next", "What to do next", failed.slice(0, 5).map(failedCard),
       failed.length > 5 ? el("p", {}, `${failed.length - 5} more failed; the table below can show them alone.`) : null,
@@ -59,7 +61,7 @@ function nextSteps() {
 }
 
 function waiting() {
-  return session.operators.filter(each => ["waiting", "running"].includes(now(each).state)).length;
+  return session.operators.filter(each => ["waiting", "validated", "running"].includes(now(each).state)).length;
 }
 
 function failedCard(operator) {

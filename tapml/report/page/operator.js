@@ -120,7 +120,7 @@ function operatorOrigins(operator) {
   if (!operator.origins.length) return null;
   return [
     table([["Module", ""], ["Operation", ""], ["Source line", ""]],
-      operator.origins.map(each => [each.module_path || "(model)", el("code", {}, each.operation), el("code", {}, each.source)]), "Origins"),
+      operator.origins.map(each => [[each.module_path || "(model)", each.alike ? el("span", { class: "soft" }, ` and ${count(each.alike)} alike`) : null], el("code", {}, each.operation), el("code", {}, each.source)]), "Origins"),
     operator.more_origins ? el("p", { class: "soft" }, `and ${plural(operator.more_origins, "more place")}`) : null,
   ];
 }

@@ -24,10 +24,10 @@ function drawOverview() {
 
 /** Draw what numbers changed on, and leave the reader where he was. */
 function redrawOverview() {
-  const [left, top] = [scrollX, scrollY];
+  const top = scrollY;
   const focused = document.activeElement && document.activeElement.id;
   drawOverview();
-  scrollTo(left, top);
+  jump(top);
   const again = focused && document.getElementById(focused);
   if (again) {
     again.focus({ preventScroll: true });

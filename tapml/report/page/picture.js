@@ -47,7 +47,7 @@ function histogram(picture) {
   });
   return el("figure", { class: "picture histogram" },
     el("figcaption", {}, discrete ? "Elements" : "Elements by error ratio", el("span", { class: "soft" }, ` ${count(over)} above the limit`)),
-    svg("svg", { viewBox: `0 0 ${width} 146`, role: "img", "aria-label": columns.filter(each => each.number).map(each => `${each.words}: ${each.number}`).join("; ") },
+    svg("svg", { viewBox: `0 0 ${width} 146`, style: { "max-width": `${width * 1.5}px` }, role: "img", "aria-label": columns.filter(each => each.number).map(each => `${each.words}: ${each.number}`).join("; ") },
       svg("line", { class: "floor", x1: 0, x2: width, y1: 122.5, y2: 122.5 }), bars),
     discrete ? null : el("p", { class: "soft" }, "A column is a decade of error / (sensitivity + ulp); heights are logarithmic."));
 }

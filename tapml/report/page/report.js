@@ -2,11 +2,12 @@
 // The report in hand: read once, completed where an older tapml wrote less, and what is live of it.
 
 const STATES = {
-  moved: { glyph: "✓", word: "moved" },
-  failed: { glyph: "✕", word: "failed" },
-  kept: { glyph: "‖", word: "kept on the source" },
-  running: { glyph: "▸", word: "in work" },
-  waiting: { glyph: "○", word: "waiting" },
+  moved: { glyph: "✓", word: "moved", means: "on the target" },
+  validated: { glyph: "◐", word: "validated", means: "its tests pass; the model was not run with it" },
+  failed: { glyph: "✕", word: "failed", means: "failed" },
+  kept: { glyph: "‖", word: "kept", means: "kept on the source" },
+  running: { glyph: "▸", word: "in work", means: "in work" },
+  waiting: { glyph: "○", word: "waiting", means: "waiting, on the source" },
 };
 
 const session = { report: {}, operators: [], byName: new Map(), entries: [], entry: "", texts: null, live: null };
@@ -71,7 +72,7 @@ function chip(operator) {
 }
 
 function writtenMark(operator) {
-  return operator.written ? el("span", { class: "hand", title: `a kernel written by hand: ${operator.written}` }, "✎ by hand") : null;
+  return operator.written ? el("span", { class: "hand", title: `a kernel written by hand: ${operator.written}` }, " ✎ by hand") : null;
 }
 
 function linkTo(operator, ...children) {

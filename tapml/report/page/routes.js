@@ -13,7 +13,7 @@ function route() {
     page.hidden = false;
     drawOperator(wanted);
     document.title = `${wanted} · tapml: ${title()}`;
-    if (shown !== wanted) { scrollTo(0, 0); page.focus({ preventScroll: true }); }
+    if (shown !== wanted) { jump(0); page.focus({ preventScroll: true }); }
   } else {
     const back = page.hidden === false;
     page.hidden = true;
@@ -21,7 +21,7 @@ function route() {
     document.title = `tapml: ${title()}`;
     const part = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
     if (part) part.scrollIntoView();
-    else if (back) scrollTo(0, left.get(null) || 0);
+    else if (back) jump(left.get(null) || 0);
   }
   shown = wanted;
 }

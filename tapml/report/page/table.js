@@ -3,21 +3,28 @@
 
 const COLUMNS = [
   { key: "place", title: "#", kind: "number", value: each => each.place, cell: each => count(each.place + 1) },
-  { key: "state", title: "State", value: each => Object.keys(STATES).indexOf(now(each).state), cell: each => [chip(each), " ", writtenMark(each)] },
-  { key: "name", title: "Operator", value: each => each.name, cell: each => linkTo(each) },
+  { key: "state", title: "State", value: each => Object.keys(STATES).indexOf(now(each).state), cell: chip },
+  { key: "name", title: "Operator", value: each => each.name, cell: each => [linkTo(each), writtenMark(each)] },
   { key: "class", title: "Class", value: each => each.class, cell: each => each.class },
   { key: "sites", title: "Calls", kind: "number", value: each => each.sites, cell: each => count(each.sites) },
   { key: "tests", title: "Tests", kind: "number", value: each => each.tests.total, cell: each => `${count(each.tests.passed)}/${count(each.tests.total)}` },
-  { key: "ratio", title: "Worst error ratio", value: each => now(each).ratio, cell: ratioBar,
+  { key: "ratio", title: "Worst error ratio", value: worstRatio, cell: ratioBar,
     hint: "largest error over (sensitivity + one unit in the last place); the marks are the limits of its class" },
   { key: "error", title: "Max abs error", kind: "number", value: each => each.max_abs_error, cell: each => short(each.max_abs_error) },
   { key: "call", title: "One call", kind: "number", value: oneCall, cell: each => milliseconds(oneCall(each)), hint: "on the target" },
   { key: "slow", title: "÷ reference", kind: "number", value: slowness, cell: each => times(slowness(each)),
     hint: "time on the target over time on the reference" },
-  { key: "share", title: "Share of the model", value: each => each.share, cell: each => shareBar(each.share), hint: "of the target's time in kernels" },
+  { key: "share", title: "Share", value: each => each.share, cell: each => shareBar(each.share), hint: "of the model's time in kernels on the target" },
 ];
 
-const chosen = { column: "place", down: false, text: "", states: new Set(), class: "" };
+const MOST_ROWS = 60; // What follows the table is to be reached by scrolling.
+const chosen = { column: "place", down: false, text: "", states: new Set(), class: "", all: false };
+
+/** What is not finite is worse than any number. */
+function worstRatio(operator) {
+  const { ratio, state } = now(operator);
+  return known(ratio) ? ratio : state === "failed" && operator.tests.total ? Infinity : null;
+}
 
 /** The operators that the filters leave, in the order asked for. */
 function chosenOperators() {
@@ -40,11 +47,15 @@ function chosenOperators() {
 function drawTable() {
   const body = el("tbody");
   const found = el("p", { class: "soft", role: "status" });
+  const more = el("button", { type: "button", onclick: () => { chosen.all = true; redraw(); } });
   const heads = COLUMNS.map(column => el("th", { scope: "col", class: column.kind, title: column.hint, "data-column": column.key },
     el("button", { type: "button", onclick: () => sortBy(column) }, column.title)));
   const redraw = () => {
     const rows = chosenOperators();
-    body.replaceChildren(...rows.map(operatorRow));
+    const cut = !chosen.all && rows.length > MOST_ROWS * 1.25;
+    body.replaceChildren(...(cut ? rows.slice(0, MOST_ROWS) : rows).map(operatorRow));
+    more.hidden = !cut;
+    more.textContent = `Show all ${count(rows.length)}`;
     found.textContent = rows.length === session.operators.length ? plural(rows.length, "operator") : `${count(rows.length)} of ${plural(session.operators.length, "operator")}`;
     for (const head of heads) {
       const own = head.dataset.column === chosen.column;
@@ -67,6 +78,7 @@ function drawTable() {
     el("div", { class: "tools" }, filters, order, found),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Operators" },
       el("table", { class: "operators" }, el("thead", {}, el("tr", {}, heads)), body)),
+    more,
     el("p", { class: "soft" }, "Error ratio: the largest error divided by what the float64 result moves when the inputs move by one ",
       "unit in the last place, plus one such unit of the output. The marks are the limits of its class of operator."),
   ];
@@ -74,7 +86,7 @@ function drawTable() {
 
 function operatorRow(operator) {
   const { state } = now(operator);
-  return el("tr", { class: state, onclick: event => { if (!event.target.closest("a")) location.hash = `operator-${encodeURIComponent(operator.name)}`; } },
+  return el("tr", { class: state, "data-operator": operator.name, onclick: event => { if (!event.target.closest("a")) location.hash = `operator-${encodeURIComponent(operator.name)}`; } },
     COLUMNS.map(column => el("td", { class: `${column.kind || ""} of-${column.key}`, "data-label": column.title }, column.cell(operator))));
 }
 

@@ -1,0 +1,82 @@
+"""What a report says about an operator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tapml.report.data import FORMAT
+from tests.offload.sessions import FinishedSession
+from tests.report.reports import KERNEL, REASON, SUSPECT, small_report
+
+
+def test_it_is_strict_json_of_the_second_format(tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    json.dumps(report, allow_nan=False)
+    assert report["format"] == FORMAT == "tapml-report/2"
+
+
+def test_every_attempt_is_told_once_with_what_changed(tmp_path: Path) -> None:
+    moved, failed = small_report(tmp_path)["operators"]
+    told = [(each["status"], each["kernel"], each["changed"]) for each in moved["attempts"]]
+    assert told == [("fail", "k1", []), ("pass", "k2", ["the kernel"])]
+    assert [each["stage"] for each in failed["attempts"]] == ["failure"]
+    assert all(each["time"] > 1e9 for each in moved["attempts"])
+
+
+def test_times_and_picture_are_told_once(tmp_path: Path) -> None:
+    moved, failed = small_report(tmp_path)["operators"]
+    assert moved["times"]["entries"]["e"]["calls"] == 4
+    assert moved["picture"]["histogram"]["over"] == 1
+    assert not {"times", "picture"} & set(moved["replay"])
+    assert failed["times"] is None
+    assert failed["picture"] is None
+
+
+def test_who_made_the_kernel_and_both_sources_are_there(tmp_path: Path) -> None:
+    moved, failed = small_report(tmp_path)["operators"]
+    assert moved["written"] == "/kernels/"
+    assert moved["again"] == ["the policy"]
+    assert KERNEL in moved["source"]
+    assert (failed["written"], failed["source"]) == ("", "")
+    assert "reference_source" in failed
+
+
+def test_reasons_suspects_and_limits_are_those_of_the_worst(tmp_path: Path) -> None:
+    moved, failed = small_report(tmp_path)["operators"]
+    assert (moved["reason"], failed["suspects"]) == (REASON, [SUSPECT])
+    assert moved["limits"] == {"degraded": 4.0, "fail": 16.0}
+    assert moved["max_abs_error"] == 0.25
+
+
+def test_places_that_differ_in_their_layer_only_are_one(tmp_path: Path) -> None:
+    moved = small_report(tmp_path, layers=3)["operators"][0]
+    assert [(each["module_path"], each["alike"]) for each in moved["origins"]] == [
+        ("layers", 0),
+        ("layers.0.norm", 2),
+    ]
+    assert moved["entries"] == {"e": 2 + 4 * 3}
+
+
+def test_what_a_run_says_of_itself_is_there(tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    assert report["strategy"]["model_runs"] == 2
+    assert report["moved_bytes"] == {"e": {"moved": 2048, "minimum": 1024}}
+    assert report["verdicts"]["why"] == {"the policy": 1}
+    assert report["session"] == str(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_finished_session_tells_all_of_it(finished: FinishedSession) -> None:
+    report = finished.report
+    for operator in report["operators"]:
+        assert operator["picture"]["histogram"], operator["name"]
+        assert operator["times"]["entries"], operator["name"]
+        assert operator["attempts"], operator["name"]
+        assert operator["parameters"], operator["name"]
+        assert operator["reference_source"], operator["name"]
+        assert operator["class"], operator["name"]
+    assert report["strategy"]["model_runs"] <= report["strategy"]["promised"]
+    assert all(each["moved"] >= each["minimum"] for each in report["moved_bytes"].values())

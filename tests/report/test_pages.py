@@ -1,0 +1,321 @@
+"""The report's pages in a real browser: what is shown, what works, what nobody should see."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tapml.report.html import render
+from tests.offload.sessions import FinishedSession
+from tests.report.browser import Page, open_browser
+from tests.report.plans import HOSTILE
+from tests.report.reports import early_report, large_report, small_report
+
+pytestmark = pytest.mark.slow
+
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture(autouse=True)
+def clean(browser: Page) -> Iterator[None]:
+    """Every test begins at a desk and ends without a word on the console."""
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.resize(1280, 900)
+    yield
+    assert browser.complaints == []
+    assert [each for each in browser.requests if not each.startswith("file://")] == []
+
+
+def show(browser: Page, folder: Path, report: dict[str, Any]) -> None:
+    path = folder / "report.html"
+    path.write_text(render(report), encoding="utf-8")
+    browser.open(path)
+
+
+def visit(browser: Page, part: str) -> None:
+    """Follow a link to a part of the report."""
+    browser.evaluate(f"location.hash = {json.dumps(part)}; route()")
+
+
+def text(browser: Page, selector: str) -> str:
+    found = browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
+    return str(found)
+
+
+def count(browser: Page, selector: str) -> int:
+    return int(browser.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))
+
+
+def wait_for(browser: Page, expression: str) -> None:
+    """Until an expression is true; the browser draws when it is ready."""
+    end = time.monotonic() + 10
+    while not browser.evaluate(expression):
+        assert time.monotonic() < end, f"never: {expression}"
+        time.sleep(0.02)
+
+
+def press(browser: Page, key: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        browser.send(
+            "Input.dispatchKeyEvent", type=kind, key=key, text=key if len(key) == 1 else ""
+        )
+
+
+def test_names_that_mean_harm_are_shown_and_do_none(browser: Page, tmp_path: Path) -> None:
+    report = small_report(tmp_path, HOSTILE)
+    show(browser, tmp_path, report)
+    for operator in report["operators"]:
+        visit(browser, f"operator-{quote(operator['name'])}")
+        assert text(browser, "#page h1") == operator["name"]
+        assert HOSTILE in text(browser, "#page")
+    visit(browser, "")
+    assert HOSTILE in text(browser, ".operators .name")
+    assert HOSTILE in text(browser, "#overview")
+    assert count(browser, "img") == 0
+
+
+def test_the_first_page_says_how_it_stands_and_what_to_do(browser: Page, tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    report["loosened"] = ["join: up to 200"]
+    show(browser, tmp_path, report)
+    moved, failed = (each["name"] for each in report["operators"])
+    assert "1 of 2 operators failed" in text(browser, ".outcome")
+    first = text(browser, "#next")
+    assert f"tapml kernel new {tmp_path} {failed}" in first
+    assert "wrong" in first
+    order = "[...document.querySelectorAll('#overview > *')].map(each => each.id)"
+    places = browser.evaluate(order)
+    assert places.index("loosened") < places.index("next") < places.index("map")
+    assert places.index("suspect") < places.index("map")
+    assert "bisect" in text(browser, "#facts")
+    assert "2 · at most 3 promised ✓" in text(browser, "#facts")
+    assert "1.02 KB would do" in text(browser, "#facts")
+    assert "1 made again" in text(browser, "#facts")
+    assert "2 ×" in text(browser, "#slow")
+    assert moved in text(browser, "#slow")
+
+
+def test_a_finished_port_is_tried_and_packaged_next(browser: Page, tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    report["operators"][1]["state"] = "moved"
+    report["outcome"] = {"status": "pass", "text": "all are on the target"}
+    report["summary"]["moved"] = 2
+    show(browser, tmp_path, report)
+    assert f"tapml package {tmp_path}" in text(browser, "#next")
+    assert f"tapml run {tmp_path}" in text(browser, "#next")
+
+
+def test_an_operators_page_has_everything_that_is_known(browser: Page, tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    show(browser, tmp_path, report)
+    visit(browser, "operator-norm")
+    page = text(browser, "#page")
+    for known in (
+        "moved", "kernel written by hand", "/kernels/", "the policy", "layers.0.norm", "norm.py:7",
+        "worst error at out[3]", "2 × as long", "4 calls", "Changed: the kernel", "in0", "[4]",
+        "__kernel void norm", "1 above the limit",
+    ):  # fmt: skip
+        assert known in page, known
+    assert count(browser, ".histogram rect.over") == 1
+    assert count(browser, ".errors rect.beyond") == 1
+    assert count(browser, ".source .comment") > 0
+    assert count(browser, ".history li") == 2
+    visit(browser, "operator-join")
+    assert "wrong" in text(browser, "#page .card.failed")
+
+
+def test_pages_have_links_keys_and_remember_their_place(browser: Page, tmp_path: Path) -> None:
+    show(browser, tmp_path, small_report(tmp_path))
+    browser.resize(1280, 300)
+    browser.evaluate("scrollTo({ top: 400, behavior: 'instant' })")
+    visit(browser, "operator-norm")
+    assert browser.evaluate("scrollY") == 0
+    press(browser, "j")
+    wait_for(browser, "document.querySelector('#page h1').textContent === 'join'")
+    press(browser, "k")
+    wait_for(browser, "document.querySelector('#page h1').textContent === 'norm'")
+    press(browser, "Escape")
+    wait_for(browser, "!document.getElementById('overview').hidden && scrollY === 400")
+    visit(browser, "operator-nobody")
+    assert "no operator" in text(browser, "#page")
+
+
+def test_a_link_to_an_operator_opens_its_page(browser: Page, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render(small_report(tmp_path)), encoding="utf-8")
+    browser.open(path, "#operator-norm")
+    assert "__kernel void norm" in text(browser, "#page .source")
+    assert browser.evaluate("document.getElementById('overview').hidden")
+
+
+def test_the_table_is_sorted_and_filtered(browser: Page, tmp_path: Path) -> None:
+    show(browser, tmp_path, large_report(tmp_path, operators=40, layers=2))
+    browser.evaluate("session.operators[7].worst_ratio = 9; session.operators[3].state = 'failed'")
+    browser.evaluate("drawOverview()")
+    first = "document.querySelector('.operators tbody tr').dataset.operator"
+    browser.evaluate("document.querySelector('th[data-column=ratio] button').click()")
+    assert browser.evaluate(first) == "operator_7"
+    assert count(browser, "th[aria-sort=descending]") == 1
+    browser.evaluate("document.querySelector('.tools .toggle.failed').click()")
+    assert count(browser, ".operators tbody tr") == 1
+    assert browser.evaluate(first) == "operator_3"
+    browser.evaluate("document.querySelector('.tools .toggle.failed').click()")
+    typed = "find.value = 'OR_3'; find.dispatchEvent(new Event('input'))"
+    browser.evaluate(f"{{ const find = document.getElementById('find-operator'); {typed} }}")
+    assert count(browser, ".operators tbody tr") == 11
+
+
+def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_path: Path) -> None:
+    show(browser, tmp_path, large_report(tmp_path))
+    assert count(browser, ".node") == 64 * 31
+    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
+    scale = "map.view.scale"
+    whole = browser.evaluate(scale)
+    assert browser.evaluate("map.view.width * map.view.scale <= map.view.size.width + 1")
+    browser.evaluate("document.querySelector('.buttons button').click()")
+    assert browser.evaluate(scale) > whole
+    browser.evaluate("document.querySelector('.canvas').focus()")
+    press(browser, "0")
+    assert browser.evaluate("map.view.height * map.view.scale <= map.view.size.height + 1")
+    assert browser.evaluate("document.querySelector('.canvas').classList.contains('far')")
+    typed = "find.value = 'layers.33/7'; find.dispatchEvent(new Event('input'))"
+    browser.evaluate(f"{{ const find = document.getElementById('find-site'); {typed} }}")
+    assert count(browser, ".node.lit") == 1
+    assert "1 of 1" in text(browser, ".found")
+    middle = (
+        "(() => { const [a, b] = [map.view.size, "
+        "document.querySelector('.node.current').getBoundingClientRect()];"
+        "return b.top > a.top && b.bottom < a.bottom && b.left > a.left && b.right < a.right; })()"
+    )
+    assert browser.evaluate(middle), "what is found is in sight"
+    browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
+    x, y = browser.evaluate(
+        "(() => { const box = document.querySelector('.node.current').getBoundingClientRect();"
+        "return [box.left + box.width / 2, box.top + box.height / 2]; })()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    name = browser.evaluate("document.querySelector('.node.current').dataset.operator")
+    wait_for(browser, f"document.querySelector('#page h1')?.textContent === {json.dumps(name)}")
+
+
+def test_the_map_is_dragged_by_hand_and_not_clicked_then(browser: Page, tmp_path: Path) -> None:
+    show(browser, tmp_path, small_report(tmp_path))
+    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
+    browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
+    before = browser.evaluate("map.view.left")
+    x, y = browser.evaluate(
+        "(() => { const box = document.querySelector('.node').getBoundingClientRect();"
+        "return [box.left + 20, box.top + 10]; })()"
+    )
+    drag = [("mousePressed", 0), ("mouseMoved", 30), ("mouseMoved", 60), ("mouseReleased", 60)]
+    for kind, moved in drag:
+        browser.send(
+            "Input.dispatchMouseEvent", type=kind, x=x + moved, y=y, button="left", buttons=1,
+            clickCount=1,
+        )  # fmt: skip
+    assert browser.evaluate("map.view.left") == before + 60
+    assert browser.evaluate("location.hash") == ""
+
+
+def test_states_are_told_apart_without_colour(browser: Page, tmp_path: Path) -> None:
+    report = large_report(tmp_path, operators=5, layers=1)
+    states = ("moved", "failed", "kept", "waiting", "validated")
+    for operator, state in zip(report["operators"], states, strict=True):
+        operator |= {"state": state, "written": ""}
+    show(browser, tmp_path, report)
+    glyphs = {state: text(browser, f".node.{state} .glyph") for state in states}
+    assert len(set(glyphs.values())) == len(states)
+    for state in states:
+        assert glyphs[state] in text(browser, f".operators tr.{state} .chip")
+
+
+def test_five_hundred_operators_open_and_answer_at_once(browser: Page, tmp_path: Path) -> None:
+    show(browser, tmp_path, large_report(tmp_path))
+    assert count(browser, ".operators tbody tr") == 60
+    assert "500 operators" in text(browser, "#operators")
+    started = "const start = performance.now()"
+    drawn = browser.evaluate(
+        f"(() => {{ {started}; location.hash = 'operator-operator_499'; route();"
+        "document.body.offsetHeight; return performance.now() - start; })()"
+    )
+    assert "operator_499" in text(browser, "#page h1")
+    assert drawn < 1500, f"{drawn} ms to draw an operator's page"
+
+
+@pytest.mark.parametrize("made", [early_report, lambda _: {}], ids=["early", "empty"])
+def test_reports_that_hold_less_are_drawn(browser: Page, tmp_path: Path, made: Any) -> None:
+    report = made(tmp_path)
+    show(browser, tmp_path, report)
+    for operator in report.get("operators", []):
+        visit(browser, f"operator-{operator['name']}")
+        assert text(browser, "#page h1") == operator["name"]
+    assert count(browser, "#map") == 0
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
+def test_a_real_report_fits_every_screen(
+    browser: Page, finished: FinishedSession, width: int, dark: bool
+) -> None:
+    browser.resize(width, 900, dark=dark)
+    browser.open(finished.folder / "report.html")
+    operators = finished.report["operators"]
+    assert count(browser, ".operators tbody tr") == len(operators)
+    assert browser.evaluate(OVERFLOW) <= 0, "the page itself does not scroll sideways"
+    assert browser.picture().startswith(b"\x89PNG")
+    for operator in operators[:6]:
+        visit(browser, f"operator-{operator['name']}")
+        assert browser.evaluate(OVERFLOW) <= 0, operator["name"]
+        assert operator["origins"][0]["source"] in text(browser, "#origins")
+        assert count(browser, ".histogram svg") == 1
+        assert count(browser, ".errors svg") == 1
+        assert count(browser, "#timing .line") >= 2
+        assert browser.evaluate(_CONTRAST) == [], "text that is hard to read"
+    visit(browser, "")
+    assert browser.evaluate(_CONTRAST) == [], "text that is hard to read"
+
+
+_CONTRAST = """
+(() => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
+  const paint = colours => {
+    pen.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
+    return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = rgb => rgb.map(part => part / 255)
+    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
+  const bad = new Set();
+  for (const each of document.querySelectorAll("main *")) {
+    const own = [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    if (!own || !each.offsetParent || each.closest("svg")) continue;
+    const behind = [];
+    for (let at = each; at; at = at.parentElement) {
+      behind.unshift(getComputedStyle(at).backgroundColor);
+    }
+    const back = paint(behind);
+    const [one, two] = [light(back), light(paint([...behind, getComputedStyle(each).color]))];
+    const ratio = (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
+    const words = each.textContent.slice(0, 30);
+    if (ratio < 4.5) bad.add(`${each.className} ${words} ${ratio.toFixed(2)}`);
+  }
+  return [...bad].slice(0, 8);
+})()
+"""
+"""Texts whose colour is less than 4.5 times as light or dark as what is behind them (WCAG AA)."""
