@@ -1,4 +1,4 @@
-"""The report while a run goes on: written anew now and then, so that a page opened early is fresh."""
+"""The report while a run goes on: written anew now and then, so that an open page is fresh."""
 
 from __future__ import annotations
 
