@@ -147,15 +147,10 @@ def remove_folder(folder: Path) -> None:
     SetupError
         If it cannot be removed.
     """
-    leaving = folder.with_name(f".{folder.name}.removed")
     with writing(folder):
-        if leaving.exists():
-            with crossing("remove", leaving):
-                shutil.rmtree(leaving)
         if not folder.exists():
             return
-        with crossing("rename", folder):
-            folder.replace(leaving)
+        leaving = _move_away(folder)
         with crossing("remove", folder):
             shutil.rmtree(leaving)
 
@@ -181,12 +176,37 @@ def replace_folder(folder: Path) -> Iterator[Path]:
                 partial.mkdir()
                 yield partial
             sync_tree(partial)
-            remove_folder(folder)
-            with crossing("rename", folder):
-                partial.replace(folder)
+            _exchange(partial, folder)
             sync_folder(folder.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _exchange(made: Path, folder: Path) -> None:
+    """Give `made` the name `folder`, and remove what had it; if that fails, it has it again."""
+    if not folder.exists():
+        with crossing("rename", folder):
+            made.replace(folder)
+        return
+    leaving = _move_away(folder)
+    try:
+        with crossing("rename", folder):
+            made.replace(folder)
+    except OSError:
+        leaving.replace(folder)
+        raise
+    with crossing("remove", folder):
+        shutil.rmtree(leaving)
+
+
+def _move_away(folder: Path) -> Path:
+    """Take a folder's name from it, in place of what a process killed here left; its new name."""
+    leaving = folder.with_name(f".{folder.name}.removed")
+    if leaving.exists():
+        with crossing("remove", leaving):
+            shutil.rmtree(leaving)
+    with crossing("rename", folder):
+        return folder.replace(leaving)
 
 
 def remove_left(folder: Path) -> None:
@@ -202,7 +222,8 @@ def remove_left(folder: Path) -> None:
     for pattern in (".*.partial", ".*.partial-journal", ".*.removed"):
         for path in list(folder.rglob(pattern)):
             with writing(path), crossing("remove", path):
-                if path.is_dir():
+                if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
-                    path.unlink()
+                    # It may have lain in one that went before.
+                    path.unlink(missing_ok=True)

@@ -76,7 +76,6 @@ class Journal:
         try:
             self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
             try:
-                self._connection.execute("PRAGMA journal_mode=WAL")
                 # NORMAL would lose what was journaled since the last checkpoint, hours of work,
                 # when the power fails. A sync a row costs 1 to 5 ms; a verdict costs 100 and more.
                 self._connection.execute("PRAGMA synchronous=FULL")

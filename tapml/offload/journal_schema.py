@@ -50,6 +50,8 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         If it cannot be read or written.
     """
     found = _found(connection, path)
+    # Only now: what is no journal is left as it is.
+    connection.execute("PRAGMA journal_mode=WAL")
     if found == SCHEMA_VERSION:
         return
     with transaction(connection):
