@@ -20,7 +20,7 @@ from tapml.cli.progress import watch
 from tapml.cli.report import time_lines
 from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
-from tapml_targets.errors import InputError
+from tapml_targets.errors import EXIT_INTERRUPTED, InputError
 from tapml_targets.platforms import check_platform
 
 if TYPE_CHECKING:
@@ -177,8 +177,16 @@ def run(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         policy=None if arguments.policy is None else policy_of(arguments.policy),
     )
-    with watch(quiet=arguments.quiet) as watcher:
-        result = session.run(watcher, options)
+    try:
+        with watch(quiet=arguments.quiet) as watcher:
+            result = session.run(watcher, options)
+    except KeyboardInterrupt:
+        print(
+            "tapml: interrupted; nothing half-written was left behind: go on with "
+            f"`tapml offload --session {folder}`",
+            file=sys.stderr,
+        )
+        return EXIT_INTERRUPTED
     return finish(result, arguments)
 
 

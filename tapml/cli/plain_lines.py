@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from types import TracebackType
@@ -75,8 +76,9 @@ class PlainLines:
 
     def interrupted(self) -> None:
         """Say that the run is being ended."""
-        # From a signal's handler: whoever holds the lock may be the code it interrupted.
-        print("interrupted: ending the step in hand", file=self._stream, flush=True)
+        # From a signal's handler: what it interrupted may hold the lock, or be writing just now.
+        with contextlib.suppress(OSError, ValueError):
+            os.write(self._stream.fileno(), b"interrupted: ending the step in hand\n")
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, OperatorChanged):

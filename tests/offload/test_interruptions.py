@@ -52,7 +52,10 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing_running(
         os.killpg(process.pid, signal.SIGINT)
         ended = end(process)
     assert ended.exit_code == 130
-    assert ended.error_lines == ["tapml: interrupted; nothing half-written was left behind"]
+    assert ended.error_lines == [
+        "tapml: interrupted; nothing half-written was left behind: go on with "
+        f"`tapml offload --session {session}`"
+    ]
     assert "Traceback" not in ended.errors
     assert left_after(mark) == {}
     assert half_written(session) == []
