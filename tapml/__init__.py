@@ -12,11 +12,13 @@ Examples
 
 from __future__ import annotations
 
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+# Nothing is imported before it is needed: this runs first of all in the command, where an interrupt
+# cannot be caught yet. Type checkers know the name.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tapml.api.carving import carve
     from tapml.api.device import Device, device
     from tapml.api.functions import RemoteFunction, UploadedLibrary, compile, upload
@@ -79,8 +81,12 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    from functools import partial
+
     from tapml_targets.platforms import platform_names
 
     # Every platform folder is a device factory here: tapml.opencl(), tapml.cpu().

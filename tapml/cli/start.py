@@ -5,13 +5,14 @@ So this module imports nothing that takes time, and the command itself inside of
 
 from __future__ import annotations
 
-import signal
 import sys
 
 
 def main() -> int:
     """Run the command and return its exit code; 130 where it was interrupted early or late."""
     try:
+        import signal
+
         from tapml.cli.main import main as run
 
         exit_code = run()
