@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from tapml.carving.probing import PROBING_VERSION
 from tapml.carving.replay_results import ReplayResult, Timing, summarise
+from tapml.compare.oracle import ORACLE_VERSION
 from tapml.compare.policy import Policy
 from tapml.compare.verdict import Status, Suspect, Verdict
 from tapml.graph.plan import Operator
@@ -115,9 +117,9 @@ def test_an_operator_key_is_what_it_was_in_the_first_journals() -> None:
         body="12",
         kinds="value",
         torch=f"{text} ()",
-        oracle=str(keys.ORACLE_VERSION),
+        oracle=str(ORACLE_VERSION),
         tests="t",
-        probes=str(keys.PROBING_VERSION),
+        probes=str(PROBING_VERSION),
         policy=Policy().hash,
         compiler=compiler_versions(),
         device=fingerprint(DEVICE),
