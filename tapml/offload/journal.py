@@ -1,9 +1,10 @@
 """The journal: every step and every verdict of a session, appended as it happens.
 
 SQLite in WAL mode, one transaction a row, a verdict on the disk before the call returns: a session
-killed at any moment, or cut off from power, loses at most the step in hand. A verdict is stored under a key
-that names everything it depends on; a resumed session asks for the key it would write and skips
-the step when the key is there. Nothing is ever replaced: earlier verdicts are the history.
+killed at any moment, or cut off from power, loses at most the step in hand. A verdict is stored
+under a key that names everything it depends on; a resumed session asks for the key it would write
+and skips the step when the key is there. Nothing is ever replaced: earlier verdicts are the
+history.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from tapml.compare.verdict import Status, Suspect, Verdict
 from tapml.graph.plan import Operator
 from tapml.graph.torch_subgraph import TorchForm
 from tapml.offload import keys
-from tapml.offload.operator_verdict import replay_data
 from tapml.offload.changes import what_changed
+from tapml.offload.operator_verdict import replay_data
 from tapml.offload.verdict_key import VerdictKey, hash_parts
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.fingerprint import fingerprint
