@@ -194,7 +194,7 @@ def run_check(arguments: argparse.Namespace) -> int:
 def _check_once(trial: KernelTrial, arguments: argparse.Namespace) -> TrialResult:
     """One patient look at everything asked for, with all three times."""
     from tapml.kernels.case_choice import choose
-    from tapml.kernels.float64_sides import reference_ms
+    from tapml.kernels.float64_sides import reference_ms, reference_of
     from tapml.kernels.trial_result import Times
     from tapml_targets.errors import TapmlError
 
@@ -209,7 +209,7 @@ def _check_once(trial: KernelTrial, arguments: argparse.Namespace) -> TrialResul
         return result
     reference = None
     try:
-        reference = reference_ms(trial.operator, tests)
+        reference = reference_ms(reference_of(trial.operator)(), trial.operator, tests)
     except (TapmlError, ModuleNotFoundError) as error:
         print(f"the reference's time is not known: {error}", file=sys.stderr)
     return replace(result, times=Times(result.times.kernel, trial.compiled_ms(tests), reference))

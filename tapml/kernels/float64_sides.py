@@ -35,18 +35,18 @@ def reference_of(operator: Operator) -> Callable[[], Mapping[str, Twin]]:
     return compile_it
 
 
-def reference_ms(operator: Operator, tests: Sequence[CarvedTest]) -> float:
-    """Mean time of one call of the reference over `tests`; of tests of one shape, one is timed.
+def reference_ms(
+    reference: Mapping[str, Twin], operator: Operator, tests: Sequence[CarvedTest]
+) -> float:
+    """Mean time of one call of the reference over `tests`; of those of one shape, one is timed.
 
     Raises
     ------
     CompileError
         If the reference does not compile it.
     """
-    from tapml.compiler.reference import compile_reference
     from tapml.offload.times import reference_seconds
 
-    reference = compile_reference([operator])
     known: dict[Work, float] = {}
     seconds = []
     for test in tests:

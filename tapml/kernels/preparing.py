@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tapml.carving.carved_test import CarvedTest
 from tapml.carving.suite import Suite
 from tapml.compare.probes import ProbeCase
-from tapml.kernels.float64_sides import reference_ms
+from tapml.compare.sensitivity import Twin
+from tapml.kernels.float64_sides import reference_of
 from tapml.kernels.trial import KernelTrial
 from tapml_targets.errors import TapmlError
 
@@ -17,7 +18,7 @@ _END_SECONDS: Final = 10.0
 
 
 class Preparing:
-    """Probes, closer measurements and the reference's time of some tests.
+    """Probes, closer measurements and the reference of some tests.
 
     Parameters
     ----------
@@ -30,8 +31,8 @@ class Preparing:
     ----------
     probes
         The exact probes beside the first test, once they are made.
-    reference_ms
-        Mean time of one call of the reference, once it is known.
+    reference
+        The operator on the trusted platform, once it is compiled.
     finished
         Whether all of it is there, or cannot be had.
     problem
@@ -40,7 +41,7 @@ class Preparing:
 
     def __init__(self, trial: KernelTrial, tests: Sequence[CarvedTest]) -> None:
         self.probes: tuple[ProbeCase, ...] = ()
-        self.reference_ms: float | None = None
+        self.reference: Mapping[str, Twin] | None = None
         self.finished = False
         self.problem = ""
         self._trial = trial
@@ -84,8 +85,7 @@ class Preparing:
         operator = self._trial.operator
         self.probes = self._trial.probing.probes(operator, tests[0])
         self._news.set()
-        self.reference_ms = reference_ms(operator, tests)
-        self._news.set()
+        self.reference = reference_of(operator)()
         for test in tests:
             if self._stopped.is_set():
                 return

@@ -56,12 +56,13 @@ class Saves:
             # An editor that renames leaves no file for a moment, one that writes an empty one.
             if signature == before and all(size > 0 for _, _, size, _ in signature):
                 break
+        saved = set(signature) - set(self._signature)
         self._signature = signature
         self._content = self._hash()
         now = time.time()
-        newest = max((mtime for _, mtime, _, _ in signature), default=0) / 1e9
-        saved = newest if noticed - _PLAUSIBLE_AGE < newest <= now else noticed
-        return now - saved
+        newest = max((mtime for _, mtime, _, _ in saved), default=0) / 1e9
+        # A file that was renamed into place was written earlier, on another clock even.
+        return now - (newest if noticed - _PLAUSIBLE_AGE < newest <= now else noticed)
 
     def _look(self) -> Signature:
         found = []

@@ -8,6 +8,7 @@ of expectations (``oracle.sqlite``), which every replay of the session's tests s
 from __future__ import annotations
 
 import difflib
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +40,7 @@ from tapml.kernels.written import WrittenKernel, WrittenKernels, read_kernel
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_rpc.remote import RemoteLibrary
-from tapml_targets.errors import CompileError, DeviceLostError, InputError
+from tapml_targets.errors import CompileError, DeviceLostError, InputError, KernelTimeoutError
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.ranking import find_device
 from tapml_targets.target import Target
@@ -76,6 +77,8 @@ class KernelTrial:
         The kernel's ``kernel.toml``.
     extension
         Of its sources, with the dot.
+    files
+        All of the kernel's files, as they were named when it was last read.
     tests
         All of its carved tests.
     expectations
@@ -115,6 +118,7 @@ class KernelTrial:
                 raise InputError(f"the session's suite has no test of {operator}")
             written = WrittenKernels(facts.kernel_folders(shared), self.target)
             self.manifest = self._find(written)
+            self.files: tuple[Path, ...] = (self.manifest,)
             alone = {operator: self.operator}
             self._oracle = Oracle(
                 alone, compile_twins_of(alone), facts.policy, cache=store_of(facts.suite)
@@ -168,7 +172,9 @@ class KernelTrial:
         CompileError
             If manifest, sources, operator and limits do not fit together.
         """
-        return read_kernel(self.manifest, self.operator, self.target)
+        kernel = read_kernel(self.manifest, self.operator, self.target)
+        self.files = kernel.files
+        return kernel
 
     def look(
         self,
@@ -201,8 +207,7 @@ class KernelTrial:
             return self._ended("does not build", self._compiler_text(kernel, error), started)
         except DeviceLostError as error:
             self.drop_device()
-            # What was sent last says little to whoever wrote the kernel.
-            return self._ended("device lost", str(error).partition("\n")[0], started)
+            return self._ended("device lost", self._loss(error), started)
         now = time.perf_counter()
         return replace(result, seconds=now - started, build_seconds=built - started)
 
@@ -298,6 +303,17 @@ class KernelTrial:
             reason,
             of=len(self.tests),
             seconds=time.perf_counter() - started,
+        )
+
+    def _loss(self, error: DeviceLostError) -> str:
+        """How the device was lost; what was sent last says little to whoever wrote the kernel."""
+        first = str(error).partition("\n")[0]
+        if not isinstance(error, KernelTimeoutError):
+            return first
+        found = re.search(r" in test \S+(?=:)", first)
+        return (
+            f"the kernel did not end within {self._deadline:g} s{found.group() if found else ''}: "
+            "it loops for ever, or needs longer (--deadline)"
         )
 
     def _compiler_text(self, kernel: WrittenKernel, error: CompileError) -> str:

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from tapml.carving.carved_test import CarvedTest
 from tapml.compare.oracle import CarvedCase
 from tapml.kernels.case_choice import choose
+from tapml.kernels.float64_sides import reference_ms
 from tapml.kernels.manifest import MANIFEST
 from tapml.kernels.preparing import Preparing
 from tapml.kernels.saves import POLL_SECONDS, Saves
@@ -79,7 +80,6 @@ class Watch:
         self._quick: list[CarvedCase] = list(choose(trial.tests, count))
         chosen = {test.id for test in self._quick}
         self._rest = [test for test in trial.tests if test.id not in chosen] if everything else []
-        self._files: tuple[Path, ...] = ()
         self._saves = Saves(self._watched)
         self._preparing = Preparing(trial, [t for t in self._quick if isinstance(t, CarvedTest)])
         self._times = Times()
@@ -133,7 +133,7 @@ class Watch:
             if self._preparing.take_news():
                 if self._take_probes() or (result.hasty and self._preparing.finished):
                     return None
-                self._show(result, None)
+                self._time_reference(result)
             time.sleep(POLL_SECONDS)
         return self._saves.take()
 
@@ -149,6 +149,7 @@ class Watch:
             yield lambda: self._time_compiled(result)
         if result.passes and self._rest:
             yield lambda: self._replay_rest(result)
+        yield lambda: self._time_reference(result)
 
     def _time_compiled(self, result: TrialResult) -> None:
         self._tell(Looking("timing the compiled kernel"))
@@ -156,6 +157,15 @@ class Watch:
         if not self._saves.changed():
             self._compiled_timed = True
             self._times = replace(self._times, compiled=compiled)
+            self._show(result, None)
+
+    def _time_reference(self, result: TrialResult) -> None:
+        """Time the reference, once nothing else is made beside it."""
+        reference = self._preparing.reference if self._preparing.finished else None
+        if reference is not None and self._times.reference is None and result.tests:
+            tests = [test for test in self._quick if isinstance(test, CarvedTest)]
+            found = reference_ms(reference, self._trial.operator, tests)
+            self._times = replace(self._times, reference=found)
             self._show(result, None)
 
     def _replay_rest(self, result: TrialResult) -> None:
@@ -172,16 +182,14 @@ class Watch:
         )
 
     def _show(self, result: TrialResult, waited: float | None) -> TrialResult:
-        times = replace(
-            result.times, compiled=self._times.compiled, reference=self._preparing.reference_ms
-        )
+        times = replace(self._times, kernel=result.times.kernel)
         self._tell(Seen(replace(result, times=times), waited, self._number))
         return result
 
     def _watched(self) -> Iterator[Path]:
         """The kernel's files, and whatever else lies beside the manifest."""
         folder = self._trial.manifest.parent
-        found = {self._trial.manifest, *self._files}
+        found = set(self._trial.files)
         try:
             beside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError:
