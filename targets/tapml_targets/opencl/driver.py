@@ -34,6 +34,9 @@ REMEDY: Final = (
 )
 # Longest pattern every OpenCL driver fills with by itself.
 _MAX_FILL: Final = 128
+# Writes up to this size are copied first, so that nobody waits for them.
+_LATER_BYTES: Final = 64 << 10
+_MAX_WRITING: Final = 256
 
 
 def list_devices() -> list[DeviceDescription]:
@@ -120,6 +123,8 @@ class OpenCLDriver:
             ) from None
         self._setter = ArgumentSetter(self._context, self._queue, offset_alignment(device))
         self._timed: list[Any] | None = None
+        # Writes that may not have ended: each holds its copy, and waits when it is let go.
+        self._writing: list[Any] = []
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """See :meth:`Driver.allocate`."""
@@ -152,17 +157,23 @@ class OpenCLDriver:
         """See :meth:`Driver.write`."""
         data = memoryview(data).cast("B")
         buffer.check(byte_offset, len(data), "write")
-        if len(data):
-            try:
-                self._cl.enqueue_copy(
-                    self._queue,
-                    buffer.memory,
-                    np.frombuffer(data, np.uint8),
-                    dst_offset=byte_offset,
-                    is_blocking=True,
-                )
-            except self._cl.Error as error:
-                raise self._failure(f"writing {len(data)} bytes", error) from None
+        if not len(data):
+            return
+        later = len(data) <= _LATER_BYTES
+        try:
+            event = self._cl.enqueue_copy(
+                self._queue,
+                buffer.memory,
+                np.frombuffer(bytes(data) if later else data, np.uint8),
+                dst_offset=byte_offset,
+                is_blocking=not later,
+            )
+        except self._cl.Error as error:
+            raise self._failure(f"writing {len(data)} bytes", error) from None
+        if later:
+            self._writing.append(event)
+        if len(self._writing) > _MAX_WRITING:
+            self._writing.clear()
 
     def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""
@@ -187,6 +198,7 @@ class OpenCLDriver:
             )
         except self._cl.Error as error:
             raise self._failure(f"reading {nbytes} bytes", error) from None
+        self._writing.clear()
 
     def fill(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
         """See :meth:`Driver.fill`."""
@@ -332,6 +344,7 @@ class OpenCLDriver:
             self._queue.finish()
         except self._cl.Error as error:
             raise self._failure("the work before this point", error) from None
+        self._writing.clear()
 
     def close(self) -> None:
         """See :meth:`Driver.close`."""
@@ -339,6 +352,7 @@ class OpenCLDriver:
             self.finish()
         finally:
             self._timed = None
+            self._writing.clear()
             del self._setter, self._queue, self._context
 
     def _launch_failure(

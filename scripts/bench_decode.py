@@ -1,0 +1,245 @@
+"""A decode step of the finished plan against the sum of its kernels' times.
+
+Three clocks take turns: the step as :class:`tapml.execute.plan_runner.PlanRunner` runs it (token
+in, logits out, over the device's process), the same launches enqueued back to back by a bare loop
+of pyopencl in a process of its own, and the device's events around each kernel of a step. What the
+bare loop takes beyond its kernels is what the driver asks for its launches, the floor for any
+runtime on it. The wide model has as many launches and larger kernels.
+
+Run it alone with ``python -m scripts.bench_decode``, or through ``scripts/bench.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.link import link_entries
+from tapml.execute.plan_runner import PlanRunner
+from tapml.graph.cache import PlanCache
+from tapml.graph.importer import import_model
+from tapml.models.huggingface import load_model
+from tapml.models.loaded import LoadedModel
+from tapml_rpc.local import open_local
+from tapml_targets import library_format
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import CompileError
+from tapml_targets.library import Library
+from tapml_targets.opencl.discovery import prepare_environment
+from tapml_targets.ranking import rank_devices
+from tapml_targets.target import Target
+
+DEMO: Final = "pydoc-llama"
+BAR: Final = 1.2
+_WARM_UP: Final = 10
+_FEWEST_TURNS: Final = 20
+_MOST_TURNS: Final = 200
+_SECONDS: Final = 10.0
+# Four layers like the demo's, wide enough that a kernel takes longer than its launch.
+_WIDE: Final = {
+    "vocab_size": 4000,
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+
+
+def measure() -> list[dict[str, Any]]:
+    """One row per model and OpenCL device that is no simulator."""
+    devices = [
+        each.description
+        for each in rank_devices("opencl")
+        if not each.problem and each.description.device_type != "checker"
+    ]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, Compiler() as compiler:
+        wide = Path(folder) / "wide-llama"
+        _make_wide(wide)
+        for source in (DEMO, str(wide)):
+            model = load_model(source)
+            imported = import_model(model, cache=PlanCache())
+            for device in devices:
+                libraries = _compile(compiler, imported.plan.operators.values(), device)
+                library = link_entries(imported.plan, libraries)
+                packed = Path(folder) / "library.msgpack"
+                packed.write_bytes(library_format.pack(library))
+                with (
+                    open_local(device) as session,
+                    PlanRunner(imported.plan, imported.weights, library, session) as runner,
+                    _bare_loop(packed, device) as peer,
+                ):
+                    name = f"{Path(source).name}, {device.vendor_platform}"
+                    rows.append(_row(name, _take_turns(model, runner, peer), peer.launches))
+    return rows
+
+
+def _take_turns(model: LoadedModel, runner: PlanRunner, peer: _BareLoop) -> dict[str, list[float]]:
+    """Seconds of a step, of its kernels by their events, and of the bare loop."""
+    seconds: dict[str, list[float]] = {"step": [], "kernels": [], "bare": []}
+    runner.reset()
+    began = time.perf_counter()
+    for turn in range(_WARM_UP + _MOST_TURNS):
+        if turn >= _WARM_UP + _FEWEST_TURNS and time.perf_counter() - began > _SECONDS:
+            break
+        inputs = model.prepare_decode(5, turn)
+        started = time.perf_counter()
+        runner.run("decode", inputs)
+        step = time.perf_counter() - started
+        _, nanoseconds = runner.run_timed("decode", inputs)
+        bare = peer.step()
+        if turn >= _WARM_UP:
+            seconds["step"].append(step)
+            seconds["kernels"].append(nanoseconds * 1e-9)
+            seconds["bare"].append(bare)
+    return seconds
+
+
+def _row(name: str, seconds: dict[str, list[float]], launches: int) -> dict[str, Any]:
+    step, kernels, bare = (statistics.median(seconds[key]) for key in ("step", "kernels", "bare"))
+    ratio = round(step / kernels, 2)
+    return {
+        "part": "decode",
+        "name": name,
+        "launches": launches,
+        "step_ms": round(step * 1e3, 3),
+        "kernels_ms": round(kernels * 1e3, 3),
+        "bare_loop_ms": round(bare * 1e3, 3),
+        "ratio": ratio,
+        "bare_ratio": round(bare / kernels, 2),
+        "at_most": BAR,
+        "met": ratio <= BAR,
+    }
+
+
+def _compile(compiler: Compiler, operators: Any, device: DeviceDescription) -> dict[str, Library]:
+    libraries = {}
+    for operator, library in compiler.compile_all(
+        operators, Target("opencl", limits=device.limits)
+    ):
+        if isinstance(library, CompileError):
+            raise library
+        libraries[operator.name] = library
+    return libraries
+
+
+def _make_wide(folder: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(20240229)
+    LlamaForCausalLM(LlamaConfig(**_WIDE)).save_pretrained(folder)
+
+
+class _BareLoop:
+    """The peer's process: a line in, a step, the seconds out."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.launches = int(self._answer())
+
+    def step(self) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the bare loop ended; what it said is above")
+        return line
+
+
+@contextmanager
+def _bare_loop(library: Path, device: DeviceDescription) -> Iterator[_BareLoop]:
+    spec = f"{device.platform}:{device.index}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scripts.bench_decode", str(library), spec],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=prepare_environment(dict(os.environ)),
+        cwd=Path(__file__).resolve().parent.parent,
+        text=True,
+    )
+    try:
+        yield _BareLoop(process)
+    finally:
+        process.communicate()
+
+
+def serve_bare_loop(library: Path, spec: str) -> None:
+    """Run the launches of ``decode`` once per line of standard input; print each one's seconds."""
+    import pyopencl as cl
+
+    from tapml_targets.call_plan import BufferSlot, TensorShape, plan_call
+    from tapml_targets.dtype import dtype
+    from tapml_targets.library_format import unpack
+    from tapml_targets.opencl.driver import _devices
+    from tapml_targets.opencl.programs import build_program
+
+    unpacked = unpack(library.read_bytes())
+    device = _devices()[int(spec.partition(":")[2])]
+    context = cl.Context([device])
+    queue = cl.CommandQueue(context, device)
+    parameters = unpacked.entries["decode"].parameters
+    # Extents of decode are numbers, all of them.
+    shapes = [TensorShape(tuple(map(int, each.shape)), each.dtype) for each in parameters]
+    plan = plan_call(unpacked, "decode", shapes, {})
+    random = np.random.default_rng(20240229)
+    slots = []
+    for shape in (*shapes, *(TensorShape((each.nbytes,), "uint8") for each in plan.workspaces)):
+        buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, max(1, shape.nbytes))
+        content = np.zeros(shape.nbytes, np.uint8)
+        if dtype(shape.dtype).name == "float32":
+            # Zeros alone would let a kernel run on numbers that cost nothing.
+            content = (random.standard_normal(shape.shape, np.float32) * 0.02).view(np.uint8)
+        cl.enqueue_copy(queue, buffer, np.ascontiguousarray(content))
+        slots.append(buffer)
+    programs = [build_program(context, device, m.code, m.options) for m in unpacked.modules]
+    launches = []
+    for launch in plan.launches:
+        known = unpacked.kernels[launch.kernel]
+        kernel = cl.Kernel(programs[known.module], known.symbol)
+        for index, argument in enumerate(launch.arguments):
+            if isinstance(argument, BufferSlot):
+                memory = slots[argument.slot]
+                if argument.byte_offset:
+                    memory = memory.get_sub_region(argument.byte_offset, argument.nbytes)
+                kernel.set_arg(index, memory)
+            else:
+                kernel.set_arg(index, np.dtype(argument.dtype).type(argument.value))
+        threads = tuple(g * b for g, b in zip(launch.grid, launch.block, strict=True))
+        launches.append((kernel, threads, launch.block))
+    queue.finish()
+    print(len(launches), flush=True)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        for kernel, threads, block in launches:
+            cl.enqueue_nd_range_kernel(queue, kernel, threads, block)
+        queue.finish()
+        print(time.perf_counter() - started, flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        serve_bare_loop(Path(sys.argv[1]), sys.argv[2])
+    else:
+        for row in measure():
+            print(json.dumps(row))
