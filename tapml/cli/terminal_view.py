@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import groupby
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -191,10 +192,10 @@ class TerminalView:
             first = min(max(here // row - most // 2, 0), len(rows) - most)
         for shown in rows[first : first + most]:
             text = Text("  ")
-            for index, each in enumerate(shown):
-                if index and index % _GROUP == 0:
-                    text.append(" ")
-                text.append(self._sign(each), _SIGNS[each][2])
+            for start in range(0, len(shown), _GROUP):
+                text.append(" " if start else "")
+                for each, alike in groupby(shown[start : start + _GROUP]):
+                    text.append(self._sign(each) * len(list(alike)), _SIGNS[each][2])
             yield text
 
     def _legend(self) -> Text:
