@@ -48,14 +48,14 @@ class Page:
                 answer: dict[str, Any] = heard["result"]
                 return answer
 
-    def open(self, path: Path, part: str = "") -> None:
-        """Load a file and wait until it is there; `part` is where in it, with its #."""
+    def open(self, place: Path | str, part: str = "") -> None:
+        """Load a file or an address and wait until it is there; `part` is where in it, with #."""
         # The same address with another part would only move there.
         self.send("Page.navigate", url="about:blank")
         while self._hear().get("method") != "Page.loadEventFired":
             pass
         self.requests.clear()
-        self.send("Page.navigate", url=path.as_uri() + part)
+        self.send("Page.navigate", url=(place if isinstance(place, str) else place.as_uri()) + part)
         while self._hear().get("method") != "Page.loadEventFired":
             pass
 

@@ -62,7 +62,7 @@ def count(browser: Page, selector: str) -> int:
 def wait_for(browser: Page, expression: str) -> None:
     """Until an expression is true; the browser draws when it is ready."""
     end = time.monotonic() + 10
-    while not browser.evaluate(expression):
+    while not browser.evaluate(f"Boolean({expression})"):
         assert time.monotonic() < end, f"never: {expression}"
         time.sleep(0.02)
 

@@ -17,8 +17,11 @@ async function poll() {
     if (newReport || live.version !== version || Boolean(was) !== live.running) {
       [version, reportVersion] = [live.version, live.report_version];
       session.live = live.running ? live : null;
+      const first = !session.operators.length && Object.keys(live.operators || {}).length > 0;
+      // Before there is a report the operators' names are all that is known.
+      if (first) takeReport({ ...session.report, operators: Object.keys(live.operators).map(name => ({ name, state: "waiting" })) });
       // A page of thousands of boxes is drawn once; then only what changed on it.
-      if (newReport || Boolean(was) !== live.running) redraw();
+      if (first || newReport || Boolean(was) !== live.running) redraw();
       else repaint(was.operators || {}, live.operators || {});
     }
     drawBanner(live);

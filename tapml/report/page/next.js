@@ -96,8 +96,11 @@ function findings(operator, evidence = true) {
 function warnings() {
   const suspects = session.operators.flatMap(each => each.suspects.map(line => el("li", {}, linkTo(each), `: ${line}`)));
   const loosened = (session.report.loosened || []).map(text => el("li", {}, text));
+  const culprits = ((session.report.strategy || {}).culprits || []).map(group =>
+    el("li", {}, group.map((name, place) => [place ? ", " : "", linkTo({ name })]), group.length > 1 ? " fail together" : " passes its tests and fails the model"));
   return [
     loosened.length ? el("section", { class: "card warning", id: "loosened" }, el("h2", {}, "Loosened tolerances"), el("ul", {}, loosened)) : null,
+    culprits.length ? el("section", { class: "card warning", id: "together" }, el("h2", {}, "Right alone, wrong in the model"), el("ul", {}, culprits)) : null,
     suspects.length ? el("section", { class: "card warning", id: "suspect" }, el("h2", {}, "Suspect"), el("ul", {}, suspects)) : null,
   ];
 }

@@ -33,7 +33,7 @@ function operatorHeader(operator) {
       el("a", { href: "#", title: "key Escape" }, "← All operators"),
       near(at - 1, "‹ Previous", "k"), el("span", { class: "soft" }, `${count(at + 1)} of ${count(session.operators.length)}`), near(at + 1, "Next ›", "j"),
       inMap ? el("button", { type: "button", onclick: () => showOnMap(operator.name) }, "Show on the map") : null),
-    el("h1", { class: "name" }, operator.name),
+    el("h1", { class: "name" }, breakable(operator.name)),
     el("p", {}, chip(operator), " ", operator.class ? el("span", { class: "tag" }, operator.class) : null, " ",
       el("span", { class: "tag" }, operator.written ? "✎ kernel written by hand" : operator.source !== undefined || textsOf(operator).source ? "kernel compiled by TVM" : "no kernel yet"), " ",
       el("span", { class: "soft" }, `${plural(operator.sites, "call site")}${callsByEntry(operator)}`)));

@@ -55,10 +55,13 @@ function drawFacts(report) {
       worst ? ["Worst error ratio", el("strong", {}, short(summary.worst_ratio)), " ", linkTo(worst)] : null,
       strategy.name ? ["Strategy", el("strong", {}, strategy.name), strategy.order ? ` · ${strategy.order} order` : ""] : null,
       known(strategy.model_runs) ? ["Runs of the whole model", el("strong", {}, count(strategy.model_runs)),
-        known(strategy.promised) ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}` : ""] : null,
+        known(strategy.promised) ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}` : "",
+        strategy.promise ? el("small", { class: "soft" }, strategy.promise) : null] : null,
+      strategy.memory && known(strategy.memory.peak) ? ["Device memory", el("strong", {}, bytes(strategy.memory.peak)), strategy.memory.limit ? ` of ${bytes(strategy.memory.limit)}` : ""] : null,
       ...Object.entries(moved).filter(([, each]) => each && known(each.moved)).map(([entry, each]) => [`Moved between devices, ${entry}`, el("strong", {}, bytes(each.moved)),
         known(each.minimum) ? (each.moved <= each.minimum ? " · the least possible ✓" : ` · ${bytes(each.minimum)} would do`) : ""]),
-      known(verdicts.kept) ? ["Verdicts", `${count(verdicts.kept)} kept, `, el("strong", {}, `${count(verdicts.again)} made again`), why(verdicts.why)] : null,
+      known(verdicts.kept) ? ["Verdicts", [["made", verdicts.first], ["kept", verdicts.kept], ["made again", verdicts.again]]
+        .filter(([, number]) => number).map(([word, number]) => `${count(number)} ${word}`).join(", "), why(verdicts.why)] : null,
     ]),
     el("details", { class: "soft" }, el("summary", {}, "Policy"), el("p", {}, policy.text || NONE), el("p", {}, el("code", {}, policy.hash || ""))),
   ];
@@ -79,6 +82,7 @@ function drawSlow() {
   const losing = rows.filter(row => row.target > row.reference).sort((a, b) => (b.target - b.reference) - (a.target - a.reference)).slice(0, 10);
   const most = Math.max(...losing.flatMap(row => [row.target, row.reference]), 1e-9);
   return [
+    el("div", { class: "tools" }, entryChoice()),
     el("p", {}, `One ${session.entry} spends `, el("strong", {}, milliseconds(target)), ` in kernels on the target and ${milliseconds(reference)} on the reference: `,
       el("strong", {}, times(target / reference)), ` as long. ${losing.length ? "Most is lost here:" : "No operator is slower than on the reference."}`),
     losing.length ? el("ul", { class: "duel" }, losing.map(row => el("li", {},

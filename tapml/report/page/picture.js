@@ -63,7 +63,7 @@ function compact(number) {
 function errorMap(picture, operator) {
   const { rows, levels, first, per_decade: perDecade, axes, extent } = picture.map;
   const columns = Math.max(...rows.map(row => row.length), 1);
-  const cell = Math.max(4, Math.min(24, Math.floor(330 / Math.max(columns, rows.length, 1))));
+  const cell = Math.max(4, Math.min(24, Math.floor(560 / Math.max(columns, 1)), Math.floor(480 / Math.max(rows.length, 1))));
   const ratioOf = level => first * 10 ** (level / perDecade);
   const shape = operator.parameters.filter(each => each.name === picture.output).flatMap(each => each.shape);
   const axisName = axis => `axis ${axis}${shape[axis] && Number.isNaN(Number(shape[axis])) ? ` (${shape[axis]})` : ""}`;

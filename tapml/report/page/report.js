@@ -76,8 +76,13 @@ function writtenMark(operator) {
 }
 
 function linkTo(operator, ...children) {
-  const shown = children.length ? children : [operator.name];
+  const shown = children.length ? children : breakable(operator.name);
   return el("a", { class: "name", href: `#operator-${encodeURIComponent(operator.name)}` }, shown);
+}
+
+/** A name that may be broken where its words end. */
+function breakable(name) {
+  return name.split(/(?<=_)/).flatMap(word => [el("wbr"), word]).slice(1);
 }
 
 /** Kernel and reference source; they stand behind the scripts in the file and may not be there yet. */

@@ -1,0 +1,81 @@
+"""The served page in a real browser follows a session and leaves its reader where he is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapml.offload.events import OperatorChanged, OperatorsKnown, PhaseStarted
+from tapml.offload.live import LiveState
+from tapml.offload.lock import LOCK, hold
+from tapml.report.serve import ReportServer
+from tests.report.browser import Page, open_browser
+from tests.report.reports import small_report
+from tests.report.test_pages import count, text, visit, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def watching(folder: Path) -> Iterator[Page]:
+    """A browser on the served page of a session."""
+    with ReportServer(folder) as server, open_browser(folder / "browser") as page:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        page.open(server.url)
+        yield page
+        server.shutdown()
+        thread.join()
+        assert page.complaints == []
+        assert {each for each in page.requests if not each.startswith(server.url)} == set()
+
+
+def write(folder: Path, report: dict[str, Any]) -> None:
+    (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+def test_a_run_is_followed_without_losing_ones_place(tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    write(tmp_path, report)
+    with hold(tmp_path / LOCK), LiveState(tmp_path, lambda _: None) as live:
+        live(OperatorsKnown(("norm", "join")))
+        live(PhaseStarted("move operators", total=2))
+        with watching(tmp_path) as page:
+            wait_for(page, "!document.getElementById('live').hidden")
+            assert "move operators" in text(page, "#live")
+            wait_for(page, "document.querySelector('#outcome.running')")
+            assert count(page, ".node.waiting") == count(page, ".node")
+            page.resize(1280, 300)
+            page.evaluate("jump(500); document.querySelector('.node').marked = true")
+            live(OperatorChanged("norm", "replaying", 0, 2, {"tests": 3}))
+            wait_for(page, "document.querySelector('.node.running')")
+            assert text(page, ".operators tr.running .name") == "norm"
+            live(OperatorChanged("norm", "failed", 1, 2, {"reason": "off by a mile"}))
+            wait_for(page, "document.querySelector('.node.failed')")
+            assert page.evaluate("document.querySelector('.node').marked"), "it was not drawn anew"
+            assert page.evaluate("scrollY") == 500
+            visit(page, "operator-norm")
+            wait_for(page, "document.querySelector('#page').textContent.includes('off by a mile')")
+            report["operators"][0]["class"] = "classified anew"
+            write(tmp_path, report)
+            wait_for(page, "document.querySelector('#page').textContent.includes('fied anew')")
+
+
+def test_when_a_run_ends_its_report_is_shown(tmp_path: Path) -> None:
+    report = small_report(tmp_path)
+    write(tmp_path, report)
+    with hold(tmp_path / LOCK), LiveState(tmp_path, lambda _: None) as live:
+        live(PhaseStarted("move operators", total=2))
+        with watching(tmp_path) as page:
+            wait_for(page, "document.querySelector('#outcome.running')")
+            report["outcome"] = {"status": "pass", "text": "all are there"}
+            write(tmp_path, report)
+            live.__exit__(None, None, None)
+            wait_for(page, "document.querySelector('#outcome.pass')")
+            assert "not running" in text(page, "#live")
