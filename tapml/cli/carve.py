@@ -189,7 +189,7 @@ def _carve(arguments: argparse.Namespace, out: Path) -> int:
     from tapml.offload.phases import Phases
     from tapml.offload.rooted_reference import open_rooted_reference
     from tapml.offload.settings import Settings
-    from tapml.offload.workbench import carving_progress
+    from tapml.offload.session_suite import carving_progress
 
     given = given_settings(arguments)
     settings = Settings(**{"model": DEFAULT_MODEL, "target": "cpu", **given})

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tapml.compare.formats import as_float64
 from tapml.compare.independent_bounds import most_elements
+from tapml.compiler.native_imports import import_torch
 from tapml.graph.torch_subgraph import (
     Argument,
     DataType,
@@ -82,6 +83,7 @@ def run_subgraph(
     InputError
         If the sub-graph is not a valid one, does not fit the tensors, or torch refuses it.
     """
+    import_torch()
     import torch
 
     check_subgraph(subgraph, parameters)

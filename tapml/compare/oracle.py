@@ -119,6 +119,7 @@ class Oracle:
         self._computing = threading.Lock()
         self._background: ThreadPoolExecutor | None = None
         self._pending: dict[str, Future[object]] = {}
+        self._later: Callable[[], Iterable[CarvedCase]] | None = None
         self._checks = IndependentChecks(self._store, [ORACLE_VERSION, compiler_versions()])
 
     def __enter__(self) -> Oracle:
@@ -154,6 +155,13 @@ class Oracle:
             if test.id not in self._pending:
                 self._pending[test.id] = self._submit(self._prepare, test)
 
+    def prefetch_when_asked(self, tests: Callable[[], Iterable[CarvedCase]]) -> None:
+        """The same as soon as an expectation is asked for that is not in the cache, and not before.
+
+        For a suite whose expectations were computed in an earlier run: `tests` is called then.
+        """
+        self._later = tests
+
     def expect(self, test: CarvedCase) -> Expectation:
         """Float64 outputs and sensitivities of `test`, from the cache where they are there.
 
@@ -164,6 +172,10 @@ class Oracle:
         CompileError
             If the operator has no float64 twin.
         """
+        later = self._later
+        if later is not None and not self._store.has(self._key(test, self._policy.repeats)):
+            self._later = None
+            self.prefetch(each for each in later() if each.id != test.id)
         pending = self._pending.pop(test.id, None)
         if pending is not None and not pending.cancel():
             pending.result()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tapml.compiler.native_imports import import_tvm
 from tapml.graph.plan import GraphPlan, Operator
-from tapml_targets.codegen.host_function import for_host
+from tapml_targets.codegen.host_function import calls_runtime, for_host
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.cpu.loader import import_tvm_ffi
 from tapml_targets.errors import CompileError, InputError, TapmlError
@@ -212,6 +213,7 @@ def build_for_this_process(
     sources: Sequence[tuple[OperatorSource, tuple[Parameter, ...]]], edit: Callable[[str], str]
 ) -> ReferenceModule:
     """Compile `sources`, each function's JSON changed by `edit`, with the parameters they show."""
+    import_tvm()
     from tapml.compiler.host_build import HostFunction, build_host_functions
     from tapml.compiler.stored_reference import StoredReference
 
@@ -234,6 +236,8 @@ def build_for_this_process(
         if source.name in built.functions
     }
     stored = None
-    if built.key and not failures:
+    # Packed functions are found where TVM is imported, and not by its runtime alone.
+    packed = any(calls_runtime(each.function) for each in functions.values())
+    if built.key and not failures and not packed:
         stored = StoredReference(built.key, {name: f.symbol for name, f in functions.items()})
     return ReferenceModule(callables, {**failures, **built.failures}, stored)

@@ -7,11 +7,13 @@ generators and processor are the same, loading it takes apache-tvm-ffi alone.
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 REFERENCE_CACHE: Final = "reference"
 REFERENCE_SUFFIX: Final = ".so"
+_RUNTIME: Final = "libtvm_runtime.[sd][oy]*"
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
 _SYMBOL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROCESSOR_LINES: Final = ("vendor_id", "model name", "CPU part", "flags", "Features")
@@ -76,7 +79,7 @@ class StoredReference:
         """
         cached = DiskCache(REFERENCE_CACHE, suffix=REFERENCE_SUFFIX)
         path = cached.file(self.key)
-        if path is None:
+        if path is None or not _load_runtime():
             return None
         try:
             module = import_tvm_ffi().load_module(str(path))
@@ -93,6 +96,24 @@ class StoredReference:
             # Linked against something that is gone, or of other operators: it is compiled again.
             return None
         return ReferenceModule(functions, {}, self)
+
+
+@cache
+def _load_runtime() -> bool:
+    """Load the library that gives the code its workspaces; without it a call of them crashes.
+
+    It is 3 MB of TVM's 260 and loads in a millisecond; importing TVM finds it loaded.
+    """
+    import_tvm_ffi()
+    found = find_spec("tvm")
+    for folder in (found and found.submodule_search_locations) or ():
+        for path in sorted(Path(folder, "lib").glob(_RUNTIME)):
+            try:
+                ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            except OSError:
+                continue
+            return True
+    return False
 
 
 @cache

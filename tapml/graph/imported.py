@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy.typing as npt
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tapml.graph.exporting import ExportedEntry
 
 Array = npt.NDArray[Any]
+CONSTANT: Final = "constants."
+"""What the names of weights begin with that are no parameters of the model."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from tapml.graph.entry_import import add_state, bounds_of, flattener_for, import
 from tapml.graph.exporting import EntryDescription, ExportedEntry, export_entry
 from tapml.graph.flatten import FunctionTensor
 from tapml.graph.guides import RelaxGuide
-from tapml.graph.imported import ImportedModel
+from tapml.graph.imported import CONSTANT, ImportedModel
 from tapml.graph.lowering import ENTRY, lower
 from tapml.graph.operators import OperatorTable
 from tapml.graph.plan import Entry, GraphPlan, TensorSpecification
 from tapml.graph.translate import translate
 from tapml.graph.validate import check_plan
-from tapml.graph.weights import CONSTANT, WeightTable, to_numpy
+from tapml.graph.weights import WeightTable, to_numpy
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:

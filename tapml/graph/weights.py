@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tapml.graph.imported import CONSTANT
 from tapml.graph.plan import TensorSpecification
 from tapml.graph.symbolic import dtype_name
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 
 Array = npt.NDArray[Any]
-CONSTANT: Final = "constants."
 
 
 class WeightTable:

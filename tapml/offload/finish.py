@@ -17,6 +17,7 @@ from tapml.compiler.link import link_entries
 from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
+from tapml.graph.imported import CONSTANT
 from tapml.graph.plan_format import pack as pack_plan
 from tapml.offload.device_room import DeviceRoom
 from tapml.offload.finished_folder import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
@@ -133,8 +134,7 @@ def save_finished(bench: Workbench, library: Library) -> None:
     folder = bench.folder / FINISHED
     folder.mkdir(exist_ok=True)
     discard_finished(bench.folder)
-    parameters = dict(bench.model.module.named_parameters())
-    constants = {name: weights[name] for name in plan.weights if name not in parameters}
+    constants = {name: weights[name] for name in plan.weights if name.startswith(CONSTANT)}
     write_bytes(folder / PLAN, pack_plan(plan))
     stream = io.BytesIO()
     np.savez(stream, **constants)  # type: ignore[arg-type]
@@ -159,5 +159,5 @@ def discard_finished(folder: Path) -> None:
 
 
 def _text(bench: Workbench, tokens: tuple[int, ...]) -> str:
-    codec = bench.model.tokenizer
+    codec = bench.codec
     return codec.decode(tokens) if codec is not None else " ".join(map(str, tokens))

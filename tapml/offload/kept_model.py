@@ -63,6 +63,8 @@ class RootedModel:
         What a user should know about it, a sentence each.
     plan
         Its plan.
+    plan_hash
+        Identifies what the plan computes.
     weights
         The plan's weights by name, raw bits.
     trace
@@ -73,6 +75,8 @@ class RootedModel:
         Call sites that were compared with PyTorch.
     reference
         Where the reference's code is; None where it is not kept.
+    plain_tokenizer
+        Whether ``tokenizer.json`` alone gives the model's texts, without ``transformers``.
     """
 
     decoder: StoredDecoder
@@ -80,11 +84,13 @@ class RootedModel:
     model_folder: Path
     notes: tuple[str, ...]
     plan: GraphPlan
+    plan_hash: str
     weights: Mapping[str, Array]
     trace: ReferenceTrace
     logit_deviation: float
     sites: int
     reference: StoredReference | None
+    plain_tokenizer: bool
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,8 @@ def keep_model(folder: Path, settings: str, model: RootedModel) -> None:
             "notes": list(model.notes),
             "logit_deviation": model.logit_deviation,
             "sites": model.sites,
+            "plan_hash": model.plan_hash,
+            "plain_tokenizer": model.plain_tokenizer,
             "reference": None if model.reference is None else model.reference.to_json(),
             "trace": keep_trace(model.trace, made / LOGITS),
             "weights": keep_weights(
@@ -204,6 +212,8 @@ def _read(kept: Path) -> KeptModel:
             "notes": [*notes],
             "logit_deviation": float(logit_deviation),
             "sites": int(sites),
+            "plan_hash": str(plan_hash),
+            "plain_tokenizer": bool(plain_tokenizer),
             "weights": dict(sources),
         } if found == _FORMAT:
             pass
@@ -227,11 +237,13 @@ def _read(kept: Path) -> KeptModel:
         model_folder=folder,
         notes=tuple(map(str, notes)),
         plan=plan,
+        plan_hash=plan_hash,
         weights=KeptWeights(plan.weights, _sources(sources), kept / WEIGHTS, folder),
         trace=read_trace(facts.get("trace"), kept / LOGITS, decoder),
         logit_deviation=logit_deviation,
         sites=sites,
         reference=None if reference is None else StoredReference.from_json(reference),
+        plain_tokenizer=plain_tokenizer,
         rooted=rooted,
         settings=settings,
         made_by={str(name): str(version) for name, version in made_by.items()},

@@ -108,9 +108,7 @@ def check_model(model: Decoder, runner: Runner, trace: ReferenceTrace) -> LogitV
     )
 
 
-def forced_logits(
-    model: Decoder, runner: Runner, prompt: Prompt, tokens: Sequence[int]
-) -> Array:
+def forced_logits(model: Decoder, runner: Runner, prompt: Prompt, tokens: Sequence[int]) -> Array:
     """Logits ``[positions, vocabulary]`` with the reference's tokens fed in (teacher forcing)."""
     runner.reset()
     ids = prompt.token_ids

@@ -6,10 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from tapml.offload.events import PhaseEnded, PhaseProgressed, PhaseStarted, Watcher
 from tapml.offload.journal import Journal
+
+REFERENCE: Final = "CPU, LLVM in process"
+HOST: Final = "host"
 
 
 @dataclass

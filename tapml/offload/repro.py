@@ -10,7 +10,6 @@ from tapml.carving.replay_repro import Failure, write_repro
 from tapml.carving.replay_results import ReplayResult
 from tapml.durable.files import replace_folder, write_bytes, write_json, write_text
 from tapml.graph.plan import Operator
-from tapml.localize.apart import diagnosed
 from tapml.localize.diagnosis import Diagnosis
 from tapml.offload.events import Note
 from tapml.offload.workbench import Workbench
@@ -46,6 +45,8 @@ def write_test_failure(
     tuple
         The folder and the diagnosis.
     """
+    from tapml.localize.apart import diagnosed
+
     folder = bench.folder / REPRO / operator.name
     failure = Failure(
         operator=operator,

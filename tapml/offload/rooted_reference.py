@@ -18,13 +18,11 @@ from tapml.models.huggingface import load_model
 from tapml.models.inputs import DECODE, PREFILL, entry_for
 from tapml.models.loaded import LoadedModel
 from tapml.offload.events import Note, Watcher
-from tapml.offload.phases import Phases
+from tapml.offload.phases import HOST, REFERENCE, Phases
 from tapml.offload.settings import Settings
 from tapml_targets.errors import InputError
 from tapml_targets.limits import Limits
 
-REFERENCE: Final = "CPU, LLVM in process"
-HOST: Final = "host"
 # Rooting runs prefill and then one decode step.
 _ROOTING_TOKENS: Final = 3
 # It holds every value of both runs; attention's grow with the square of the prompt.
@@ -33,13 +31,17 @@ _MOST_ROOTING_TOKENS: Final = 128
 
 @dataclass(frozen=True)
 class RootedReference:
-    """A model whose plan agrees with PyTorch, operator by operator and in its logits."""
+    """A model whose plan agrees with PyTorch, operator by operator and in its logits.
+
+    `natural_dtype` is the model's where the device has it; see :func:`open_rooted_reference`.
+    """
 
     model: LoadedModel
     prompts: tuple[Prompt, ...]
     imported: ImportedModel
     reference: ReferenceModule
     rooting: RootingReport
+    natural_dtype: str
 
     @property
     def logit_deviation(self) -> float:
@@ -86,7 +88,7 @@ def open_rooted_reference(
     """
     cache = PlanCache()
     with phases.phase("load model", group="overhead", platform=HOST, once=True) as phase:
-        model = _load(settings, limits, phases.watcher)
+        model, natural_dtype = _load(settings, limits, phases.watcher)
         prompts = _prompts(settings, model)
         if every_entry:
             _check_coverage(prompts, settings.new_tokens)
@@ -112,12 +114,14 @@ def open_rooted_reference(
             + (f", worst at {worst.ratio:.2g} of its bound" if worst else "")
             + (f"; {skipped} call sites have no counterpart there" if skipped else "")
         )
-    return RootedReference(model, prompts, result, reference, rooting)
+    return RootedReference(model, prompts, result, reference, rooting, natural_dtype)
 
 
-def _load(settings: Settings, limits: Limits | None, watcher: Watcher) -> LoadedModel:
+def _load(settings: Settings, limits: Limits | None, watcher: Watcher) -> tuple[LoadedModel, str]:
+    """The model, and the dtype it has where the device has that."""
     context = settings.context_length or None
     model = load_model(settings.model, dtype=_dtype(settings.dtype), context_length=context)
+    natural_dtype = model.dtype
     if model.dtype == "float16" and limits is not None and "float16" not in limits.features:
         if settings.dtype == "float16":
             raise InputError(
@@ -128,7 +132,7 @@ def _load(settings: Settings, limits: Limits | None, watcher: Watcher) -> Loaded
         model = load_model(settings.model, dtype="float32", context_length=context)
     for note in model.notes:
         watcher(Note(note))
-    return model
+    return model, natural_dtype
 
 
 def _dtype(name: str) -> Literal["auto", "float32", "float16"]:

@@ -14,6 +14,7 @@ from tapml.offload import events
 from tapml.offload.journal import Journal
 from tapml.offload.live import LiveState
 from tapml.offload.lock import LOCK, hold
+from tapml.offload.session_device import SessionDevice
 from tapml.offload.settings import RunOptions, Settings
 from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 
@@ -190,9 +191,6 @@ class OffloadSession:
             If the session cannot go on: no device, a lost device, a full disk, a model that
             cannot be imported. What was journaled is kept.
         """
-        from tapml.offload.migration import migrate
-        from tapml.offload.workbench import open_workbench
-
         with hold(self.folder / LOCK) as died, Journal(self.folder / JOURNAL) as journal:
             remove_left(self.folder)
             with LiveState(self.folder, watcher) as live:
@@ -200,10 +198,7 @@ class OffloadSession:
                     live(events.Note(f"the run before did not end by itself: {died}"))
                 journal.append("run", options=options.to_json(), process=os.getpid())
                 try:
-                    with open_workbench(
-                        self.folder, self.settings, journal, live, options
-                    ) as bench:
-                        report, page = migrate(bench, options)
+                    report, page = self._run(journal, live, options)
                 except DeviceLostError as error:
                     journal.append("lost", error=type(error).__name__, message=str(error))
                     go_on = f"go on with `tapml offload --session {self.folder}`"
@@ -218,6 +213,19 @@ class OffloadSession:
             report,
             page,
         )
+
+    def _run(
+        self, journal: Journal, watcher: events.Watcher, options: RunOptions
+    ) -> tuple[dict[str, Any], Path]:
+        # The device comes up while the rest is imported and opened.
+        with SessionDevice(self.settings, journal) as device:
+            from tapml.offload.migration import migrate
+            from tapml.offload.workbench import open_workbench
+
+            with open_workbench(
+                self.folder, self.settings, journal, watcher, options, device
+            ) as bench:
+                return migrate(bench, options)
 
 
 def is_session(folder: Path) -> bool:

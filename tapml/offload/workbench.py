@@ -1,50 +1,55 @@
 """What a running session holds open: device, model, plan, reference, suite, oracle, compilers.
 
 Opened once per run, closed as a whole however the run ends. What takes long and does not depend on
-each other overlaps: kernels compile in child processes while the reference is rooted and carved.
+each other overlaps: the first time kernels compile in child processes while the reference is rooted
+and carved; later on the device comes up while what was kept is read, and compilers and oracle start
+when a step asks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 from tapml.carving.probing import Probing
-from tapml.carving.record import CarveProgress, carve
 from tapml.carving.suite import Suite
 from tapml.compare.expectation_store import STORE_NAME
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.twin import compile_twins
-from tapml.durable.files import remove_folder
 from tapml.execute.executor import Executor
 from tapml.graph.imported import ImportedModel
-from tapml.graph.plan_format import plan_hash
+from tapml.graph.plan import Operator
 from tapml.kernels.written import OWN_FOLDER, WrittenKernels
-from tapml.models import Prompt
-from tapml.models.checkpoint import inspect_checkpoint
-from tapml.models.loaded import LoadedModel
-from tapml.models.resolve import resolve_model
+from tapml.models.stored import StoredDecoder
 from tapml.offload.compile_ahead import CompileAhead
-from tapml.offload.events import Note, Watcher
+from tapml.offload.events import Watcher
 from tapml.offload.journal import Journal
-from tapml.offload.model_check import ReferenceTrace, trace_reference
-from tapml.offload.phases import Phase, Phases
-from tapml.offload.rooted_reference import open_rooted_reference
+from tapml.offload.model_check import ReferenceTrace
+from tapml.offload.phases import HOST, Phases
 from tapml.offload.run_settings import kernel_folders, lowered, policy_of
+from tapml.offload.session_device import SessionDevice
+from tapml.offload.session_suite import open_suite
 from tapml.offload.settings import RunOptions, Settings
+from tapml.offload.trusted_side import (
+    Codec,
+    TrustedSide,
+    as_kept,
+    describe,
+    misfit,
+    open_what_was_kept,
+    rooted_anew,
+    tell_anew,
+    trace_of,
+)
 from tapml_rpc.client import Session
-from tapml_rpc.local import open_local
-from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.target import Target
-
-SUITE: Final = "suite"
-DEVICE: Final = "device"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class Workbench:
     session: Session
     target: Target
     fingerprint: str
-    model: LoadedModel
+    model: StoredDecoder
+    notes: tuple[str, ...]
     imported: ImportedModel
     executor: Executor
     trace: ReferenceTrace
@@ -67,9 +73,15 @@ class Workbench:
     oracle: Oracle
     probing: Probing
     policy: Policy
+    kernels: WrittenKernels
     compiler: Compiler
     compiled: CompileAhead
-    kernels: WrittenKernels
+    open_codec: Callable[[], Codec | None]
+
+    @cached_property
+    def codec(self) -> Codec | None:
+        """The model's tokenizer; None where it has none."""
+        return self.open_codec()
 
 
 @contextmanager
@@ -79,6 +91,7 @@ def open_workbench(
     journal: Journal,
     watcher: Watcher,
     options: RunOptions,
+    device: SessionDevice,
 ) -> Iterator[Workbench]:
     """Open everything a run needs, in the order in which a mistake shows soonest.
 
@@ -96,49 +109,37 @@ def open_workbench(
     phases = Phases(watcher, journal)
     with ExitStack() as stack:
         compiler = stack.enter_context(Compiler(workers=options.workers or None))
-        compiler.warm_up()
+        begun = time.monotonic()
+        kept = open_what_was_kept(folder, settings, phases)
+        if kept is None:
+            compiler.warm_up()
+        else:
+            phases.record(
+                "open model", time.monotonic() - begun, group="overhead", platform=HOST, once=True,
+                detail=describe(kept),
+            )  # fmt: skip
         with phases.phase(
             "open device", group="rooting", platform=settings.target, once=True
         ) as phase:
-            session = stack.enter_context(_open_device(settings, journal, watcher))
-            device = session.device
-            journal.write_setting(DEVICE, f"{device.platform}:{device.index}")
-            phase.detail = f"{device.name} ({device.vendor_platform})"
-        target = Target(settings.target, limits=lowered(device.limits, options.memory_bytes))
+            session = device.open(watcher)
+            phase.detail = f"{session.device.name} ({session.device.vendor_platform})"
+        limits = session.device.limits
+        target = Target(settings.target, limits=lowered(limits, options.memory_bytes))
         policy = policy_of(journal, options)
-        begun: list[tuple[CompileAhead, Oracle]] = []
-
-        def begin(imported: ImportedModel) -> None:
-            """What the plan alone is needed for goes on while the reference is rooted."""
-            operators = imported.plan.operators
-            compiled = CompileAhead(compiler, tuple(operators.values()), target)
-            stack.callback(compiled.close)
-            # Closed first, so that the thread that waits for it ends.
-            stack.callback(compiler.close)
-            oracle = stack.enter_context(
-                Oracle(operators, compile_twins, policy, cache=folder / STORE_NAME)
-            )
-            oracle.warm_up()
-            begun.append((compiled, oracle))
-
-        rooted = open_rooted_reference(
-            settings, phases, limits=device.limits, every_entry=True, imported=begin
-        )
-        compiled, oracle = begun[0]
-        model, imported = rooted.model, rooted.imported
-        journal.append("rooted", **rooted.rooting.as_json())
-        executor = Executor(imported.plan, imported.weights, rooted.reference, session)
-        suite = stack.enter_context(
-            _suite(folder, settings, model, executor, rooted.prompts, phases)
-        )
-        trace = trace_reference(
-            model, executor, rooted.prompts, settings.new_tokens, rooted.logit_deviation
-        )
-        # The oracle reads in a thread of its own, so it gets a suite of its own, which must outlive
-        # that thread.
-        own_suite = stack.enter_context(Suite.open(suite.path))
-        stack.callback(oracle.close)
-        oracle.prefetch(own_suite.tests())
+        background = _Background(stack, compiler, target, policy, folder)
+        reason = "" if kept is None else misfit(kept, settings, limits)
+        if reason:
+            tell_anew(phases, reason)
+        side: TrustedSide
+        if kept is None or reason:
+            side = rooted_anew(settings, phases, limits, background.begin_at_once)
+            journal.append("rooted", **side.rooting)
+        else:
+            background.begin(kept.plan.operators)
+            side = as_kept(kept, phases)
+        executor = Executor(side.imported.plan, side.imported.weights, side.reference, session)
+        suite = stack.enter_context(open_suite(folder, settings, side, executor, phases))
+        background.prefetch(suite, at_once=side.kept is None)
         yield Workbench(
             folder=folder,
             settings=settings,
@@ -147,98 +148,65 @@ def open_workbench(
             watcher=watcher,
             session=session,
             target=target,
-            fingerprint=fingerprint(device),
-            model=model,
-            imported=imported,
+            fingerprint=fingerprint(session.device),
+            model=side.model,
+            notes=side.notes,
+            imported=side.imported,
             executor=executor,
-            trace=trace,
+            trace=trace_of(side, executor, folder, settings, phases),
             suite=suite,
-            oracle=oracle,
-            probing=Probing(oracle, lambda: rooted.reference),
+            oracle=background.oracle,
+            probing=Probing(background.oracle, lambda: side.reference),
             policy=policy,
             kernels=WrittenKernels(
                 (folder / OWN_FOLDER, *kernel_folders(journal, options)), target
             ),
             compiler=compiler,
-            compiled=compiled,
+            compiled=background.compiled,
+            open_codec=side.open_codec,
         )
 
 
-def _open_device(settings: Settings, journal: Journal, watcher: Watcher) -> Session:
-    """The device that was named, else the session's own, else the best in the model's dtype.
+class _Background:
+    """What the plan alone is needed for: kernels and float64 expectations, beside all else.
 
-    Two devices that rank alike may change places from run to run: a resumed session stays where it
-    was, as long as there is such a device.
+    Closed with `stack`: first what makes threads end, then what waits for them.
     """
-    used = journal.read_setting(DEVICE)
-    if used is not None and not settings.device:
-        try:
-            return open_local(used)
-        except NoSuchDeviceError:
-            watcher(Note(f"the session's device {used} is gone: the best of the others is used"))
-    device = settings.device or settings.target
-    dtype = settings.dtype
-    if dtype == "auto":
-        dtype = inspect_checkpoint(resolve_model(settings.model)).natural_dtype
-    try:
-        return open_local(device, dtype=dtype)
-    except NoSuchDeviceError:
-        if dtype == "float32":
-            raise
-        # No device has it: the model runs as float32, or says that it was told not to.
-        return open_local(device)
 
+    compiled: CompileAhead
+    oracle: Oracle
 
-def _suite(
-    folder: Path,
-    settings: Settings,
-    model: LoadedModel,
-    executor: Executor,
-    prompts: tuple[Prompt, ...],
-    phases: Phases,
-) -> Suite:
-    path = folder / SUITE
-    known = _known_suite(path, model, executor)
-    if known is not None:
-        return known
-    # Of another model, or damaged: the session made it and makes it again.
-    remove_folder(path)
-    with phases.phase("carve tests", group="overhead", platform="llvm", once=True) as phase:
-        suite = carve(
-            model,
-            executor,
-            prompts,
-            path,
-            max_new_tokens=settings.new_tokens,
-            budget_bytes=settings.budget_bytes,
-            progress=carving_progress(phase, len(prompts), settings.new_tokens),
+    def __init__(
+        self, stack: ExitStack, compiler: Compiler, target: Target, policy: Policy, folder: Path
+    ) -> None:
+        self._stack = stack
+        self._compiler = compiler
+        self._target = target
+        self._policy = policy
+        self._cache = folder / STORE_NAME
+
+    def begin(self, operators: Mapping[str, Operator]) -> None:
+        """Look kernels up; whatever is not there yet starts when it is asked for."""
+        self.compiled = CompileAhead(self._compiler, tuple(operators.values()), self._target)
+        self._stack.callback(self.compiled.close)
+        # Closed first, so that the thread that waits for it ends.
+        self._stack.callback(self._compiler.close)
+        self.oracle = self._stack.enter_context(
+            Oracle(operators, compile_twins, self._policy, cache=self._cache)
         )
-        phase.detail = f"{suite.facts['tests']} tests from {len(prompts)} prompts"
-    return suite
 
+    def begin_at_once(self, imported: ImportedModel) -> None:
+        """The same for a model whose tests are still to be carved: everything will be needed."""
+        self.begin(imported.plan.operators)
+        self.oracle.warm_up()
 
-def _known_suite(path: Path, model: LoadedModel, executor: Executor) -> Suite | None:
-    """The session's suite, where it is whole and of this model."""
-    if not path.exists():
-        return None
-    try:
-        suite = Suite.open(path)
-    except InputError:
-        return None
-    facts = suite.facts
-    if suite.complete and (facts["plan_hash"], facts["weights_hash"]) == (
-        plan_hash(executor.plan),
-        model.weights_hash,
-    ):
-        return suite
-    suite.close()
-    return None
-
-
-def carving_progress(phase: Phase, prompts: int, steps: int) -> Callable[[CarveProgress], None]:
-    """Tell a phase how far a carve of so many prompts and steps is."""
-
-    def tell(at: CarveProgress) -> None:
-        phase.progress(at.prompt * steps + at.step + 1, prompts * steps, f"{at.tests} tests")
-
-    return tell
+    def prefetch(self, suite: Suite, *, at_once: bool) -> None:
+        """Compute expectations ahead, now or as soon as one is asked for that is not there."""
+        # The oracle reads in a thread of its own, so it gets a suite of its own, which must outlive
+        # that thread.
+        own_suite = self._stack.enter_context(Suite.open(suite.path))
+        self._stack.callback(self.oracle.close)
+        if at_once:
+            self.oracle.prefetch(own_suite.tests())
+        else:
+            self.oracle.prefetch_when_asked(own_suite.tests)
