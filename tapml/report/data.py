@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml.compare.limits import DEFAULT_LIMITS
 from tapml.compare.policy import Policy
 from tapml.graph.plan import GraphPlan
+from tapml.offload.model_times import model_times
 from tapml.report.layout import lay_out
 from tapml.report.operators import attempts, operator_data
 from tapml_targets.driver import DeviceDescription
@@ -58,6 +59,7 @@ def build_report(
         "rooting": [data for _, _, data in journal.events("rooted")][-1:],
         "final": None if final is None else final.to_json(),
         "phases": phases(journal),
+        "times": model_times(operators),
         "strategy": _latest(journal, "strategy"),
         "moved_bytes": _latest(journal, "moved_bytes"),
         "verdicts": _latest(journal, "verdicts"),

@@ -56,7 +56,7 @@ def test_a_quiet_run_shows_failures_and_what_stays() -> None:
 
 def test_many_that_stay_as_asked_are_one_line() -> None:
     names = [f"operator_{number}" for number in range(40)]
-    events = [
+    events: Sequence[Event] = [
         PhaseStarted("move operators", total=41),
         *(OperatorChanged(name, "kept", i, 41, {"reason": "?"}) for i, name in enumerate(names)),
         MOVED,
