@@ -18,8 +18,8 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import rank_devices
 
-# A finished session is made once for all tests that look at one.
-pytest_plugins = ["tests.offload.sessions", "tests.check.checkers"]
+# A finished session and an environment are made once for all tests that look at one.
+pytest_plugins = ["tests.offload.sessions", "tests.check.checkers", "tests.base_environment"]
 
 SEED = 20240229
 

@@ -6,10 +6,8 @@ import json
 import os
 import re
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +25,10 @@ from tapml_rpc.client import connect
 from tapml_rpc.local import open_local
 from tapml_targets.library import Library
 from tapml_targets.target import Target
+from tests.base_environment import ROOT, BaseInstall
 from tests.conftest import RequireDevice
 from tests.reduce.planted import failing_folder
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "tapml": ROOT / "tapml",
     "tapml_rpc": ROOT / "rpc_server" / "tapml_rpc",
@@ -38,56 +36,6 @@ PACKAGES = {
 }
 
 pytestmark = pytest.mark.slow
-
-
-@dataclass(frozen=True)
-class BaseInstall:
-    """A virtual environment that holds the wheel with its base requirements and pyopencl.
-
-    Attributes
-    ----------
-    folder
-        The environment's folder.
-    wheel
-        The wheel that is installed in it.
-    """
-
-    folder: Path
-    wheel: Path
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run one of the environment's programs away from the source tree."""
-        variables = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
-        }
-        return subprocess.run(
-            [str(self.folder / "bin" / command[0]), *command[1:]],
-            check=False,
-            cwd=self.folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-
-@pytest.fixture(scope="session")
-def base_install(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseInstall]:
-    """The wheel, built from the tree and installed with pyopencl and nothing of the host."""
-    folder = tmp_path_factory.mktemp("base")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
-    wheel = next(folder.glob("tapml-*.whl"))
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
-    constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    python = str(folder / "venv" / "bin" / "python")
-    subprocess.run(
-        [*pip, "--python", python, "install", *constraints, f"{wheel}[opencl]"], check=True
-    )
-    yield BaseInstall(folder / "venv", wheel)
 
 
 def test_the_wheel_holds_the_three_packages_whole(base_install: BaseInstall) -> None:

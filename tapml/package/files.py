@@ -88,6 +88,10 @@ class PackageFiles:
                 self._check(name, hashlib.sha256(contents[name]).hexdigest())
         return contents
 
+    def place(self, name: str) -> Place:
+        """Where a file of the manifest lies."""
+        return self._places[name]
+
     def weights(self) -> TensorFile:
         """The weights, mapped; their header is checked, their data is not.
 
@@ -96,7 +100,7 @@ class PackageFiles:
         InputError
             If the header is not what the manifest says.
         """
-        place = self._places[WEIGHTS]
+        place = self.place(WEIGHTS)
         with place.path.open("rb") as stream:
             found = header_hash(stream, place)
         if found != self.manifest.weights_header_sha256:
@@ -114,7 +118,7 @@ class PackageFiles:
         InputError
             If it is not what the manifest says.
         """
-        place = self._places[WEIGHTS]
+        place = self.place(WEIGHTS)
         digest = hashlib.sha256()
         left = place.nbytes
         with place.path.open("rb") as stream:

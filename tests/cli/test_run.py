@@ -1,0 +1,100 @@
+"""``tapml run`` on a package: streams, JSON, prompts from elsewhere, Ctrl-C, what it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.offload.commands import Ended, run_here, run_process, started
+from tests.offload.sessions import FinishedSession
+from tests.package.packages import Packages, add_tokenizer, pack
+
+
+@pytest.fixture(scope="module")
+def package(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package that takes text."""
+    packages: Packages = pack(finished, tmp_path_factory.mktemp("packages"))
+    add_tokenizer(packages.folder)
+    return packages.folder
+
+
+def said(ended: Ended) -> str:
+    assert ended.exit_code == 2
+    assert ended.output == ""
+    (line,) = ended.error_lines
+    return line
+
+
+@pytest.mark.slow
+def test_the_text_streams_and_the_speed_goes_to_standard_error(
+    package: Path, tmp_path: Path
+) -> None:
+    ended = run_here("run", package, "--prompt", "Ab c", "--max-new-tokens", "5", cache=tmp_path)
+    assert ended.exit_code == 0, ended.errors
+    assert ended.output.startswith("Ab c")
+    assert ended.output.endswith("\n")
+    assert "5 tokens in " in ended.errors
+    assert "the first after " in ended.errors
+
+
+@pytest.mark.slow
+def test_json_has_text_tokens_and_times(package: Path, tmp_path: Path) -> None:
+    arguments = ("run", package, "--max-new-tokens", "5")
+    plain = run_here(*arguments, "--prompt", "Ab c", cache=tmp_path)
+    ended = run_here(*arguments, "--prompt", "Ab c", "--json", cache=tmp_path)
+    assert (ended.exit_code, ended.errors) == (0, "")
+    result = json.loads(ended.output)
+    assert result["prompt"] == "Ab c"
+    assert result["prompt_ids"] == [33, 66, 0, 67]
+    assert len(result["tokens"]) == 5
+    assert plain.output == f"Ab c{result['text']}\n"
+    assert 0 < result["first_token_seconds"] < 60
+    assert result["tokens_per_second"] > 0
+    again = run_here(*arguments, "--tokens", "33 66, 0 67", "--json", cache=tmp_path)
+    assert json.loads(again.output)["tokens"] == result["tokens"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:
+    command = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "60")
+    with started(*command, cache=tmp_path) as process:
+        assert process.stdout is not None
+        # The prompt is there, so the device is open and the text has begun.
+        assert process.stdout.read(1) == "A"
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, 0)
+    assert "Traceback" not in errors
+    if process.returncode == 130:
+        assert output.endswith("\n")
+        assert "tapml: interrupted" in errors
+
+
+@pytest.mark.slow
+def test_a_prompt_that_is_no_text_is_refused(package: Path, tmp_path: Path) -> None:
+    ended = run_process("run", package, "--prompt", "a\udcff", cache=tmp_path)
+    assert "is half of a surrogate pair" in said(ended)
+    ended = run_here("run", package, "--tokens", "1 x", cache=tmp_path)
+    assert "tokens '1 x': expected whole numbers" in said(ended)
+
+
+def test_a_path_with_a_slip_names_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "my-package").mkdir()
+    line = said(run_here("run", tmp_path / "my-pakage", "--tokens", "1", cache=tmp_path))
+    assert f"does not exist; did you mean {tmp_path / 'my-package'}?" in line
+
+
+def test_what_is_neither_package_nor_session_is_said(tmp_path: Path) -> None:
+    line = said(run_here("run", tmp_path, "--tokens", "1", cache=tmp_path))
+    assert "is neither a package nor a session" in line
+    (tmp_path / "notes.txt").write_text("...")
+    line = said(run_here("run", tmp_path / "notes.txt", "--tokens", "1", cache=tmp_path))
+    assert "is no package: expected a zip archive or a folder" in line
+
+
+def test_packaging_what_is_no_session_is_refused(tmp_path: Path) -> None:
+    assert "is not a session" in said(run_here("package", tmp_path, cache=tmp_path))

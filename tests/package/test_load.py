@@ -1,0 +1,261 @@
+"""A package on its device: the session's tokens, text, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tapml.package import load
+from tapml.package.load import load_package, open_package
+from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, README, WEIGHTS
+from tapml.package.runnable import notes_about
+from tapml.package.target_model import TargetModel
+from tapml_targets import library_format
+from tapml_targets.errors import InputError, LimitExceededError, NoSuchDeviceError
+from tests.package.packages import Packages, add_tokenizer, exchange, manifest_of, put
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_archive_gives_the_tokens_of_the_sessions_end(
+    packages: Packages, loaded: TargetModel
+) -> None:
+    count = len(packages.tokens)
+    assert list(loaded.generate_tokens(packages.prompt, max_new_tokens=count)) == packages.tokens
+    assert loaded.notes == ()
+    assert loaded.device.name == packages.session.report["target"]["name"]
+
+
+def test_a_folder_gives_the_same_as_the_archive(packages: Packages, loaded: TargetModel) -> None:
+    expected = list(loaded.generate_tokens((5, 6, 7), max_new_tokens=12))
+    with load_package(str(packages.folder)) as model:
+        assert list(model.generate_tokens((5, 6, 7), max_new_tokens=12)) == expected
+
+
+def test_one_text_follows_another(packages: Packages, loaded: TargetModel) -> None:
+    first = list(loaded.generate_tokens((3,), max_new_tokens=5))
+    list(loaded.generate_tokens(packages.prompt, max_new_tokens=3))
+    assert list(loaded.generate_tokens((3,), max_new_tokens=5)) == first
+
+
+def test_generation_ends_where_the_context_does(loaded: TargetModel) -> None:
+    length = loaded.context_length
+    prompt = [2 + index % 7 for index in range(length - 2)]
+    assert len(list(loaded.generate_tokens(prompt, max_new_tokens=50))) <= 3
+    with pytest.raises(InputError, match="shorten the prompt"):
+        loaded.generate_tokens([2] * (length + 1))
+
+
+def test_two_texts_at_a_time_are_refused(loaded: TargetModel) -> None:
+    first = loaded.generate_tokens((5, 6), max_new_tokens=5)
+    next(first)
+    second = loaded.generate_tokens((7, 8), max_new_tokens=5)
+    with pytest.raises(InputError, match="another text was begun"):
+        next(first)
+    assert len(list(second)) == 5
+
+
+@pytest.mark.parametrize("prompt", [(), (1, 4000), (-1,)])
+def test_tokens_that_are_none_are_refused(loaded: TargetModel, prompt: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"the prompt has no token|is not in the vocabulary"):
+        loaded.generate_tokens(prompt)
+
+
+def test_a_model_without_a_tokenizer_takes_no_text(loaded: TargetModel) -> None:
+    with pytest.raises(InputError, match="the package takes no text: the model has no tokenizer"):
+        loaded.generate("text")
+
+
+def test_text_goes_in_and_comes_out(packages: Packages, tmp_path: Path) -> None:
+    package = packages.copy(tmp_path / "p")
+    add_tokenizer(package)
+    with load_package(package) as model:
+        ids = model.encode("Ab c")
+        tokens = list(model.generate_tokens(ids, max_new_tokens=9))
+        assert model.generate("Ab c", max_new_tokens=9) == model.codec.decode(tokens)
+        pieces = list(model.stream("Ab c", max_new_tokens=9))
+        assert len(pieces) > 1
+        assert "".join(pieces) == model.codec.decode(tokens)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def turn(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(cut, "bytes, expected"), (turn, "has SHA-256"), (Path.unlink, "is missing")],
+)
+@pytest.mark.parametrize("name", [PLAN, LIBRARY, WEIGHTS, README])
+def test_a_damaged_file_is_named(
+    packages: Packages, tmp_path: Path, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    package = packages.copy(tmp_path / "p")
+    damage(package / name)
+    with pytest.raises(InputError, match=re.escape(name)) as refusal:
+        open_package(package)
+    assert words in str(refusal.value)
+    assert "damaged or was edited" in str(refusal.value)
+
+
+def test_an_edited_kernel_is_named_with_both_hashes(packages: Packages, tmp_path: Path) -> None:
+    package = packages.copy(tmp_path / "p")
+    content = (package / LIBRARY).read_bytes()
+    (package / LIBRARY).write_bytes(content.replace(b"float", b"flaot", 1))
+    expected = manifest_of(package).files[LIBRARY].sha256
+    with pytest.raises(InputError, match=f"library.msgpack has SHA-256 .* expected {expected}"):
+        open_package(package)
+
+
+def test_large_weights_are_hashed_where_that_is_asked_for(
+    packages: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "ALWAYS_VERIFIED_BYTES", 0)
+    package = packages.copy(tmp_path / "p")
+    turn(package / WEIGHTS)
+    open_package(package)
+    with pytest.raises(InputError, match=r"weights.safetensors has SHA-256"):
+        open_package(package, verify=True)
+    content = (package / WEIGHTS).read_bytes()
+    (package / WEIGHTS).write_bytes(content.replace(b"norm", b"nrom", 1))
+    with pytest.raises(InputError, match=r"the header of weights.safetensors has SHA-256"):
+        open_package(package)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"version": 1', b'"version": 2', "version 2 of the format .* install a newer tapml"),
+        (b'"tapml package"', b'"other"', "is not that of a package"),
+        (b'"files": {', b'"files": 1, "x": {', "files makes no sense"),
+        (b'"library.msgpack"', b'"../library"', "makes no sense"),
+        (b'"context_length": 64', b'"context_length": -1', "context_length"),
+        (b"{", b"", "is not valid JSON"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_refused(
+    packages: Packages, tmp_path: Path, old: bytes, new: bytes, words: str
+) -> None:
+    package = packages.copy(tmp_path / "p")
+    content = (package / MANIFEST).read_bytes()
+    assert old in content
+    (package / MANIFEST).write_bytes(content.replace(old, new, 1))
+    with pytest.raises(InputError, match=words) as refusal:
+        open_package(package)
+    assert str(package) in str(refusal.value)
+
+
+def repacked(archive: Path, to: Path, method: int) -> Path:
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(to, "w", method) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    return to
+
+
+def test_an_archive_that_other_tools_packed_runs_where_it_is_not_compressed(
+    packages: Packages, tmp_path: Path
+) -> None:
+    stored = repacked(packages.archive, tmp_path / "stored.zip", zipfile.ZIP_STORED)
+    assert open_package(stored).nbytes == open_package(packages.folder).nbytes
+    packed = repacked(packages.archive, tmp_path / "packed.zip", zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match=r"is compressed or encrypted.* unpack the archive"):
+        open_package(packed)
+
+
+def test_an_unpacked_archive_is_a_package(packages: Packages, tmp_path: Path) -> None:
+    shutil.unpack_archive(packages.archive, tmp_path / "p")
+    assert open_package(tmp_path / "p").decoder == open_package(packages.folder).decoder
+
+
+@pytest.mark.parametrize("length", [0, 30, -30, -2000])
+def test_an_archive_cut_short_is_refused(packages: Packages, tmp_path: Path, length: int) -> None:
+    archive = tmp_path / "p.zip"
+    archive.write_bytes(packages.archive.read_bytes()[:length])
+    with pytest.raises(InputError, match="is no package"):
+        open_package(archive)
+
+
+def test_a_member_that_begins_elsewhere_is_refused(packages: Packages, tmp_path: Path) -> None:
+    content = bytearray(packages.archive.read_bytes())
+    entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"package.json"))
+    content[entry + 42 : entry + 46] = struct.pack("<L", 7)
+    archive = tmp_path / "p.zip"
+    archive.write_bytes(content)
+    with pytest.raises(InputError, match="does not begin where it should"):
+        open_package(archive)
+
+
+def test_another_platform_is_refused(packages: Packages) -> None:
+    with pytest.raises(InputError, match="are for opencl, and cpu:0 is no opencl device"):
+        load_package(packages.folder, "cpu:0")
+
+
+def test_a_device_that_is_not_there_is_named(packages: Packages) -> None:
+    with pytest.raises(NoSuchDeviceError, match="opencl:99"):
+        load_package(packages.folder, "opencl:99")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "Other GPU"}, "validated on Other GPU .*, runs on .*: nobody has checked it"),
+        ({"driver_version": "1.2"}, "validated with driver 1.2, runs with .*: nobody has checked"),
+        ({}, "has other features or limits than when the model was validated"),
+    ],
+)
+def test_another_device_or_driver_is_a_note(
+    packages: Packages, loaded: TargetModel, changes: dict[str, str], words: str
+) -> None:
+    validated = replace(manifest_of(packages.folder).device, fingerprint="0" * 64, **changes)
+    (note,) = notes_about(validated, loaded.device)
+    assert re.search(words, note)
+
+
+def test_python_is_warned_of_another_driver(packages: Packages, tmp_path: Path) -> None:
+    package = packages.copy(tmp_path / "p")
+    manifest = manifest_of(package)
+    device = replace(manifest.device, driver_version="older", fingerprint="0" * 64)
+    put(package, replace(manifest, device=device))
+    with (
+        pytest.warns(UserWarning, match="validated with driver older"),
+        load_package(package, packages.session.device) as model,
+    ):
+        assert model.notes
+
+
+def test_a_device_that_is_too_small_names_kernel_limit_and_need(
+    packages: Packages, tmp_path: Path
+) -> None:
+    package = packages.copy(tmp_path / "p")
+    library = library_format.unpack((package / LIBRARY).read_bytes())
+    name, kernel = next(iter(library.kernels.items()))
+    large = replace(kernel, shared_memory_bytes=1 << 40)
+    library = replace(library, kernels={**library.kernels, name: large})
+    exchange(package, LIBRARY, library_format.pack(library))
+    with pytest.raises(LimitExceededError) as refusal:
+        load_package(package)
+    assert name in str(refusal.value)
+    assert f"max_shared_memory_bytes {1 << 40}" in str(refusal.value)
+
+
+def test_kernels_for_another_platform_than_it_says_are_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
+    package = packages.copy(tmp_path / "p")
+    manifest = manifest_of(package)
+    put(package, replace(manifest, device=replace(manifest.device, platform="cpu")))
+    with pytest.raises(InputError, match="its kernels are for opencl, and it says cpu"):
+        open_package(package)
