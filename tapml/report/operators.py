@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tapml.offload.operator_record import OperatorRecord
 
 _ORIGINS_SHOWN: Final = 24
+_SCRIPT: Final = "repro.py"
 _ATTEMPTS_SHOWN: Final = 50
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -72,6 +73,7 @@ def operator_data(
         "kernel": record.kernel,
         "written": record.written,
         "repro": None if record.repro is None else str(record.repro),
+        "repro_script": _script(record),
         "diagnosis": [] if record.diagnosis is None else record.diagnosis.lines(),
         # Only a carved test that did not pass can be run again from its folder.
         "replayable": bool(worst) and replay["status"] != "pass",
@@ -156,6 +158,12 @@ def _calls(plan: GraphPlan, operator: Operator) -> Counter[str]:
         for call in entry.calls
         if call.operator == operator.name
     )
+
+
+def _script(record: OperatorRecord) -> str:
+    """The name of the file in the repro folder that shows the failure again; empty without one."""
+    folder = record.repro
+    return _SCRIPT if folder is not None and (folder / _SCRIPT).is_file() else ""
 
 
 def _source(record: OperatorRecord) -> str:

@@ -38,6 +38,15 @@ def value(name: str, storage: str | None = None) -> Value:
     return Value(name, storage or name, 0, (4,), "float32")
 
 
+def chain(length: int) -> GraphPlan:
+    """Call sites that each read the one before."""
+    values = {f"x{index}": value(f"x{index}") for index in range(length + 1)}
+    storages = {name: Storage(name, 16, "activation") for name in values}
+    steps = tuple(CallStep(f"e/{n}", "step", (f"x{n}", f"x{n + 1}")) for n in range(length))
+    entry = Entry("e", (), ("x0",), (f"x{length}",), (), values, storages, steps)
+    return GraphPlan("chain", {"step": operator("step", 1)}, {"e": entry}, {}, {})
+
+
 def decoder(layers: int, *, name: str = "decoder", hostile: str = "") -> GraphPlan:
     """Embedding; per layer a norm that branches into two and joins again; a head.
 

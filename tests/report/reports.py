@@ -99,7 +99,8 @@ def large_report(folder: Path, operators: int = 500, layers: int = 64) -> dict[s
                 for layer, place in sites
             ],
             "edges": [[index, index + 1] for index in range(len(sites) - 1)],
-            "bands": [[f"layer {layer}", layer * 290, 260] for layer in range(layers)],
+            "bands": [[f"layer {layer}", 0, layer * 290, 260] for layer in range(layers)],
+            "strip": 64 + 11 * 112,
             "width": 64 + 11 * 112,
             "height": layers * 290,
         }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml.graph import plan_format
-from tapml.report.layout import COLUMN_WIDTH, LANE_HEIGHT, EntryMap, lay_out
+from tapml.report.layout import COLUMN_WIDTH, COLUMNS, LANE_HEIGHT, EntryMap, lay_out
 from tests.offload.sessions import FinishedSession
-from tests.report.plans import decoder
+from tests.report.plans import chain, decoder
 
 
 def drawn(layers: int) -> EntryMap:
@@ -23,13 +25,13 @@ def place(entry_map: EntryMap, site: str) -> tuple[int, int]:
 
 
 def test_there_is_a_band_per_layer_and_one_before_and_after() -> None:
-    assert [title for title, _, _ in drawn(3).bands] == [
+    assert [title for title, *_ in drawn(3).bands] == [
         "before", "layer 0", "layer 1", "layer 2", "after",
     ]  # fmt: skip
 
 
 def test_a_model_without_layers_is_one_band() -> None:
-    assert [title for title, _, _ in drawn(0).bands] == ["model"]
+    assert [title for title, *_ in drawn(0).bands] == ["model"]
 
 
 def test_edges_go_from_who_writes_to_who_reads_and_through_views() -> None:
@@ -62,10 +64,10 @@ def test_inside_a_layer_a_site_stands_right_of_what_it_reads() -> None:
 
 def test_layers_stand_alike() -> None:
     entry_map = drawn(3)
-    tops = {title: top for title, top, _ in entry_map.bands}
+    corners = {title: (left, top) for title, left, top, _ in entry_map.bands}
     shapes = [
         [
-            (node.left, node.top - tops[f"layer {layer}"])
+            (node.left - corners[f"layer {layer}"][0], node.top - corners[f"layer {layer}"][1])
             for node in entry_map.nodes
             if node.band == f"layer {layer}"
         ]
@@ -74,21 +76,43 @@ def test_layers_stand_alike() -> None:
     assert shapes[0] == shapes[1] == shapes[2]
 
 
-@given(st.integers(0, 12))
+def test_many_layers_are_about_as_wide_as_tall() -> None:
+    for layers in (24, 48, 96):
+        entry_map = drawn(layers)
+        assert 0.7 < entry_map.width / entry_map.height < 2.5
+        titles = [title for title, *_ in entry_map.bands]
+        assert titles == ["before", *(f"layer {n}" for n in range(layers)), "after"]
+
+
+def test_a_long_layer_is_broken_into_rows() -> None:
+    entry = chain(3 * COLUMNS + 2)
+    entry_map = lay_out(entry, entry.entries["e"])
+    lefts = [node.left for node in entry_map.nodes]
+    tops = [node.top for node in entry_map.nodes]
+    assert lefts[:COLUMNS] == sorted(set(lefts))
+    assert lefts[COLUMNS : 2 * COLUMNS] == lefts[:COLUMNS]
+    assert len(set(tops)) == 4
+    assert tops == sorted(tops)
+
+
+@given(st.integers(0, 60))
 def test_nothing_overlaps_and_everything_is_inside(layers: int) -> None:
     plan = decoder(layers)
     entry_map = lay_out(plan, plan.entries["e"])
     assert [node.site for node in entry_map.nodes] == [c.site for c in plan.entries["e"].calls]
     assert len({(node.left, node.top) for node in entry_map.nodes}) == len(entry_map.nodes)
-    ends = 0
-    for title, top, height in entry_map.bands:
-        assert top >= ends
-        ends = top + height
+    ends: dict[int, int] = {}
+    for title, left, top, height in entry_map.bands:
+        assert top >= ends.get(left, 0)
+        ends[left] = top + height
+        assert left + entry_map.strip <= entry_map.width
         for node in entry_map.nodes:
             if node.band == title:
-                assert top <= node.top < top + height
-                assert 0 <= node.left < entry_map.width
-    assert ends <= entry_map.height
+                assert top <= node.top <= top + height - LANE_HEIGHT
+                assert left <= node.left <= left + entry_map.strip - COLUMN_WIDTH
+    assert max(ends.values()) <= entry_map.height
+    corners = sorted(ends)
+    assert all(b - a >= entry_map.strip for a, b in pairwise(corners))
     for source, target in entry_map.edges:
         assert source < target < len(entry_map.nodes)
 
@@ -101,4 +125,4 @@ def test_a_real_plan_draws_every_call_site_once(finished: FinishedSession) -> No
         assert [node.site for node in entry_map.nodes] == [call.site for call in entry.calls]
         read = {target for _, target in entry_map.edges}
         assert len(read) >= len(entry.calls) * 0.7, "most call sites read another's output"
-        assert "layer 0" in [title for title, _, _ in entry_map.bands]
+        assert "layer 0" in [title for title, *_ in entry_map.bands]

@@ -184,7 +184,7 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
     wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
     scale = "map.view.scale"
     whole = browser.evaluate(scale)
-    assert browser.evaluate("map.view.width * map.view.scale <= map.view.size.width + 1")
+    assert browser.evaluate("map.view.strip * map.view.scale <= map.view.size.width + 1")
     browser.evaluate("document.querySelector('.buttons button').click()")
     assert browser.evaluate(scale) > whole
     browser.evaluate("document.querySelector('.canvas').focus()")

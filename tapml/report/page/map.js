@@ -52,16 +52,16 @@ function mapCanvas(entry) {
   map.sites = entry.nodes;
   map.nodes = entry.nodes.map(([site, place, left, top]) => node(session.byName.get(entry.operators[place]), entry.operators[place], site, left, top));
   const drawing = svg("g", {},
-    entry.bands.map(([title, top, height]) => [
-      svg("rect", { class: "band", x: 0, y: top - 6, width: entry.width + 4, height: height + 4, rx: 6 }),
-      svg("text", { class: "band", x: 8, y: top + 14 }, title),
+    entry.bands.map(([title, x, y, height]) => [
+      svg("rect", { class: "band", x, y, width: entry.strip, height: height + NODE.head, rx: 6 }),
+      svg("text", { class: "band", x: x + 8, y: y + 20 }, title),
     ]),
     edges, lit, map.nodes);
   const canvas = svg("svg", {
     class: "canvas", tabindex: "0", role: "application",
     "aria-label": `Migration map of ${entry.entry}, ${plural(entry.nodes.length, "call site")}. Arrow keys move, plus and minus zoom, zero shows all of it.`,
   }, drawing);
-  map.view = new MapView(canvas, drawing, entry.width + 12, entry.height + 20);
+  map.view = new MapView(canvas, drawing, entry);
   const place = event => { const found = event.target.closest(".node"); return found ? map.nodes.indexOf(found) : -1; };
   canvas.addEventListener("click", event => {
     const index = place(event);
@@ -78,7 +78,7 @@ function node(operator, name, site, left, top) {
   const [one, two] = twoLines(name);
   const drawn = svg("g", { "data-operator": name, "data-site": site, transform: `translate(${left} ${top + NODE.head})` },
     svg("title"), svg("rect", { width: NODE.width, height: NODE.height, rx: 5 }), svg("text", { class: "glyph", x: 4, y: 13 }),
-    operator && operator.written ? svg("text", { class: "glyph", x: 4, y: 26 }, "✎") : null,
+    operator && operator.written ? svg("text", { class: "glyph pen", x: 4, y: 26 }, "✎") : null,
     two ? [svg("text", { x: 57, y: 13 }, one), svg("text", { x: 57, y: 24 }, two)] : svg("text", { x: 57, y: 19 }, one));
   paintNode(drawn, operator);
   return drawn;
@@ -131,7 +131,7 @@ function mapButtons(frame) {
   const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
   return el("div", { class: "buttons" },
     button("+", "zoom in", () => map.view.zoom(ZOOM.step)), button("−", "zoom out", () => map.view.zoom(1 / ZOOM.step)),
-    button("All", "show all of the map", () => map.view.fit()), button("Width", "fit the width", () => map.view.fitWidth()), whole);
+    button("All", "show all of the map", () => map.view.fit()), button("Width", "fit the width of a layer", () => map.view.fitWidth()), whole);
 }
 
 /** Mark the sites that a text is found in, and dim the others. */

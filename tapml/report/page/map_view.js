@@ -5,9 +5,9 @@ const ZOOM = { least: 0.02, most: 4, step: 1.4 };
 const FAR = 0.5; // Below this scale names cannot be read, and are not drawn.
 
 class MapView {
-  /** @param {SVGSVGElement} canvas  @param {SVGGElement} drawing  what moves inside it */
-  constructor(canvas, drawing, width, height) {
-    Object.assign(this, { canvas, drawing, width, height, scale: 1, left: 0, top: 0, dragged: false });
+  /** `drawing` is the group that moves inside `canvas`; the third is its size and that of a layer. */
+  constructor(canvas, drawing, { strip, width, height }) {
+    Object.assign(this, { canvas, drawing, strip, width, height: height + 12, scale: 1, left: 0, top: 0, dragged: false });
     this.pointers = new Map();
     canvas.addEventListener("pointerdown", event => this.press(event));
     canvas.addEventListener("pointermove", event => this.move(event));
@@ -18,9 +18,9 @@ class MapView {
 
   get size() { return this.canvas.getBoundingClientRect(); }
 
-  /** As wide as the window, from the top: how a map is read first. */
+  /** A layer as wide as the window, from the top: how a map is read first. */
   fitWidth() {
-    this.scale = Math.min(1.15, this.size.width / this.width);
+    this.scale = Math.min(1.15, this.size.width / this.strip);
     this.left = Math.max(0, (this.size.width - this.width * this.scale) / 2);
     this.top = 0;
     this.apply();

@@ -78,11 +78,13 @@ function firstLine(text) {
 /** The commands that go on from a failure. */
 function remedies(operator) {
   if (operator.state !== "failed") return null;
+  const replay = operator.repro_script ? `python ${quoted(`${operator.repro}/${operator.repro_script}`)}` : `tapml replay ${quoted(operator.repro || "")}`;
+  const again = operator.repro && (operator.repro_script || operator.replayable) ? replay : "";
   return [
-    operator.replayable && operator.repro ? [el("p", { class: "soft" }, "See it fail again, without the session:"), command(`tapml replay ${quoted(operator.repro)}`)] : null,
-    operator.repro && !operator.replayable ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro)) : null,
-    el("p", { class: "soft" }, operator.written ? `Edit the kernel in ${operator.written}, or leave it where it is:` : "Write a kernel by hand, starting from the compiled one:"),
-    operator.written ? command(`tapml offload --session ${sessionFolder()} --keep-on-source ${quoted(operator.name)}`) : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
+    again ? [el("p", { class: "soft" }, "See it fail again, without the session:"), command(again)] : null,
+    operator.repro && !again ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro)) : null,
+    el("p", { class: "soft" }, operator.written ? `Edit the kernel in ${operator.written}; every save is tried at once:` : "Write a kernel by hand, starting from the compiled one:"),
+    operator.written ? command(`tapml kernel check ${sessionFolder()} ${quoted(operator.name)} --watch`) : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
   ];
 }
 
