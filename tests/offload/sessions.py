@@ -59,6 +59,15 @@ def states(session: Path) -> dict[str, str]:
     return {each["name"]: each["state"] for each in read_report(session)["operators"]}
 
 
+def assert_same_verdicts(session: Path, finished: FinishedSession) -> None:
+    """Operator by operator the same state, numbers and kernels as a run nobody disturbed."""
+    again, first = read_report(session), finished.report
+    for operator, before in zip(again["operators"], first["operators"], strict=True):
+        for key in ("name", "state", "tests", "worst_ratio", "source"):
+            assert operator[key] == before[key], (operator["name"], key)
+    assert again["outcome"] == first["outcome"]
+
+
 def offload_arguments(model: Path, session: Path, device: str = "opencl") -> tuple[str, ...]:
     """``tapml offload`` of a tiny model, as short as it gets."""
     return (

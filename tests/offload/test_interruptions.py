@@ -12,7 +12,7 @@ import pytest
 
 from tests.offload.commands import LIMIT_SECONDS, Ended, run_here, started
 from tests.offload.processes import MARK, half_written, left_after, marked, new_mark
-from tests.offload.sessions import FinishedSession, read_report
+from tests.offload.sessions import FinishedSession, assert_same_verdicts
 
 pytestmark = pytest.mark.slow
 
@@ -29,15 +29,6 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
 def end(process: subprocess.Popen[str]) -> Ended:
     output, errors = process.communicate(timeout=LIMIT_SECONDS)
     return Ended(process.returncode, output, errors)
-
-
-def assert_same_verdicts(session: Path, finished: FinishedSession) -> None:
-    """Operator by operator the same state, numbers and kernels as a run nobody disturbed."""
-    again, first = read_report(session), finished.report
-    for operator, before in zip(again["operators"], first["operators"], strict=True):
-        for key in ("name", "state", "tests", "worst_ratio", "source"):
-            assert operator[key] == before[key], (operator["name"], key)
-    assert again["outcome"] == first["outcome"]
 
 
 @pytest.mark.parametrize("after", ["open device", "import model", "[7/", "move operators"])

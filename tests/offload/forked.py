@@ -1,0 +1,102 @@
+"""The ``tapml`` command in forks of a process that has everything imported: many runs, one start.
+
+Each run is a process of its own, from its first line to its exit or its kill.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Final
+
+from tapml_targets.boundaries import VARIABLE
+from tests.offload.commands import LIMIT_SECONDS, Ended
+
+_PRELOADED: Final = [
+    "torch",
+    "transformers",
+    "tvm",
+    "tapml.cli.main",
+    "tapml.cli.offload",
+    "tapml.offload.migration",
+    "tapml.offload.workbench",
+    "tapml.models.huggingface",
+]
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(_PRELOADED)
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A command that runs."""
+
+    process: ForkServerProcess
+    errors: Path
+
+    def kill(self) -> None:
+        """End it as a power cut would: nothing of it runs any more."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+
+    def ended(self, seconds: float = LIMIT_SECONDS) -> Ended | None:
+        """How it ended; None if it still runs after so long."""
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            return None
+        return Ended(self.process.exitcode, "", self.errors.read_text(errors="replace"))
+
+
+@contextmanager
+def forked(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") -> Iterator[Forked]:
+    """A command that runs with its messages in a file; what is left of it is killed.
+
+    Parameters
+    ----------
+    fault
+        What ``TAPML_FAULT`` asks for.
+    """
+    environment = {"TAPML_CACHE_DIR": str(cache), VARIABLE: fault}
+    process = _CONTEXT.Process(
+        target=_run, args=([str(each) for each in arguments], environment, errors), daemon=False
+    )
+    process.start()
+    try:
+        yield Forked(process, errors)
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def run_forked(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") -> Ended:
+    """Run a command to its end."""
+    with forked(*arguments, cache=cache, errors=errors, fault=fault) as running:
+        ended = running.ended()
+    assert ended is not None, f"{arguments} still ran after {LIMIT_SECONDS} s"
+    return ended
+
+
+def timed(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") -> float:
+    """Run a command, which passes; how many seconds it took."""
+    started = time.monotonic()
+    ended = run_forked(*arguments, cache=cache, errors=errors, fault=fault)
+    assert ended.exit_code == 0, ended.errors
+    return time.monotonic() - started
+
+
+def _run(arguments: list[str], environment: dict[str, str], errors: Path) -> None:
+    os.environ.update(environment)
+    descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    from tapml.cli.main import main
+
+    sys.exit(main(arguments))

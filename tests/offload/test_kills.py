@@ -1,0 +1,148 @@
+"""kill -9 where a session changes what is on disk, and at random: nothing is lost, all is whole."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tapml.carving.suite import Suite
+from tapml.graph import plan_format
+from tapml_targets import library_format
+from tests.offload.commands import Ended
+from tests.offload.forked import forked, run_forked, timed
+from tests.offload.processes import half_written
+from tests.offload.sessions import FinishedSession, assert_same_verdicts
+
+pytestmark = pytest.mark.slow
+KILLS = 20
+
+
+def recorded_sites(session: Path, finished: FinishedSession, record: Path) -> list[str]:
+    """``MOMENT KIND PATTERN`` of every site a new session crosses, at its first time, in order."""
+    session.parent.mkdir()
+    arguments, cache = finished.arguments(session), finished.cache
+    timed(*arguments, cache=cache, errors=record.with_suffix(".err"), fault=f"record={record}")
+    sites: dict[str, None] = {}
+    for line in record.read_text().splitlines():
+        moment, kind, place = line.split(" ", 2)
+        if place.startswith(str(session)):
+            # The patterns hold for another session of the same name.
+            sites[f"{moment} {kind} */{Path(place).relative_to(session.parent)}"] = None
+    return list(sites)
+
+
+def assert_whole(session: Path) -> None:
+    """Whatever has its name in the folder is whole, a moment after a kill."""
+    for path in session.rglob("*"):
+        if path.suffix == ".sqlite" and not path.name.startswith("."):
+            connection = sqlite3.connect(path)
+            try:
+                assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",), path
+            finally:
+                connection.close()
+        elif path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+        elif path.suffix == ".html":
+            assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
+        elif path.name == "plan.msgpack":
+            plan_format.unpack(path.read_bytes())
+        elif path.name == "library.msgpack":
+            library_format.unpack(path.read_bytes())
+    if (session / "suite").exists():
+        with Suite.open(session / "suite") as suite:
+            assert suite.complete
+            suite.verify()
+
+
+def assert_no_step_twice(session: Path) -> None:
+    """What was journaled was not done again."""
+    connection = sqlite3.connect(session / "journal.sqlite")
+    try:
+        twice = connection.execute(
+            "SELECT stage, subject, count(*) FROM verdict GROUP BY key HAVING count(*) > 1"
+        ).fetchall()
+    finally:
+        connection.close()
+    assert twice == []
+
+
+def assert_unharmed(session: Path, finished: FinishedSession) -> None:
+    """A session that came to its end after all is as one that nobody disturbed."""
+    assert_same_verdicts(session, finished)
+    assert_no_step_twice(session)
+    assert_whole(session)
+    assert half_written(session) == []
+
+
+def test_killed_at_every_boundary_it_goes_on_from_there(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    """A session is killed at one site after the other, each resume at the next."""
+    sites = recorded_sites(tmp_path / "0" / "session", finished, tmp_path / "record")
+    assert {site.split()[1] for site in sites} == {"write", "fsync", "rename", "commit", "remove"}
+    # In the middle of the verdicts as well, not only at the first row.
+    sites += [f"{moment} commit */session/journal.sqlite#25" for moment in ("before", "after")]
+    number, errors = 1, tmp_path / "errors"
+    for site in sites:
+        session = tmp_path / str(number) / "session"
+        ended = kill_at(site, session, finished, errors)
+        if ended.exit_code == 0:
+            # What is written once per session is not crossed by one that is resumed.
+            assert_unharmed(session, finished)
+            number += 1
+            session = tmp_path / str(number) / "session"
+            ended = kill_at(site, session, finished, errors)
+        if "suite.partial/" in site and ended.exit_code == 2:
+            # The process that stores the suite died, and the session says so.
+            assert "the process that stores the suite ended (signal 9" in ended.errors, site
+        else:
+            assert ended.exit_code == -signal.SIGKILL, (site, ended)
+        assert_whole(session)
+    assert number <= 3, "most sites are crossed by a session that goes on"
+    session = tmp_path / str(number) / "session"
+    ended = run_forked(*finished.arguments(session), cache=finished.cache, errors=errors)
+    assert ended.exit_code == 0, ended.errors
+    assert "the run before did not end by itself: process" in ended.errors
+    assert_unharmed(session, finished)
+
+
+def kill_at(site: str, session: Path, finished: FinishedSession, errors: Path) -> Ended:
+    """Begin a session, or go on with it, until it crosses a site."""
+    arguments = finished.arguments(session)
+    return run_forked(*arguments, cache=finished.cache, errors=errors, fault=f"kill@{site}")
+
+
+def last_phase(errors: Path) -> str:
+    """What a killed command was doing, by the last line it wrote."""
+    lines = [line for line in errors.read_text().splitlines() if line] or [""]
+    return re.sub(r"^\[.*", "move operators", lines[-1]).partition(":")[0]
+
+
+def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    """Seeded parts of the time an unbroken run takes; a session that ends makes room for a new."""
+    generator, errors = random.Random(7), tmp_path / "errors"
+    whole = timed(*finished.arguments(tmp_path / "0"), cache=finished.cache, errors=errors)
+    sessions, phases = [tmp_path / "1"], set[str]()
+    for _ in range(KILLS):
+        arguments = finished.arguments(sessions[-1])
+        with forked(*arguments, cache=finished.cache, errors=errors) as running:
+            ended = running.ended(generator.uniform(0, whole))
+            running.kill()
+        phases.add(last_phase(errors))
+        if ended is not None:
+            assert ended.exit_code == 0, ended.errors
+            sessions.append(tmp_path / str(len(sessions) + 1))
+        elif sessions[-1].exists():
+            assert_whole(sessions[-1])
+    timed(*finished.arguments(sessions[-1]), cache=finished.cache, errors=errors)
+    for session in sessions:
+        assert_unharmed(session, finished)
+    assert len(phases) >= 4, phases
