@@ -248,8 +248,7 @@ class _Assembler:
             raise self.error(key, f"expected the name of a kernel, got {item.entry[:80]!r}")
         text = self._sources[item.source]
         if not re.search(rf"\b{re.escape(item.entry)}\b", text):
-            words = re.findall(r"\bkernel\s+void\s+(\w+)|\b__kernel\s+void\s+(\w+)", text)
-            there = sorted({first or second for first, second in words})[:20]
+            there = self._dialect.read_entries(text)[:20]
             near = difflib.get_close_matches(item.entry, there, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise self.error(

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tapml.carving.replay_repro import EXTENSIONS
-from tapml.kernels.opencl_signature import OPENCL_OPTIONS, read_opencl_signature
+from tapml.kernels.opencl_signature import (
+    OPENCL_OPTIONS,
+    read_opencl_entries,
+    read_opencl_signature,
+)
 from tapml.kernels.opencl_skeleton import write_opencl_skeleton
 from tapml.kernels.signature import Signature
 from tapml_targets.errors import InputError
@@ -30,6 +34,8 @@ class Dialect:
         Of source files, without the dot.
     options
         Build options by name, each with what it is for.
+    read_entries
+        The kernels of a source text by name, those that can be read.
     read_signature
         Finds an entry in a source text; None where it is not there in a form that can be read.
     write_skeleton
@@ -40,6 +46,7 @@ class Dialect:
     name: str
     extension: str
     options: dict[str, str]
+    read_entries: Callable[[str], list[str]]
     read_signature: Callable[[str, str], Signature | None]
     write_skeleton: Callable[[str, Sequence[Parameter], Sequence[str]], str]
 
@@ -49,6 +56,7 @@ _DIALECTS: Final = {
         "opencl-c",
         EXTENSIONS["opencl-c"],
         OPENCL_OPTIONS,
+        read_opencl_entries,
         read_opencl_signature,
         write_opencl_skeleton,
     ),

@@ -59,6 +59,8 @@ class Places:
             if header is not None:
                 table = self._table(header.group(1), header.group(2), counts)
                 self._lines.setdefault(table, number)
+                if isinstance(table[-1], int):
+                    self._lines.setdefault(table[:-1], number)
                 continue
             assignment = _ASSIGNMENT.match(line)
             if assignment is not None:

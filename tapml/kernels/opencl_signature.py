@@ -20,6 +20,7 @@ OPENCL_OPTIONS: Final = {
 _HIDDEN: Final = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|^[ \t]*\#(?:\\\n|[^\n])*", re.DOTALL | re.MULTILINE
 )
+_ENTRY: Final = re.compile(r"\b(?:__kernel|kernel)\b[^;{}]*?\bvoid\s+(\w+)\s*\(")
 _QUALIFIERS: Final = re.compile(
     r"\b(?:__global|global|__constant|constant|__local|local|__private|private|const|volatile"
     r"|restrict|__restrict|__restrict__|__read_only|read_only|__write_only|write_only|signed)\b"
@@ -45,6 +46,11 @@ _DTYPES: Final = {
     "bool": "bool",
 }
 _NEVER_PASSED: Final = ("image", "sampler", "event_t", "queue_t", "pipe")
+
+
+def read_opencl_entries(source: str) -> list[str]:
+    """Names of the kernels in a source, each once, in order."""
+    return list(dict.fromkeys(_ENTRY.findall(_HIDDEN.sub(_blank, source))))
 
 
 def read_opencl_signature(source: str, entry: str) -> Signature | None:
