@@ -24,6 +24,7 @@ from tapml.report.serve import policy_of
 from tests.offload.commands import started
 from tests.offload.sessions import FinishedSession
 
+ORDER = ("waiting", "compiling", "replaying", "validated", "model check", "moved")
 NAMES = ("/", "/report.html", "/report.json", "/live.json")
 
 
@@ -253,6 +254,47 @@ def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(
         server.process.send_signal(signal.SIGINT)
         _, errors = server.process.communicate(timeout=10)
     assert "whoever reaches it can read the report" in errors
+
+
+@pytest.mark.slow
+def test_a_running_session_is_followed_to_its_end(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    """Another policy: every verdict of a finished session is made again, and nothing else."""
+    session, policy = finished.copy(tmp_path / "session"), tmp_path / "limits.toml"
+    policy.write_text(
+        '[[override]]\noperator = "softmax*"\npassing = 64.0\ndegraded = 128.0\nreason = "a test"\n'
+    )
+    arguments = ("offload", "--session", session, "--policy", policy)
+    seen: list[dict[str, Any]] = []
+    with serving(session, finished.cache) as server:
+        before = server.get("/live.json").json()
+        with started(*arguments, cache=finished.cache) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            while process.poll() is None:
+                seen.append(server.get("/live.json").json())
+                time.sleep(0.05)
+            assert process.returncode == 0, process.stderr.read()
+        after = server.get("/live.json").json()
+        report = server.get("/report.json").json()
+    assert before["running"] is after["running"] is False
+    assert report["loosened"], "the new report is served"
+    running = [live for live in seen if live["running"]]
+    assert running, "it said that it runs"
+    assert [live["version"] for live in running] == sorted(live["version"] for live in running)
+    assert "move operators" in {live["phase"] for live in running}
+    versions = [live["report_version"] for live in running]
+    assert versions == sorted(versions)
+    assert len({*versions, after["report_version"]}) >= 3, "the report is written while it runs"
+    ranks = {name: rank for rank, name in enumerate(ORDER)}
+    moving = [live["operators"] for live in running if live["operators"]]
+    for name in after["operators"]:
+        states = [ranks[operators[name]["state"]] for operators in moving]
+        assert states == sorted(states), f"{name} goes forward"
+    assert {each["state"] for each in after["operators"].values()} == {"moved"}
+    assert after["verdicts"]["again"] == len(after["operators"])
+    assert list(after["verdicts"]["why"]) == ["the policy"]
 
 
 def _until(server: Server, wanted: Any, seconds: float = 10.0) -> dict[str, Any]:
