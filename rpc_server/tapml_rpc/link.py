@@ -18,7 +18,7 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire, render_command
 from tapml_rpc.pending import Pending
-from tapml_rpc.watch import ExitReport, Socket, Watch
+from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
 from tapml_targets.description_format import from_plain
 from tapml_targets.errors import (
     DeviceLostError,
@@ -61,6 +61,8 @@ class Link:
         Longest time of one command in seconds; None leaves it to the server.
     exit_report
         For a local server: text about how its process ended, or None while it runs.
+    busy
+        For a local server: whether its process runs or waits for a processor or a disk.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class Link:
         timeout: float,
         kernel_deadline: float | None = None,
         exit_report: ExitReport | None = None,
+        busy: Busy | None = None,
     ) -> None:
         self.address = address
         self.closed = False
@@ -107,6 +110,7 @@ class Link:
                 (control_monitor, data_monitor),
                 self.token,
                 exit_report=exit_report,
+                busy=busy,
                 describe=self._describe,
             )
         except BaseException:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -122,6 +123,18 @@ class LocalServer:
         tail = "\n".join(self._tail)
         return _describe_exit(code) + (f"; it printed last:\n{tail}" if tail else "")
 
+    def busy(self) -> bool:
+        """Whether a thread of the process runs, or waits for a processor or a disk.
+
+        False where the system does not say: only Linux does.
+        """
+        for stat in Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
+            with suppress(OSError):
+                # The name before the state is in parentheses and may hold some itself.
+                if stat.read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
+                    return True
+        return False
+
     def close(self) -> None:
         """End the process; it is given a moment to end by itself."""
         if os.getpid() != self._owner:
@@ -188,7 +201,12 @@ class StartingDevice:
         server = self._server
         try:
             server.ready()
-            link = Link(server.address, timeout=self._start_seconds, exit_report=server.exit_report)
+            link = Link(
+                server.address,
+                timeout=self._start_seconds,
+                exit_report=server.exit_report,
+                busy=server.busy,
+            )
         except BaseException:
             server.close()
             raise

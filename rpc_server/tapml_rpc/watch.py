@@ -23,6 +23,9 @@ from tapml_targets.errors import DeviceLostError, TapmlError
 
 PING_SECONDS: Final = 0.5
 SILENCE_SECONDS: Final = 4.0
+# A server of this machine that runs or waits for a processor is slow, not gone: a driver may
+# compile for long on a busy machine and leave the thread that answers no turn.
+BUSY_SILENCE_SECONDS: Final = 60.0
 # A longer pause between two looks means that this process was stopped, not the server.
 _STOPPED_SECONDS: Final = 1.0
 _POLL_MILLISECONDS: Final = 100
@@ -30,6 +33,7 @@ _LAST_WORDS_SECONDS: Final = 1.0
 
 Socket: TypeAlias = zmq.Socket[bytes]
 ExitReport: TypeAlias = Callable[[float], "str | None"]
+Busy: TypeAlias = Callable[[], bool]
 
 
 class Watch:
@@ -45,6 +49,8 @@ class Watch:
         The session's token.
     exit_report
         For a local server: how its process ended, or None while it runs; takes seconds to wait.
+    busy
+        For a local server: whether its process runs or waits for a processor or a disk.
     describe
         Adds what the caller was doing to the message of a loss.
 
@@ -61,6 +67,7 @@ class Watch:
         token: bytes,
         *,
         exit_report: ExitReport | None,
+        busy: Busy | None,
         describe: Callable[[str], str],
     ) -> None:
         self.lost: TapmlError | None = None
@@ -68,6 +75,7 @@ class Watch:
         self._monitors = monitors
         self._token = token
         self._exit_report = exit_report
+        self._busy = busy
         self._describe = describe
         self._outbox: deque[wire.Header] = deque()
         self._stop = threading.Event()
@@ -133,8 +141,12 @@ class Watch:
             if self._exit_report and self._exit_report(0) is not None:
                 self._hear_all()
                 self._lose("the server ended")
-            if time.monotonic() - heard > SILENCE_SECONDS:
-                self._lose(f"the server has not answered for {SILENCE_SECONDS:g} s")
+            silence = time.monotonic() - heard
+            if silence > SILENCE_SECONDS and not self._may_answer_yet(silence):
+                self._lose(f"the server has not answered for {silence:.0f} s")
+
+    def _may_answer_yet(self, silence: float) -> bool:
+        return self._busy is not None and silence < BUSY_SILENCE_SECONDS and self._busy()
 
     def _send(self, header: wire.Header) -> None:
         self._control.send(wire.pack({**header, "session": self._token}), zmq.NOBLOCK)

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,13 @@ def server_of(session: Session) -> LocalServer:
 
 def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def call_add_one(session: Session, source: bytes) -> None:
@@ -344,3 +351,16 @@ def test_a_lost_session_closes_quietly(doomed: Session) -> None:
             doomed.fence()
     doomed.close()
     doomed.close()
+
+
+def test_a_server_that_waits_for_a_processor_is_slow_and_not_gone(doomed: Session) -> None:
+    """What tells a starved process from a stopped one is what the system says of its threads."""
+    server = server_of(doomed)
+    call_add_one(doomed, NEVER_ENDS)
+    wait_for(server.busy)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        wait_for(lambda: not server.busy())
+    finally:
+        os.kill(server.process.pid, signal.SIGKILL)
