@@ -149,7 +149,7 @@ class HybridRuns:
             executor.unplace(name)
         for record in placed:
             name = record.operator.name
-            if record.library is not None and self._placed.get(name) != record.kernel:
+            if self._placed.get(name) != record.kernel and record.library is not None:
                 executor.place(name, record.library)
         self._placed = kernels
 

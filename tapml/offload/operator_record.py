@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +33,8 @@ class OperatorRecord:
         ``moved``, ``kept`` or ``failed``.
     reason
         Why it is kept, failed or no further than validated; empty otherwise.
-    library
-        Its kernels, once there are any.
+    read_library
+        Gives its kernels, once there are any; :attr:`library` calls it.
     kernel
         Content hash of the Library.
     written
@@ -58,7 +58,7 @@ class OperatorRecord:
     operator: Operator
     state: OperatorState = "waiting"
     reason: str = ""
-    library: Library | None = None
+    read_library: Callable[[], Library] | None = None
     kernel: str = ""
     written: str = ""
     replay: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +67,15 @@ class OperatorRecord:
     repro: Path | None = None
     diagnosis: Diagnosis | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def library(self) -> Library | None:
+        """Its kernels, read when they are asked for; None until there are any."""
+        return None if self.read_library is None else self.read_library()
+
+    @library.setter
+    def library(self, library: Library | None) -> None:
+        self.read_library = None if library is None else lambda: library
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
