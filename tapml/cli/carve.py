@@ -134,13 +134,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace, suite: Path, folder: Path) -> int:
-    from tapml.carving.export_pytest import export_pytest
-    from tapml.carving.suite import Suite
-    from tapml.offload.phases import Phases
+    with watch(quiet=arguments.quiet) as watcher:
+        from tapml.carving.export_pytest import export_pytest
+        from tapml.carving.suite import Suite
+        from tapml.offload.phases import Phases
 
-    with watch(quiet=arguments.quiet) as watcher, Suite.open(suite) as opened:
         phases = Phases(watcher)
-        with phases.phase("export tests", group="overhead", platform="llvm", once=True) as phase:
+        with (
+            Suite.open(suite) as opened,
+            phases.phase("export tests", group="overhead", platform="llvm", once=True) as phase,
+        ):
             cases = export_pytest(
                 opened,
                 folder,
@@ -184,16 +187,18 @@ def _targets(names: list[str]) -> dict[str, Any]:
 
 def _carve(arguments: argparse.Namespace, out: Path) -> int:
     """Carve a suite into `out`."""
-    from tapml.carving.record import carve
-    from tapml.execute.executor import Executor
-    from tapml.offload.phases import Phases
-    from tapml.offload.rooted_reference import open_rooted_reference
     from tapml.offload.settings import Settings
-    from tapml.offload.session_suite import carving_progress
 
     given = given_settings(arguments)
     settings = Settings(**{"model": DEFAULT_MODEL, "target": "cpu", **given})
     with watch(quiet=arguments.quiet) as watcher:
+        # What takes seconds to import is watched, too.
+        from tapml.carving.record import carve
+        from tapml.execute.executor import Executor
+        from tapml.offload.phases import Phases
+        from tapml.offload.rooted_reference import open_rooted_reference
+        from tapml.offload.session_suite import carving_progress
+
         phases = Phases(watcher)
         rooted = open_rooted_reference(settings, phases)
         executor = Executor(rooted.imported.plan, rooted.imported.weights, rooted.reference)

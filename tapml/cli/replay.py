@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml.cli.check import add_check_arguments, run_check
+from tapml.cli.progress import watch
 from tapml.cli.suite_argument import open_suite
+from tapml.cli.verdict_lines import VerdictLines
 from tapml_targets.errors import EXIT_MISMATCH, InputError
 
 RUNS: Final = 2
 """How often a test runs where nothing is said."""
 
 if TYPE_CHECKING:
-    from tapml.carving.replay_results import OperatorVerdict, ReplayResult
+    from tapml.carving.replay_results import ReplayResult
     from tapml.carving.replay_suite import SuiteReplayer
     from tapml.carving.repro_failure import Failure
     from tapml.carving.repro_folder import Repro
@@ -206,10 +208,14 @@ def _diagnosed(repro: Repro, result: ReplayResult, device: DeviceDescription) ->
 def _replay_suite(arguments: argparse.Namespace) -> int:
     from tapml.compare.policy_file import policy_of
 
-    with _open_replayer(arguments, policy_of(arguments.policy)) as (replayer, compiler):
+    policy = policy_of(arguments.policy)
+    with (
+        watch(quiet=arguments.json) as watcher,
+        _open_replayer(arguments, policy) as (replayer, compiler),
+    ):
         found = replayer.replay(
             filters_of(arguments),
-            on_operator=None if arguments.json else _print_verdict,
+            on_operator=VerdictLines(watcher, shown=not arguments.json),
             on_failure=_Failures(arguments, compiler, replayer.oracle),
         )
     failed = [each for each in found.operators if each.status != "pass"]
@@ -255,18 +261,6 @@ def _open_replayer(
                 SuiteReplayer(suite, session, compiler, oracle, policy, runs=arguments.repeats),
                 compiler,
             )
-
-
-def _print_verdict(verdict: OperatorVerdict) -> None:
-    total = sum(verdict.counts.values())
-    parts: list[str] = [verdict.status, verdict.operator]
-    if total:
-        parts.append(f"{verdict.counts['pass']}/{total} pass")
-        parts.append(f"worst ratio {verdict.worst_ratio:.3g}")
-    parts += verdict.accusations
-    if verdict.status != "pass":
-        parts.append(verdict.reason)
-    print("  ".join(parts), flush=True)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ second, to the terminal's present width.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ class TerminalView:
             refresh_per_second=_FRAMES_PER_SECOND,
             transient=True,
             vertical_overflow="crop",
+            # What goes into a file or a pipe goes there.
+            redirect_stdout=sys.stdout.isatty(),
         )
 
     def __enter__(self) -> Self:
