@@ -1,0 +1,193 @@
+"""Kill a session at every boundary it crosses, one by one, resume it, and compare the verdicts.
+
+The test suite does this once per kind and place, along one session (tests/offload/test_kills.py);
+here every single crossing gets a session of its own: recorded in an unbroken run, then before and
+after each the session is killed (or its disk fills), resumed, and held against the unbroken run.
+A minute or two per ten crossings; ``--part 2/8`` does every eighth, to spread it over machines.
+
+    python3 scripts/kill_everywhere.py                       everything, on the tiny model
+    python3 scripts/kill_everywhere.py --full                a full disk instead of a kill
+    python3 scripts/kill_everywhere.py --only 'rename *'     some of the crossings
+    python3 scripts/kill_everywhere.py --part 1/20 --markdown table.md
+
+The bar: no crossing may end in anything but the same verdicts, whole files and no step done twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from tests.offload.commands import Ended  # noqa: E402
+from tests.offload.forked import run_forked  # noqa: E402
+from tests.offload.processes import half_written  # noqa: E402
+from tests.offload.sessions import (  # noqa: E402
+    FinishedSession,
+    assert_same_verdicts,
+    offload_arguments,
+)
+from tests.offload.test_kills import assert_no_step_twice, assert_whole  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The `number`-th time a process crosses a site; `place` begins with the session's folder."""
+
+    moment: str
+    kind: str
+    place: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.moment} {self.kind} */{self.place}#{self.number}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a session that was harmed at a crossing, and of its resume."""
+
+    crossing: Crossing
+    ended: str
+    problem: str
+    seconds: float
+
+
+def main() -> int:
+    """Return 1 if any crossing ended in something else than the same verdicts."""
+    options = _parse()
+    root = Path(tempfile.mkdtemp(prefix="kill-everywhere-"))
+    try:
+        unbroken = _unbroken(root, options.device)
+        crossings = _crossings(root / "record", unbroken.folder)
+        part, parts = options.part
+        wanted = [
+            each
+            for each in crossings
+            if (each.moment == "before" or not options.full)
+            and (each.kind != "remove" or not options.full)
+            and fnmatchcase(f"{each.kind} {each.place}", options.only)
+        ][part - 1 :: parts]
+        print(f"{len(crossings)} crossings, {len(wanted)} of them here", flush=True)
+        outcomes = []
+        deadline = time.monotonic() + options.minutes * 60
+        for index, crossing in enumerate(wanted):
+            if time.monotonic() > deadline:
+                print(f"{len(wanted) - index} left out: {options.minutes} minutes are over")
+                break
+            outcome = _harm(crossing, unbroken, root, "full" if options.full else "kill")
+            outcomes.append(outcome)
+            said = outcome.problem or "same verdicts"
+            print(f"[{index + 1}/{len(wanted)}] {crossing}: {outcome.ended}, {said}", flush=True)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    table = _table(outcomes)
+    print(table)
+    if options.markdown is not None:
+        options.markdown.write_text(table + "\n", encoding="utf-8")
+    return 1 if any(outcome.problem for outcome in outcomes) else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="opencl:0", help="device (default: %(default)s)")
+    parser.add_argument("--full", action="store_true", help="fill the disk instead of killing")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="'KIND PLACE' to match")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="every N-th")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here")
+    return parser.parse_args()
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    numbers = int(part), int(parts)
+    if not 1 <= numbers[0] <= numbers[1]:
+        raise ValueError(text)
+    return numbers
+
+
+def _unbroken(root: Path, device: str) -> FinishedSession:
+    """A session of the tiny model that nobody disturbs; its crossings are recorded."""
+    from tests.models.folders import make_folder
+
+    model, cache = make_folder(root / "tiny-llama", "one_layer"), root / "cache"
+    folder = root / "unbroken" / "session"
+    for path, fault in ((root / "warm", ""), (folder, f"record={root / 'record'}")):
+        arguments = offload_arguments(model, path, device)
+        ended = run_forked(*arguments, cache=cache, errors=root / "errors", fault=fault)
+        if ended.exit_code != 0:
+            raise SystemExit(f"the unbroken session did not pass:\n{ended.errors}")
+    return FinishedSession(folder, model, cache, device, ended)
+
+
+def _crossings(record: Path, session: Path) -> list[Crossing]:
+    """Every crossing below the session's folder, numbered by site."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    found = []
+    for line in record.read_text(encoding="utf-8").splitlines():
+        moment, kind, place = line.split(" ", 2)
+        if not Path(place).is_relative_to(session):
+            continue
+        site = moment, kind, str(Path(place).relative_to(session.parent))
+        seen[site] += 1
+        found.append(Crossing(*site, seen[site]))
+    return found
+
+
+def _harm(crossing: Crossing, unbroken: FinishedSession, root: Path, what: str) -> Outcome:
+    started = time.monotonic()
+    parent = Path(tempfile.mkdtemp(dir=root))
+    session, errors = parent / "session", parent / "errors"
+    arguments = unbroken.arguments(session)
+    fault = f"{what}@{crossing}"
+    first = run_forked(*arguments, cache=unbroken.cache, errors=errors, fault=fault)
+    try:
+        assert what == "kill" or "Traceback" not in first.errors, first.errors
+        if session.exists():
+            assert_whole(session)
+        again = run_forked(*arguments, cache=unbroken.cache, errors=errors)
+        assert again.exit_code == 0, again.errors[-500:]
+        assert_same_verdicts(session, unbroken)
+        assert_no_step_twice(session)
+        assert_whole(session)
+        assert half_written(session) == []
+        problem = ""
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+    shutil.rmtree(parent, ignore_errors=True)
+    return Outcome(crossing, _how(first), problem, time.monotonic() - started)
+
+
+def _how(ended: Ended) -> str:
+    if ended.exit_code < 0:
+        return "killed"
+    return f"exit {ended.exit_code}"
+
+
+def _table(outcomes: list[Outcome]) -> str:
+    """One row a site: how many crossings, how the process ended, and what was not as it must be."""
+    rows = ["| kind | place | crossings | ended | same verdicts |", "|---|---|--:|---|--:|"]
+    sites: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        sites.setdefault((outcome.crossing.kind, outcome.crossing.place), []).append(outcome)
+    for (kind, place), group in sites.items():
+        ended = ", ".join(f"{n} {how}" for how, n in Counter(o.ended for o in group).items())
+        same = sum(not outcome.problem for outcome in group)
+        rows.append(f"| {kind} | {place} | {len(group)} | {ended} | {same} |")
+    bad = [f"{outcome.crossing}: {outcome.problem}" for outcome in outcomes if outcome.problem]
+    return "\n".join([*rows, "", f"{len(bad)} of {len(outcomes)} not as it must be", *bad])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
