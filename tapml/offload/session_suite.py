@@ -46,6 +46,8 @@ def open_suite(
             max_new_tokens=settings.new_tokens,
             budget_bytes=settings.budget_bytes,
             progress=carving_progress(phase, len(prompts), settings.new_tokens),
+            # Verdicts of days are keyed by it: after a power failure it must be what was carved.
+            durable=True,
         )
         phase.detail = f"{suite.facts['tests']} tests from {len(prompts)} prompts"
     return suite
