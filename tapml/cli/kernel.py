@@ -226,7 +226,6 @@ def _watch(trial: KernelTrial, arguments: argparse.Namespace) -> int:
             Watch(trial, count, tell, everything=arguments.tests is None).run()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return 0
 
 
 def run_list(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from tapml.carving.carved_test import CarvedTest
 from tapml.compare.oracle import CarvedCase
@@ -86,8 +86,8 @@ class Watch:
         self._number = 0
         self._probed = self._compiled_timed = False
 
-    def run(self, looks: int = 0) -> TrialResult:
-        """Watch; after so many looks return the last verdict, 0 for ever.
+    def run(self) -> NoReturn:
+        """Watch.
 
         Raises
         ------
@@ -97,10 +97,7 @@ class Watch:
         try:
             waited: float | None = None
             while True:
-                result = self._look(waited)
-                if looks and self._number >= looks:
-                    return result
-                waited = self._wait(result)
+                waited = self._wait(self._look(waited))
         finally:
             self._preparing.stop()
 

@@ -57,11 +57,15 @@ SIGNS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+LEAVES = [("S", 13), ("n", 4), ("7", 7), ("-2", -2), ("0", 0)]
+
+
 @st.composite
 def spoken(draw: Any, depth: int = 3) -> tuple[str, int]:
     """A text and what Python makes of it, built side by side."""
     if depth == 0 or draw(st.booleans()):
-        return draw(st.sampled_from([("S", 13), ("n", 4), ("7", 7), ("-2", -2), ("0", 0)]))
+        leaf: tuple[str, int] = draw(st.sampled_from(LEAVES))
+        return leaf
     left, a = draw(spoken(depth - 1))
     right, b = draw(spoken(depth - 1))
     kind = draw(st.sampled_from([*SIGNS, "and", "or", "if", "min", "max", "ceildiv", "-x"]))

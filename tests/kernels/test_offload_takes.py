@@ -1,0 +1,69 @@
+"""A session takes a hand-written kernel on its next run, and validates it like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernels.sessions import OPERATOR, KernelSession
+from tests.offload.commands import Ended, run_here
+from tests.offload.sessions import FinishedSession, read_report
+
+BODY = ") {\n"
+
+
+def offload(session: KernelSession, *arguments: str | Path) -> Ended:
+    """Resume the session."""
+    return run_here("offload", "--session", session.folder, *arguments, cache=session.cache)
+
+
+def of_operator(session: KernelSession) -> dict[str, Any]:
+    """What the report says of the operator."""
+    (found,) = (o for o in read_report(session.folder)["operators"] if o["name"] == OPERATOR)
+    return dict(found)
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_fails_is_mended_and_passes(kernel_session: KernelSession) -> None:
+    right = kernel_session.source.read_text()
+    kernel_session.source.write_text(right.replace(BODY, f"{BODY}  return;\n"))
+    ended = offload(kernel_session, "--keep-going")
+    assert ended.exit_code == 1, ended.errors
+    failed = of_operator(kernel_session)
+    assert (failed["state"], failed["written"]) == ("failed", str(kernel_session.place))
+    assert "never written" in failed["reason"]
+
+    kernel_session.source.write_text(right)
+    ended = offload(kernel_session)
+    assert ended.exit_code == 0, ended.errors
+    moved = of_operator(kernel_session)
+    assert (moved["state"], moved["written"]) == ("moved", str(kernel_session.place))
+    listed = kernel_session.kernel("list").output
+    assert f"{OPERATOR}  pass, worst ratio" in listed
+
+
+@pytest.mark.slow
+def test_a_kernel_that_does_not_fit_fails_its_operator_with_file_and_line(
+    kernel_session: KernelSession,
+) -> None:
+    right = kernel_session.manifest.read_text()
+    kernel_session.manifest.write_text(right.replace("block =", "blokc ="))
+    ended = offload(kernel_session, "--keep-going")
+    kernel_session.manifest.write_text(right)
+    assert ended.exit_code == 1
+    failed = of_operator(kernel_session)
+    assert failed["state"] == "failed"
+    assert f"{kernel_session.manifest}:" in failed["reason"]
+    assert "did you mean 'block'?" in failed["reason"]
+
+
+@pytest.mark.slow
+def test_a_shared_kernel_is_taken_and_remembered(finished: FinishedSession, tmp_path: Path) -> None:
+    session = KernelSession(finished.copy(tmp_path / "session"), finished.cache)
+    shared = tmp_path / "shared"
+    assert session.kernel("new", OPERATOR, "--shared", shared).exit_code == 0
+    assert offload(session, "--kernels", shared).exit_code == 0
+    assert of_operator(session)["written"] == str(shared / OPERATOR / "opencl")
+    assert f"{shared / OPERATOR / 'opencl'}" in session.kernel("list").output
