@@ -1,27 +1,20 @@
-"""A finished migration, opened to be run or packaged: needs neither TVM nor torch where it is kept.
-
-A session of before models were kept is opened as well; its model is loaded again, with torch.
-"""
+"""A finished migration, opened to be run or packaged: with the base install alone."""
 
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
-from tapml.graph import plan_format
 from tapml.graph.plan import GraphPlan
 from tapml.models.stored import StoredDecoder
 from tapml.models.text import load_codec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.offload.finished_folder import (
-    CONSTANTS,
     FINISHED,
     LIBRARY,
     MODEL,
@@ -29,7 +22,7 @@ from tapml.offload.finished_folder import (
     check_finished,
     read_report,
 )
-from tapml.offload.kept_model import KeptModel, open_kept
+from tapml.offload.kept_model import KEPT, KeptModel, open_kept
 from tapml.package.codecs import Codec
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.runnable import Runnable
@@ -135,22 +128,17 @@ def open_finished(folder: Path) -> FinishedSession:
         If it has not ended with every operator on the target, what it wrote is damaged, or its
         model has changed.
     """
-    session = check_finished(folder)
-    plan, library, moved = _read(folder / FINISHED)
+    check_finished(folder)
+    library, moved = _read(folder / FINISHED)
     report = read_report(folder)
-    kept = open_kept(folder)
-    if kept is not None and _fits(kept, plan, moved):
-        decoder, weights, source = kept.decoder, kept.weights, kept.model_folder
-        prompts = [each.prompt for each in kept.trace.prompts]
-    else:
-        decoder, weights, source = _load(folder, session.settings.model, plan, moved)
-        prompts = []
+    kept = _kept(folder, moved)
+    prompts = [each.prompt for each in kept.trace.prompts]
     return FinishedSession(
-        decoder=decoder,
-        plan=plan,
+        decoder=kept.decoder,
+        plan=kept.plan,
         library=library,
-        weights=weights,
-        model_folder=source,
+        weights=kept.weights,
+        model_folder=kept.model_folder,
         validated=_device(report),
         verdict=_verdict(report),
         encoded=tuple((each.text, each.token_ids) for each in prompts if each.text is not None),
@@ -158,9 +146,8 @@ def open_finished(folder: Path) -> FinishedSession:
     )
 
 
-def _read(folder: Path) -> tuple[GraphPlan, Library, dict[str, Any]]:
+def _read(folder: Path) -> tuple[Library, dict[str, Any]]:
     try:
-        plan = plan_format.unpack((folder / PLAN).read_bytes())
         library = library_format.unpack((folder / LIBRARY).read_bytes())
         data = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         moved = {
@@ -170,47 +157,38 @@ def _read(folder: Path) -> tuple[GraphPlan, Library, dict[str, Any]]:
         }
     except (ProtocolError, OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(folder, error) from error
-    return plan, library, moved
+    return library, moved
 
 
-def _fits(kept: KeptModel, plan: GraphPlan, moved: Mapping[str, Any]) -> bool:
-    """Whether what is kept of the model is what was moved."""
-    decoder = kept.decoder
-    return {
-        "dtype": decoder.dtype,
-        "context_length": decoder.context_length,
-        "weights_hash": decoder.weights_hash,
-    } == moved and plan_format.pack(kept.plan) == plan_format.pack(plan)
-
-
-def _load(
-    folder: Path, name: str, plan: GraphPlan, moved: Mapping[str, Any]
-) -> tuple[StoredDecoder, Mapping[str, Array], Path]:
-    """Load the model again, with torch."""
-    from tapml.graph.importer import weights_of
-    from tapml.models.huggingface import load_model
-
-    dtype: Literal["float16", "float32"] = "float16" if moved["dtype"] == "float16" else "float32"
-    model = load_model(name, dtype=dtype, context_length=moved["context_length"])
-    if model.weights_hash != moved["weights_hash"]:
-        raise InputError(
-            f"the weights in {model.source} are not those that were moved; begin anew with "
-            f"`tapml offload --session {folder} --restart`"
+def _kept(folder: Path, moved: Mapping[str, Any]) -> KeptModel:
+    """What the session keeps of its model, where that is what was moved."""
+    reasons: list[str] = []
+    kept = open_kept(folder, reasons.append)
+    if kept is not None:
+        decoder = kept.decoder
+        found = {
+            "dtype": decoder.dtype,
+            "context_length": decoder.context_length,
+            "weights_hash": decoder.weights_hash,
+        }
+        # One process wrote both, so that the same plan has the same bytes.
+        if found == moved and _same(folder / FINISHED / PLAN, folder / KEPT / PLAN):
+            return kept
+        reasons.append(
+            f"{folder / FINISHED} is damaged, or its model was imported again after it had finished"
         )
-    try:
-        with np.load(folder / FINISHED / CONSTANTS, allow_pickle=False) as archive:
-            constants = {each: archive[each] for each in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise _damaged(folder / FINISHED, error) from error
-    decoder = StoredDecoder(
-        name=model.name,
-        dtype=model.dtype,
-        context_length=model.context_length,
-        vocabulary=model.vocabulary,
-        end_tokens=model.end_tokens,
-        weights_hash=model.weights_hash,
+    why = reasons[0] if reasons else "it was made before sessions kept their model"
+    raise InputError(
+        f"the session in {folder} cannot be run as it is: {why}; go on with "
+        f"`tapml offload --session {folder}`, which repeats what changed"
     )
-    return decoder, weights_of(model, plan, constants), model.source
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
 
 
 def _device(report: Mapping[str, Any]) -> ValidatedDevice | None:
