@@ -189,7 +189,9 @@ def serve_bare_loop(library: Path, spec: str) -> None:
     import pyopencl as cl
 
     from tapml_targets.call_plan import BufferSlot, TensorShape, plan_call
+    from tapml_targets.driver import ScalarUse
     from tapml_targets.dtype import dtype
+    from tapml_targets.expression import evaluate
     from tapml_targets.library_format import unpack
     from tapml_targets.opencl.driver import _devices
     from tapml_targets.opencl.programs import build_program
@@ -200,7 +202,10 @@ def serve_bare_loop(library: Path, spec: str) -> None:
     queue = cl.CommandQueue(context, device)
     parameters = unpacked.entries["decode"].parameters
     # Extents of decode are numbers, all of them.
-    shapes = [TensorShape(tuple(map(int, each.shape)), each.dtype) for each in parameters]
+    shapes = [
+        TensorShape(tuple(evaluate(extent, {}) for extent in each.shape), each.dtype)
+        for each in parameters
+    ]
     plan = plan_call(unpacked, "decode", shapes, {})
     random = np.random.default_rng(20240229)
     slots = []
@@ -223,7 +228,7 @@ def serve_bare_loop(library: Path, spec: str) -> None:
                 if argument.byte_offset:
                     memory = memory.get_sub_region(argument.byte_offset, argument.nbytes)
                 kernel.set_arg(index, memory)
-            else:
+            elif isinstance(argument, ScalarUse):
                 kernel.set_arg(index, np.dtype(argument.dtype).type(argument.value))
         threads = tuple(g * b for g, b in zip(launch.grid, launch.block, strict=True))
         launches.append((kernel, threads, launch.block))

@@ -146,6 +146,21 @@ def test_a_bundle_replays_to_the_same_verdict_and_an_edited_kernel_mends_it(
     assert "kernels edited since: 00.cl" in replayed.stdout
 
 
+def test_the_script_of_a_repro_folder_needs_the_base_install_alone(
+    base_install: BaseInstall, require_device: RequireDevice, tmp_path: Path
+) -> None:
+    best = require_device("opencl")[0]
+    with ReopeningDevice(lambda: open_local(best)) as device:
+        folder = failing_folder(tmp_path / "matmul", device, "first term missing")
+    written = read_repro(folder)
+    replayed = base_install.run("python", str(folder / "repro.py"))
+    assert (replayed.returncode, replayed.stderr) == (1, "")
+    assert replayed.stdout.splitlines() == [
+        f"fail: {written.case.id} on {best.name}: {written.reason}",
+        "the same as when it was written",
+    ]
+
+
 @pytest.mark.parametrize("command", [["reduce"], ["bundle", "--synthetic"]])
 def test_what_needs_the_toolkit_says_so(
     command: list[str], base_install: BaseInstall, require_device: RequireDevice, tmp_path: Path

@@ -26,10 +26,12 @@ from tapml.carving.replay_repro import (
     LIBRARY,
     OPERATOR,
     README,
+    SCRIPT,
     TENSORS,
 )
 from tapml.carving.repro_failure import KERNELS
 from tapml.carving.repro_folder import Repro, read_repro
+from tapml.carving.repro_pages import SCRIPT_TEXT
 from tapml_targets.errors import InputError
 from tapml_targets.expression import bind_shape
 
@@ -98,6 +100,7 @@ def write_bundle(archive: Path, folder: Path, *, synthetic: bool = False) -> Pat
     contents: dict[str, Path | bytes] = {each: folder / each for each in _members(folder)}
     contents |= {
         README: f"{header}{_HEADER_END}{page}".encode(),
+        SCRIPT: SCRIPT_TEXT.encode(),
         MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode(),
         LAUNCH_PLAN: describe_launches(repro.library, shape_symbols(repro)).encode(),
     }

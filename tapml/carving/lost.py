@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tapml_targets.errors import DeviceLostError
+
+LOST: Final = "the device was lost: "
+"""What the reason of a verdict begins with where a kernel took its device down."""
+
+UNBUILT: Final = "the device does not build its kernels: "
+"""What it begins with where the device's compiler refused the kernels."""
 
 
 def rephrased(error: DeviceLostError, *, before: str = "", after: str = "") -> DeviceLostError:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from tapml.carving.lost import rephrased
+from tapml.carving.lost import UNBUILT, rephrased
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import (
     OperatorVerdict,
@@ -200,7 +200,7 @@ def replay_operator(
     try:
         remote = library if isinstance(library, RemoteLibrary) else session.upload(library)
     except CompileError as error:
-        return unbuilt(operator, f"the device does not build its kernels: {error}")
+        return unbuilt(operator, f"{UNBUILT}{error}")
     except DeviceLostError as error:
         place = f"{session.device.name}, building the kernels of {operator.name}: "
         raise rephrased(error, before=place) from error

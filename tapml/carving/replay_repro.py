@@ -8,7 +8,8 @@
     diagnosis.json   what localization found, where it was asked
     independent.tapml    what torch gives in float64, where that was compared
     errors.txt       where the errors are
-    README.txt       the one command
+    repro.py         replays it: one command, and the same verdict
+    README.txt       what it is
 
 Expected values and sensitivities lie in the folder, so that neither TVM nor the model is needed to
 replay it. A host takes the operator from it to reduce the failure, compile it again or diagnose it.
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from tapml.carving.definitions import pack_plan
 from tapml.carving.repro_failure import KERNELS, Failure
-from tapml.carving.repro_pages import errors_page, readme
+from tapml.carving.repro_pages import SCRIPT_TEXT, errors_page, readme
 from tapml.compare.independent_format import pack_check
 from tapml.durable.files import replace_folder
 from tapml.graph.plan import GraphPlan, Operator
@@ -44,6 +45,7 @@ DIAGNOSIS: Final = "diagnosis.json"
 INDEPENDENT: Final = "independent.tapml"
 ERRORS: Final = "errors.txt"
 README: Final = "README.txt"
+SCRIPT: Final = "repro.py"
 TENSORS: Final = ("inputs", "reference", "actual", "expected", "sensitivity")
 """Folders of tensors; one file per parameter read (``inputs``) or written (the others)."""
 EXTENSIONS: Final = {"opencl-c": "cl", "wgsl": "wgsl", "cuda-c": "cu", "metal": "metal"}
@@ -103,7 +105,7 @@ def _write_contents(folder: Path, final: Path, failure: Failure) -> None:
     files = {name: _write_tensors(folder / name, *contents[name]) for name in TENSORS}
     (folder / LIBRARY).write_bytes(pack(failure.library))
     (folder / OPERATOR).write_bytes(_packed(operator))
-    kernels = _write_kernels(folder / KERNELS, failure.library)
+    kernels = write_kernels(folder / KERNELS, failure.library)
     description = {
         "format": FORMAT_VERSION,
         "operator": _operator(operator, inputs, reference),
@@ -133,6 +135,7 @@ def _write_contents(folder: Path, final: Path, failure: Failure) -> None:
         _write_json(folder / DIAGNOSIS, failure.diagnosis.to_json())
     (folder / ERRORS).write_text(errors_page(failure))
     (folder / README).write_text(readme(final.name, failure, kernels))
+    (folder / SCRIPT).write_text(SCRIPT_TEXT)
 
 
 def _write_json(path: Path, data: object) -> None:
@@ -154,7 +157,7 @@ def _write_tensors(folder: Path, names: Sequence[str], arrays: Sequence[NDArray[
     return files
 
 
-def _write_kernels(folder: Path, library: Library) -> list[str | None]:
+def write_kernels(folder: Path, library: Library) -> list[str | None]:
     """Sources of the Library's modules, None for binary ones."""
     folder.mkdir()
     files: list[str | None] = []

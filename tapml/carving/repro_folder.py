@@ -176,7 +176,7 @@ def _read(folder: Path) -> Repro:
         results=outputs,
     )
     library = unpack(read_bounded(folder / LIBRARY, _MAX_LIBRARY_BYTES))
-    library, edited = _with_sources(library, folder / KERNELS, description["kernels"])
+    library, edited = with_sources(library, folder / KERNELS, description["kernels"])
     verdict = description["verdict"]
     return Repro(
         operator=operator,
@@ -247,10 +247,13 @@ def _operator(data: Mapping[str, Any]) -> Operator:
     )
 
 
-def _with_sources(
+def with_sources(
     library: Library, folder: Path, names: Sequence[str | None]
 ) -> tuple[Library, tuple[str, ...]]:
-    """The Library with the folder's sources in place of its own, and which of them differ."""
+    """A Library with the sources in `folder` in place of its own, and which of them differ.
+
+    `names` has a file per module, None for a binary one.
+    """
     modules, edited = [], []
     for module, name in zip(library.modules, names, strict=True):
         code = module.code

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from tapml.carving.error_map import describe_errors
+from tapml.carving.lost import LOST
 from tapml.carving.repro_failure import KERNELS, Failure
 from tapml.compare.judge import choose_limits
+
+SCRIPT_TEXT: Final = '''\
+"""Replays what failed here; prints the verdict, and says where it is not the one of then.
+
+    python repro.py [--device opencl:1]
+
+It needs Python, the base install of tapml and a driver for the device: no model, no session, no
+TVM, no PyTorch. Sources in kernels/ are run as they are now. Exit codes: 0 it passes now, 1 it
+fails, 2 input or environment, 3 no such device, 4 the device was lost.
+"""
+
+import sys
+from pathlib import Path
+
+try:
+    from tapml.carving.repro_script import main
+except ImportError as error:
+    sys.exit(print(f"repro.py needs the base install of tapml: {error}", file=sys.stderr) or 2)
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).resolve().parent, sys.argv[1:]))
+'''
+"""The file ``repro.py``, the same in every folder; what it does is `tapml.carving.repro_script`."""
 
 
 def errors_page(failure: Failure) -> str:
@@ -46,6 +71,8 @@ def readme(name: str, failure: Failure, kernels: Sequence[str | None]) -> str:
     sources = ", ".join(f"{KERNELS}/{each}" for each in kernels if each) or "binary only"
     verdict = failure.result.verdict
     found = "passes" if verdict.status == "pass" else "is wrong"
+    if verdict.reason.startswith(LOST):
+        found = "fails"
     return f"""\
 Operator {failure.operator.name} {found} on {device.name}.
 
@@ -53,11 +80,11 @@ Operator {failure.operator.name} {found} on {device.name}.
 {"".join(chr(10) + page for page in _diagnosis(failure))}
 Replay it, here or on any machine with the same kind of device:
 
-  tapml replay {name}
+  python {name}/repro.py
 
-run in the folder that holds this one. It takes the base install of tapml and a driver for
-{device.platform}; neither the model nor a compiler is needed. Kernel sources: {sources}; a replay
-runs them as they are in this folder, so edit one and replay to try a fix.
+It takes the base install of tapml and a driver for {device.platform}; neither the model nor a
+compiler is needed. `tapml replay {name}` does the same and knows more options. Kernel sources:
+{sources}; a replay runs them as they are in this folder, so edit one and replay to try a fix.
 
 Device: {device.name}, {device.vendor_platform}, {device.driver_version}
 Test: {failure.result.test}

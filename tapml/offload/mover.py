@@ -6,15 +6,14 @@ Lines 6 to 9 of Algorithm 1. When the whole model is checked with it is decided 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
-from tapml.carving.lost import rephrased
+from tapml.carving.lost import LOST, rephrased
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import OperatorVerdict, ReplayResult
-from tapml.carving.selection import Filters
 from tapml.compare.picture import picture
 from tapml.compiler.preflight import require
 from tapml.compiler.reach import Reach, reach_of
@@ -22,10 +21,17 @@ from tapml.offload.changes import what_changed
 from tapml.offload.earlier_failures import EarlierFailures
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.journal import JournaledVerdict
-from tapml.offload.keys import kernel_key, operator_key, tests_key
+from tapml.offload.keys import kernel_key, operator_key
 from tapml.offload.operator_record import OPERATOR_VALIDATION, PASSING, OperatorRecord
 from tapml.offload.operator_verdict import replay_data
-from tapml.offload.repro import REPRO, write_other_failure, write_test_failure
+from tapml.offload.repro import (
+    REPRO,
+    LastTest,
+    lost_result,
+    write_other_failure,
+    write_test_failure,
+)
+from tapml.offload.suite_keys import SuiteKeys
 from tapml.offload.times import operator_times
 from tapml.offload.verdict_key import VerdictKey
 from tapml.offload.workbench import Workbench
@@ -53,11 +59,21 @@ class Mover:
     memory: ReplayMemory
     total: int
     done: int = 0
+    _running: LastTest | None = field(default=None, init=False)
 
     @cached_property
     def reach(self) -> Reach:
         """How large the plan's shape symbols get."""
         return reach_of(self.bench.imported.plan)
+
+    @cached_property
+    def _suite_keys(self) -> SuiteKeys:
+        return SuiteKeys(self.bench.suite, self.bench.journal)
+
+    @cached_property
+    def _room(self) -> list[int]:
+        limits = self.bench.target.limits
+        return [limits.memory_bytes, limits.max_buffer_bytes]
 
     @cached_property
     def earlier(self) -> EarlierFailures:
@@ -72,11 +88,11 @@ class Mover:
         DeviceLostError
             If the device is lost; most often this kernel took the driver down with it.
         """
+        self._running = None
         try:
             self.tell(record, state="compiling")
-            library = self._kernels(record)
-            require(library, self.bench.target.limits, reach=self.reach)
-            return self._replay(record, library)
+            self._find_kernels(record)
+            return self._validate(record)
         except DeviceLostError as error:
             raise self.lost(record, error) from error
         except (CompileError, RemoteError) as error:
@@ -111,6 +127,8 @@ class Mover:
             )
         else:
             record.repro = write_other_failure(self.bench, operator, library, reason)
+        if key is not None and self.earlier.of(operator.name, key) is not None:
+            return
         self.bench.journal.append(
             "failed",
             operator=operator.name,
@@ -123,7 +141,10 @@ class Mover:
 
     def lost(self, record: OperatorRecord, error: DeviceLostError) -> DeviceLostError:
         """The device was lost over an operator: it failed; the error to end the run with."""
-        self.fail(record, f"the device was lost: {error}")
+        reason = f"{LOST}{error}"
+        case = None if self._running is None else self._running.case
+        result = None if case is None else lost_result(self.bench, case, reason)
+        self.fail(record, reason, result=result)
         self.settle(record)
         name = record.operator.name
         return rephrased(
@@ -149,34 +170,62 @@ class Mover:
             )
         )
 
-    def _kernels(self, record: OperatorRecord) -> Library:
+    def _find_kernels(self, record: OperatorRecord) -> None:
         """Line 6: an initial implementation, by hand where there is one."""
-        operator = record.operator
+        operator, compiled = record.operator, self.bench.compiled
         written = self.bench.kernels.find(operator)
         if written is None:
-            library = self.bench.compiled.library(operator.name)
+            record.kernel = compiled.kernel(operator.name)
+            record.read_library = partial(compiled.library, operator.name)
         else:
-            library, record.written = written.library, str(written.folder)
-        record.library, record.kernel = library, kernel_key(library)
-        return library
+            record.kernel, record.library = kernel_key(written.library), written.library
+            record.written = str(written.folder)
 
-    def _replay(self, record: OperatorRecord, library: Library) -> bool:
-        """OPWISEVALIDATION, where the journal does not hold what it would say."""
+    def _validate(self, record: OperatorRecord) -> bool:
+        """The device's limits and OPWISEVALIDATION, where the journal does not hold the verdict."""
         bench, operator = self.bench, record.operator
-        tests = list(bench.suite.tests(Filters(operators=(operator.name,))))
-        device = bench.session.device
-        key = operator_key(operator, record.kernel, tests_key(tests), bench.policy, device)
+        tests = self._suite_keys.of(operator.name)
+        key = operator_key(operator, record.kernel, tests, bench.policy, bench.session.device)
         known = bench.journal.verdict(key)
+        if known is None or not self._has_room(known):
+            require(self._library(record), bench.target.limits, reach=self.reach)
         if known is not None and self._stands(record, key, known):
             return known.status == PASSING
+        return self._replay(record, key)
+
+    def _library(self, record: OperatorRecord) -> Library:
+        library = record.library
+        assert library is not None  # noqa: S101 - found before
+        return library
+
+    def _has_room(self, known: JournaledVerdict) -> bool:
+        """Whether there is no less memory than when a verdict was made.
+
+        It is no part of the device's fingerprint: on a processor it follows what else runs.
+        """
+        match known.data.get("room"):
+            case [int(), int()] as then:
+                return all(
+                    now == 0 or 0 < before <= now
+                    for before, now in zip(then, self._room, strict=True)
+                )
+        return False
+
+    def _replay(self, record: OperatorRecord, key: VerdictKey) -> bool:
+        """OPWISEVALIDATION: every carved test of the operator on the target."""
+        bench, operator = self.bench, record.operator
+        library = self._library(record)
+        tests = list(bench.suite.tests_of(operator.name))
         record.again = self._why_again(record, key)
         record.replay = {"tests": len(tests)}
         self.tell(record, state="replaying")
+        bench.journal.append("step", operator=operator.name, state="replaying")
         record.replay = {}
+        self._running = LastTest(bench.probing.tests(operator, tests))
         with record.timed(OPERATOR_VALIDATION):
             verdict = replay_operator(
                 operator,
-                bench.probing.tests(operator, tests),
+                self._running,
                 library,
                 bench.session,
                 bench.probing,
@@ -185,6 +234,7 @@ class Mover:
                 stop_after=1,
             )
             record.replay = replay_data(verdict) | self._seen(record, verdict)
+            record.replay["room"] = self._room
             if verdict.status == PASSING:
                 record.replay["times"] = operator_times(
                     bench, operator, tests, verdict, library=library

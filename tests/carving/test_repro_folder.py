@@ -117,7 +117,7 @@ def test_a_folder_says_what_and_where(folder: Path, failure: Failure) -> None:
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "README.txt", "actual", "errors.txt", "expected", "independent.tapml", "inputs", "kernels",
-        "library.tapml", "operator.tapml", "reference", "repro.json", "sensitivity",
+        "library.tapml", "operator.tapml", "reference", "repro.json", "repro.py", "sensitivity",
     }  # fmt: skip
     loaded = np.load(folder / "inputs" / "01_p1.npy", allow_pickle=False)
     np.testing.assert_array_equal(loaded, failure.result.case.read_inputs()[1])

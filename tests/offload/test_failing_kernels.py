@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml.carving.repro_script import main as repro_main
 from tapml.graph.plan import GraphPlan
 from tapml_targets.library import Library
 from tapml_targets.target import Target
@@ -54,6 +55,7 @@ def test_a_kernel_the_device_refuses_stops_at_its_operator(
     tmp_path: Path,
     change: Callable[[Library], Library],
     words: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     session = tmp_path / "session"
     cache = cache_with(Plant(OPERATOR, "mlp", change, words))
@@ -65,11 +67,18 @@ def test_a_kernel_the_device_refuses_stops_at_its_operator(
     assert states(session)[OPERATOR] == "failed"
     repro = session / "repro" / OPERATOR
     assert words in (repro / "failure.json").read_text(encoding="utf-8")
-    assert "__kernel" in "".join(path.read_text() for path in repro.glob("kernels.*"))
+    assert "__kernel" in (repro / "kernels" / "00.cl").read_text(encoding="utf-8")
+    assert repro_main(repro, []) == 1
+    (verdict, *_, last) = capsys.readouterr().out.splitlines()
+    assert verdict.startswith(f"fail: {OPERATOR} on ")
+    assert last == "the same as when it was written"
 
 
 def test_a_kernel_that_ends_the_driver_is_named(
-    finished: FinishedSession, cache_with: Callable[..., Path], tmp_path: Path
+    finished: FinishedSession,
+    cache_with: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     session = tmp_path / "session"
     crash = edit(r"(__kernel void [^;{]*\{)", r"\1 *(volatile __global int*)8 = 1;")
@@ -81,7 +90,11 @@ def test_a_kernel_that_ends_the_driver_is_named(
     assert f"--keep-on-source {OPERATOR}" in line
     assert f"go on with `tapml offload --session {session}`" in line
     assert states(session)[OPERATOR] == "failed"
-    assert (session / "repro" / OPERATOR / "operator.txt").is_file()
+    capsys.readouterr()
+    assert repro_main(session / "repro" / OPERATOR, []) == 4
+    (verdict, same) = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("fail: ") and ": the device was lost: " in verdict
+    assert same == "the same as when it was written"
     around = ("offload", "--session", session, "--keep-on-source", OPERATOR)
     assert run_here(*around, cache=cache).exit_code == 0
     assert states(session)[OPERATOR] == "kept"
