@@ -24,7 +24,10 @@ KILLS = 20
 
 
 def recorded_sites(session: Path, finished: FinishedSession, record: Path) -> list[str]:
-    """``MOMENT KIND PATTERN`` of every site a new session crosses, at its first time, in order."""
+    """``MOMENT KIND PATTERN`` of every site a new session crosses, in order of its last time.
+
+    What is crossed at the end as well does not end the session when it is crossed first.
+    """
     session.parent.mkdir()
     arguments, cache = finished.arguments(session), finished.cache
     timed(*arguments, cache=cache, errors=record.with_suffix(".err"), fault=f"record={record}")
@@ -33,7 +36,9 @@ def recorded_sites(session: Path, finished: FinishedSession, record: Path) -> li
         moment, kind, place = line.split(" ", 2)
         if place.startswith(str(session)):
             # The patterns hold for another session of the same name.
-            sites[f"{moment} {kind} */{Path(place).relative_to(session.parent)}"] = None
+            site = f"{moment} {kind} */{Path(place).relative_to(session.parent)}"
+            sites.pop(site, None)
+            sites[site] = None
     return list(sites)
 
 
