@@ -86,7 +86,7 @@ class DeviceRoom:
 
     def _lack(self, what: str, need: Footprint) -> str:
         name = self.bench.session.device.name
-        return f"not run: {what} takes {need} and there are {self.limit} on {name}"
+        return f"{what} was not run: it takes {need} and there are {self.limit} on {name}"
 
     @cached_property
     def _largest(self) -> Footprint:

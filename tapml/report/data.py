@@ -80,6 +80,14 @@ def outcome(
             "text": f"{len(summary['failed_operators'])} of {total} operators failed on {where}: "
             f"{names}; {moved} moved",
         }
+    if summary["validated"] and not summary["waiting"]:
+        # A model that is larger than the device: what was not run has not passed.
+        why = final.headline if final is not None else summary["not_run"]
+        return {
+            "status": "not run",
+            "text": f"{moved + summary['validated']} of {total} operators pass their own tests on "
+            f"{where}, and the model ran with {moved} of them; {why}",
+        }
     if 0 < moved < total == moved + summary["kept"]:
         # The hybrid graph passed with every operator that was to move.
         return {
@@ -125,7 +133,9 @@ def _summary(operators: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "moved": states.count("moved"),
         "failed": states.count("failed"),
         "kept": states.count("kept"),
+        "validated": states.count("validated"),
         "waiting": states.count("waiting"),
+        "not_run": next((o["reason"] for o in operators if o["state"] == "validated"), ""),
         "failed_operators": [o["name"] for o in operators if o["state"] == "failed"],
         "tests": sum(o["tests"]["total"] for o in operators),
         "tests_passed": sum(o["tests"]["passed"] for o in operators),
