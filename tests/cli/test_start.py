@@ -1,0 +1,44 @@
+"""Ctrl-C at any time: one line, no traceback, exit code 130."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+# Where Python itself has come so far that our first line runs; an interrupt before it is Python's.
+COMMAND = """
+import sys
+from tapml.cli.start import main
+print("begun", flush=True)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.5])
+def test_an_early_interrupt_is_one_line(tmp_path: Path, delay: float) -> None:
+    """While Python imports what parses the command line, and what the command itself needs."""
+    arguments = ("offload", "--session", str(tmp_path / "session"), "--model", "nowhere-llama")
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments],
+        env={**os.environ, "TAPML_CACHE_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    said = [line for line in errors.splitlines() if line.startswith("tapml")]
+    assert "Traceback" not in errors
+    # It may have ended by itself before the signal came.
+    assert process.returncode in (130, 2)
+    assert len(said) == 1
+    assert ("interrupted" in said[0]) == (process.returncode == 130)
