@@ -22,6 +22,7 @@ ARCHITECTURES: Final = (
     "MistralForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
+    "ScanLlamaForCausalLM",
 )
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

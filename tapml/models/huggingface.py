@@ -92,6 +92,10 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = checkpoint.folder
+    if checkpoint.config.get("model_type") == "scan_llama":
+        from tapml.models import scan_llama
+
+        scan_llama.register()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_rope(config, folder)

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from tapml.models import resolve_model
+from tapml.models.scan_llama import ScanLlamaConfig, ScanLlamaForCausalLM
 
 # Odd sizes on purpose: tails of tiles, a head that is no power of two, grouped queries.
 BASE: dict[str, Any] = {
@@ -70,12 +71,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "mistral_window": {"_family": "mistral", "sliding_window": 24},
     "qwen2": {"_family": "qwen2"},
     "qwen3": {"_family": "qwen3", "head_dim": 16},
+    "scan_llama": {"_family": "scan_llama"},
 }
 _FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "scan_llama": (ScanLlamaConfig, ScanLlamaForCausalLM),
 }
 
 
