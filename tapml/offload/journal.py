@@ -114,7 +114,9 @@ class Journal:
         return next((str(value) for (value,) in rows), None)
 
     def write_setting(self, name: str, value: str) -> None:
-        """Store a fact of the session."""
+        """Store a fact of the session, where it is not there yet."""
+        if self.read_setting(name) == value:
+            return
         self._execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, value), synced=True)
 
     def append(self, kind: str, **data: Any) -> None:

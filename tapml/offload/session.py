@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.carving.lost import rephrased
-from tapml.durable.files import remove_folder, remove_left, writing
+from tapml.durable.files import remove_folder, remove_left, sync_folder, writing
 from tapml.offload import events
 from tapml.offload.journal import Journal
 from tapml.offload.live import LiveState
@@ -85,6 +85,7 @@ class OffloadSession:
     def _begin(cls, path: Path, settings: Settings) -> OffloadSession:
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
+            sync_folder(path.resolve().parent)
         with hold(path / LOCK), Journal(path / JOURNAL) as journal:
             journal.write_setting("format", _FORMAT)
             journal.write_setting(_SETTINGS, settings.to_json())
