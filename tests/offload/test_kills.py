@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tapml.carving.repro_folder import read_repro
 from tapml.carving.suite import Suite
 from tapml.graph import plan_format
+from tapml.graph.plan import GraphPlan
 from tapml_targets import library_format
+from tapml_targets.target import Target
 from tests.offload.commands import Ended
 from tests.offload.forked import forked, run_forked, timed
+from tests.offload.plants import PLANTS, plant
 from tests.offload.processes import half_written
-from tests.offload.sessions import FinishedSession, assert_same_verdicts
+from tests.offload.sessions import FinishedSession, assert_same_verdicts, states
 
 pytestmark = pytest.mark.slow
 KILLS = 20
@@ -121,6 +125,31 @@ def kill_at(site: str, session: Path, finished: FinishedSession, errors: Path) -
     """Begin a session, or go on with it, until it crosses a site."""
     arguments = finished.arguments(session)
     return run_forked(*arguments, cache=finished.cache, errors=errors, fault=f"kill@{site}")
+
+
+def test_killed_while_a_failure_is_written_it_fails_again_with_a_whole_folder(
+    finished: FinishedSession, tiny_plan: GraphPlan, tiny_target: Target, tmp_path: Path
+) -> None:
+    session, errors = finished.copy(tmp_path / "session"), tmp_path / "errors"
+    cache, wrong = finished.copy_cache(tmp_path / "cache"), PLANTS["index"]
+    plant(wrong, tiny_plan.operators[wrong.operator], tiny_target, cache)
+    place = f"*/session/repro/{wrong.operator}"
+    for site in (f"before write {place}", f"before rename {place}", f"after rename {place}"):
+        ended = run_forked(
+            "offload", "--session", session, cache=cache, errors=errors, fault=f"kill@{site}"
+        )
+        assert ended.exit_code == -signal.SIGKILL, ended
+        assert_whole(session)
+    ended = run_forked("offload", "--session", session, cache=cache, errors=errors)
+    assert ended.exit_code == 1, ended.errors
+    assert states(session)[wrong.operator] == "failed"
+    assert half_written(session) == []
+    repro = read_repro(session / "repro" / wrong.operator)
+    assert repro.status == "fail"
+    assert wrong.says in repro.reason
+    ended = run_forked("offload", "--session", session, cache=finished.cache, errors=errors)
+    assert ended.exit_code == 0, ended.errors
+    assert_same_verdicts(session, finished)
 
 
 def last_phase(errors: Path) -> str:
