@@ -25,7 +25,7 @@ from transformers.models.llama.modeling_llama import (
 MODEL_TYPE: Final = "scan_llama"
 
 
-class ScanLlamaConfig(LlamaConfig):
+class ScanLlamaConfig(LlamaConfig):  # type: ignore[misc]
     """A Llama's configuration under the model type ``scan_llama``."""
 
     model_type = MODEL_TYPE

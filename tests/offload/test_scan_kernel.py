@@ -53,8 +53,8 @@ def migration(
 
 
 def scan_of(report: dict[str, Any]) -> dict[str, Any]:
-    (operator,) = (each for each in report["operators"] if each["name"] == SCAN)
-    return operator
+    operators: dict[str, dict[str, Any]] = {each["name"]: each for each in report["operators"]}
+    return operators[SCAN]
 
 
 def test_the_compilers_scan_fails_its_tests(migration: Migration) -> None:
