@@ -1,24 +1,25 @@
-"""What a watch would like to have and need not wait for: made in a thread while it goes on."""
+"""What a watch would like to have and need not wait for, on its way in a child process."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
 
 from tapml.carving.carved_test import CarvedTest
-from tapml.carving.suite import Suite
+from tapml.compare.expectation_store import decode
 from tapml.compare.probes import ProbeCase
-from tapml.compare.sensitivity import Twin
-from tapml.kernels.float64_sides import reference_of
+from tapml.isolate.pool import Pool
+from tapml.kernels.preparation import JOBS, payload
+from tapml.kernels.probe_format import unpack_probe
 from tapml.kernels.trial import KernelTrial
 from tapml_targets.errors import TapmlError
 
-_END_SECONDS: Final = 10.0
+_DEADLINE_SECONDS: Final = 600.0
 
 
 class Preparing:
-    """Probes, closer measurements and the reference of some tests.
+    """Probes, the reference's time and closer measurements of a trial's tests.
 
     Parameters
     ----------
@@ -31,62 +32,66 @@ class Preparing:
     ----------
     probes
         The exact probes beside the first test, once they are made.
-    reference
-        The operator on the trusted platform, once it is compiled.
-    finished
-        Whether all of it is there, or cannot be had.
+    reference_ms
+        Mean time of one call of the reference, once it is known.
     problem
-        Why something of this cannot be had; empty where nothing is missing.
+        Why something of what arrived last cannot be had; empty where nothing is missing.
     """
 
     def __init__(self, trial: KernelTrial, tests: Sequence[CarvedTest]) -> None:
         self.probes: tuple[ProbeCase, ...] = ()
-        self.reference: Mapping[str, Twin] | None = None
-        self.finished = False
+        self.reference_ms: float | None = None
         self.problem = ""
         self._trial = trial
-        self._names = [test.id for test in tests]
-        self._stopped = threading.Event()
-        self._news = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._tests = {test.id: test for test in trial.tests}
+        self._quick = [test.id for test in tests]
+        # One at a time: a save has the other processor.
+        self._pool = Pool(workers=1, deadline_seconds=_DEADLINE_SECONDS, jobs=JOBS)
+        self._asked: set[str] = set()
+        self._jobs: list[Future[Any]] = []
+        self._begun = False
 
-    def start(self) -> None:
-        """Begin, at the first call."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="kernel-watch", daemon=True)
-            self._thread.start()
+    def begin(self, hasty: Iterable[str]) -> None:
+        """Ask for what is missing; closer measurements of `hasty` tests come before all else."""
+        self._measure(hasty)
+        if not self._begun:
+            self._begun = True
+            self._submit("complete", self._quick)
+            self._measure(self._quick)
 
     def stop(self) -> None:
-        """End soon, and wait for it."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(_END_SECONDS)
+        """End whatever is under way."""
+        self._pool.close()
 
     def take_news(self) -> bool:
-        """Whether there is something new since the last call."""
-        news = self._news.is_set()
-        self._news.clear()
-        return news
+        """Take what has arrived since the last call; whether there was anything."""
+        arrived = [job for job in self._jobs if job.done()]
+        self._jobs = [job for job in self._jobs if job not in arrived]
+        self.problem = ""
+        for job in arrived:
+            try:
+                self._take(job.result())
+            except TapmlError as error:
+                self.problem = str(error)
+        return bool(arrived)
 
-    def _run(self) -> None:
-        try:
-            # A suite belongs to one thread.
-            with Suite.open(self._trial.facts.suite) as suite:
-                self._prepare([suite.test(name) for name in self._names])
-        except (TapmlError, ModuleNotFoundError, OSError) as error:
-            self.problem = str(error)
-        else:
-            # TVM and torch are there now: what else is asked for is made at once.
-            self._trial.expectations.patient = True
-        self.finished = True
-        self._news.set()
-
-    def _prepare(self, tests: Sequence[CarvedTest]) -> None:
+    def _take(self, result: dict[str, Any]) -> None:
         operator = self._trial.operator
-        self.probes = self._trial.probing.probes(operator, tests[0])
-        self._news.set()
-        self.reference = reference_of(operator)()
-        for test in tests:
-            if self._stopped.is_set():
-                return
-            self._trial.expectations.measure_closer(test)
+        for name, data in result.get("closer", ()):
+            test = self._tests[name]
+            found = decode(data, operator, test.read_inputs, test.read_outputs())
+            self._trial.expectations.put_closer(test, found)
+        if "probes" in result:
+            self.probes = tuple(unpack_probe(each, operator) for each in result["probes"])
+            self.reference_ms = result["reference_ms"]
+
+    def _measure(self, tests: Iterable[str]) -> None:
+        new = [name for name in tests if name not in self._asked]
+        if new:
+            self._asked.update(new)
+            self._submit("measure", new)
+
+    def _submit(self, job: str, tests: list[str]) -> None:
+        facts = self._trial.facts
+        data = payload(facts.suite, self._trial.operator.name, tests, facts.policy)
+        self._jobs.append(self._pool.submit(job, data))

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tapml.kernels.trial import KernelTrial
 from tapml.kernels.trial_result import Times, TrialResult
-from tapml.kernels.watching import Looking, Seen, Tell, WatchEvent
+from tapml.kernels.watching import Looking, Missing, Seen, Tell, WatchEvent
 
 _HISTORY: Final = 6
 _REASON_LINES: Final = 24
@@ -72,6 +72,10 @@ def _reason(result: TrialResult) -> list[str]:
     return lines
 
 
+def _missing(event: Missing) -> str:
+    return f"the verdict is without closer measurements, probes or times: {event.why}"
+
+
 def _milliseconds(number: float) -> str:
     return f"{number:.3g} ms"
 
@@ -113,6 +117,8 @@ class _Lines:
     def __call__(self, event: WatchEvent) -> None:
         if isinstance(event, Seen):
             self._say(result_lines(event.result, event.waited), always=event.waited is not None)
+        elif isinstance(event, Missing):
+            self._say([_missing(event)])
 
     def _say(self, lines: list[str], *, always: bool = False) -> None:
         if always or lines != self._said:
@@ -150,6 +156,8 @@ class _LiveView:
     def __call__(self, event: WatchEvent) -> None:
         if isinstance(event, Looking):
             self._doing = event
+        elif isinstance(event, Missing):
+            self._history.append(Text(_missing(event), style="dim"))
         else:
             self._doing = None
             if self._seen is not None and event.number != self._seen.number:

@@ -1,8 +1,8 @@
 """Expectations kept between the looks of a watch: a save must not wait for an oracle twice.
 
 Closer measurements, asked for before a kernel is accused, may need TVM and torch, which take
-seconds to load. Whoever waits for a verdict gets one on the first measurement; the closer one is
-made meanwhile in another thread and used as soon as it is there.
+seconds to load. Whoever watches gets a verdict on the first measurement; the closer one is made
+meanwhile in another process and used as soon as it is there.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ class WarmExpectations:
 
     Attributes
     ----------
-    patient
-        As given; may be changed.
     hasty
         Names of tests judged without their closer measurement.
     """
 
     def __init__(self, probing: Probing, *, patient: bool) -> None:
         self.hasty: set[str] = set()
-        self.patient = patient
         self._probing = probing
+        self._patient = patient
         self._first: dict[str, Expectation] = {}
         self._closer: dict[str, Expectation] = {}
         self._bytes = 0
@@ -55,16 +53,16 @@ class WarmExpectations:
         kept = self._closer.get(test.id)
         if kept is not None:
             return kept
-        if self.patient or is_probe(test.id):
-            return self.measure_closer(test)
+        if self._patient or is_probe(test.id):
+            closer = self._probing.appeal(test)
+            self._keep(self._closer, test, closer)
+            return closer
         self.hasty.add(test.id)
         return self.expect(test)
 
-    def measure_closer(self, test: CarvedCase) -> Expectation:
-        """Make the closer measurement now and keep it; may be called in another thread."""
-        closer = self._probing.appeal(test)
+    def put_closer(self, test: CarvedCase, closer: Expectation) -> None:
+        """Keep a closer measurement that was made elsewhere."""
         self._keep(self._closer, test, closer)
-        return closer
 
     def _keep(self, where: dict[str, Expectation], test: CarvedCase, found: Expectation) -> None:
         nbytes = sum(each.values.nbytes + each.sensitivity.nbytes for each in found.outputs)

@@ -1,7 +1,7 @@
 """The watch: look at the kernel, say what came of it, wait for a save, look again.
 
 A look replays a choice of the operator's tests first, so that the verdict stands within a second of
-a save; the others follow while nothing is saved. What needs TVM is made in a thread of its own.
+a save; the others follow while nothing is saved. What needs TVM is made in another process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final, NoReturn, TypeAlias
 from tapml.carving.carved_test import CarvedTest
 from tapml.compare.oracle import CarvedCase
 from tapml.kernels.case_choice import choose
-from tapml.kernels.float64_sides import reference_ms
 from tapml.kernels.manifest import MANIFEST
 from tapml.kernels.preparing import Preparing
 from tapml.kernels.saves import POLL_SECONDS, Saves
@@ -53,7 +52,14 @@ class Seen:
     number: int
 
 
-WatchEvent: TypeAlias = Looking | Seen
+@dataclass(frozen=True)
+class Missing:
+    """Something that verdicts would be complete with cannot be had, and why."""
+
+    why: str
+
+
+WatchEvent: TypeAlias = Looking | Seen | Missing
 Tell: TypeAlias = Callable[[WatchEvent], None]
 
 
@@ -117,20 +123,24 @@ class Watch:
             # The next save should not wait for a server.
             self._tell(Looking("starting another device server"))
             self._trial.device()
-        self._preparing.start()
         return result
 
     def _wait(self, result: TrialResult) -> float | None:
         """What is worth doing until the next save; the seconds since it, None for other news."""
+        self._preparing.begin(tuple(self._trial.expectations.hasty))
         for work in self._worth_doing(result):
-            work()
+            result = work()
             if self._saves.changed():
                 break
+        self._preparing.begin(tuple(self._trial.expectations.hasty))
         while not self._saves.changed_at_rest():
             if self._preparing.take_news():
-                if self._take_probes() or (result.hasty and self._preparing.finished):
+                if self._preparing.problem:
+                    self._tell(Missing(self._preparing.problem))
+                if self._take_probes() or result.hasty:
                     return None
-                self._time_reference(result)
+                if self._times.reference != self._preparing.reference_ms:
+                    self._show(result, None)
             time.sleep(POLL_SECONDS)
         return self._saves.take()
 
@@ -141,34 +151,26 @@ class Watch:
         self._probed = self._probed or bool(new)
         return bool(new)
 
-    def _worth_doing(self, result: TrialResult) -> Iterator[Callable[[], None]]:
+    def _worth_doing(self, result: TrialResult) -> Iterator[Callable[[], TrialResult]]:
         if result.tests and not self._compiled_timed:
             yield lambda: self._time_compiled(result)
         if result.passes and self._rest:
             yield lambda: self._replay_rest(result)
-        yield lambda: self._time_reference(result)
 
-    def _time_compiled(self, result: TrialResult) -> None:
+    def _time_compiled(self, result: TrialResult) -> TrialResult:
         self._tell(Looking("timing the compiled kernel"))
+        hasty = set(self._trial.expectations.hasty)
         compiled = self._trial.compiled_ms(self._quick, self._saves.changed)
-        if not self._saves.changed():
-            self._compiled_timed = True
-            self._times = replace(self._times, compiled=compiled)
-            self._show(result, None)
+        self._trial.expectations.hasty = hasty
+        if self._saves.changed():
+            return result
+        self._compiled_timed = True
+        self._times = replace(self._times, compiled=compiled)
+        return self._show(result, None)
 
-    def _time_reference(self, result: TrialResult) -> None:
-        """Time the reference, once nothing else is made beside it."""
-        reference = self._preparing.reference if self._preparing.finished else None
-        if reference is not None and self._times.reference is None and result.tests:
-            tests = [test for test in self._quick if isinstance(test, CarvedTest)]
-            found = reference_ms(reference, self._trial.operator, tests)
-            self._times = replace(self._times, reference=found)
-            self._show(result, None)
-
-    def _replay_rest(self, result: TrialResult) -> None:
+    def _replay_rest(self, result: TrialResult) -> TrialResult:
         rest = self._replay(self._rest, offset=len(self._quick))
-        if not rest.interrupted:
-            self._show(merged(result, rest), None)
+        return result if rest.interrupted else self._show(merged(result, rest), None)
 
     def _replay(self, cases: Sequence[CarvedCase], offset: int = 0) -> TrialResult:
         total = offset + len(cases)
@@ -179,8 +181,10 @@ class Watch:
         )
 
     def _show(self, result: TrialResult, waited: float | None) -> TrialResult:
-        times = replace(self._times, kernel=result.times.kernel)
-        self._tell(Seen(replace(result, times=times), waited, self._number))
+        self._times = replace(
+            self._times, kernel=result.times.kernel, reference=self._preparing.reference_ms
+        )
+        self._tell(Seen(replace(result, times=self._times), waited, self._number))
         return result
 
     def _watched(self) -> Iterator[Path]:

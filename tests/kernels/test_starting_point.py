@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,8 @@ def test_every_compiled_kernel_is_launched_as_before(
         for operator in suite.operators.values():
             tests = list(suite.tests_of(operator.name))
             compiled = compiled_library(operator, tiny_target)
-            written = write_starting_point(
-                tmp_path, operator, tests, tiny_target, lambda library=compiled: library
-            )
+            give = partial(compiled_library, operator, tiny_target)
+            written = write_starting_point(tmp_path, operator, tests, tiny_target, give)
             assert written.compiled
             kernel = kernels.find(operator)
             assert kernel is not None

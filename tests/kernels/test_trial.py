@@ -52,7 +52,8 @@ def test_the_verdict_is_the_sessions(kernel_session: KernelSession, trial: Kerne
     result = trial.look(trial.probing.tests(trial.operator, trial.tests))
     last = read_facts(kernel_session.folder).last_verdict(OPERATOR)
     assert last is not None
-    assert (result.outcome, result.worst_ratio) == (last.status, pytest.approx(last.worst_ratio))
+    assert result.outcome == last.status
+    assert result.worst_ratio == pytest.approx(last.worst_ratio)
     assert result.tests == result.of == len(trial.tests)
 
 

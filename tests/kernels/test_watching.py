@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,7 +156,7 @@ def test_the_command_watches_and_ctrl_c_ends_it_cleanly(
         assert json.loads(process.stdout.readline())["outcome"] == "pass"
         kernel_session.source.write_text(right.replace(BODY, f"{BODY}  flot x;\n"))
         deadline = time.monotonic() + PATIENCE
-        data = {"outcome": "pass"}
+        data: dict[str, Any] = {"outcome": "pass"}
         while data["outcome"] == "pass" and time.monotonic() < deadline:
             data = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)
