@@ -201,7 +201,7 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
             reason = in_one_line(operator["reason"])
             print(f"{operator['state']:<8} {operator['name']}  {reason}".rstrip())
     print(f"{result.status}: {result.text}")
-    for line in time_lines(result.report["operators"]):
+    for line in time_lines(result.report["operators"]) if report else ():
         print(line)
     for operator in result.report["operators"]:
         for line in operator["suspects"]:
