@@ -21,6 +21,8 @@ class MapView {
   /** A layer as wide as the window, from the top: how a map is read first. */
   fitWidth() {
     this.scale = Math.min(1.15, this.size.width / this.strip);
+    // A short map needs no tall window; what lies over its corner has room below it.
+    this.canvas.style.setProperty("--drawn", `${Math.ceil(this.height * this.scale) + 48}px`);
     this.left = Math.max(0, (this.size.width - this.width * this.scale) / 2);
     this.top = 0;
     this.apply();

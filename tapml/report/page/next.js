@@ -85,13 +85,21 @@ function remedies(operator) {
     operator.repro && !again ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro)) : null,
     el("p", { class: "soft" }, operator.written ? `Edit the kernel in ${operator.written}; every save is tried at once:` : "Write a kernel by hand, starting from the compiled one:"),
     operator.written ? command(`tapml kernel check ${sessionFolder()} ${quoted(operator.name)} --watch`) : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
+    el("p", { class: "soft" }, "Or go on without it: ", el("code", {}, `tapml offload … --keep-on-source ${quoted(operator.name)}`)),
   ];
 }
 
 /** What localization found, a line each; evidence is indented under what it supports. */
 function findings(operator, evidence = true) {
   const lines = operator.diagnosis.filter(line => evidence || !line.startsWith("  "));
-  return lines.length ? el("ul", { class: "findings" }, lines.map(line => el("li", { class: line.startsWith("  ") ? "evidence" : "" }, line.trim()))) : null;
+  return lines.length ? el("ul", { class: "findings" }, lines.map(finding)) : null;
+}
+
+/** "cause: what it is", its first word set apart. */
+function finding(line) {
+  if (line.startsWith("  ")) return el("li", { class: "evidence" }, line.trim());
+  const end = line.indexOf(":") + 1;
+  return el("li", {}, el("strong", {}, line.slice(0, end)), line.slice(end));
 }
 
 /** What a reader must know before believing the outcome. */

@@ -41,6 +41,7 @@ function operatorHeader(operator) {
 
 function callsByEntry(operator) {
   const rows = Object.entries(operator.entries);
+  if (rows.length === 1) return ` in ${rows[0][0]}`;
   return rows.length ? `: ${rows.map(([entry, number]) => `${number} in ${entry}`).join(", ")}` : "";
 }
 
@@ -125,7 +126,7 @@ function operatorOrigins(operator) {
   ];
 }
 
-const STAGES = { operator: "its tests", model: "the whole model", failure: "stopped" };
+const STAGES = { operator: "its tests", model: "the whole model", failure: "before a verdict" };
 
 function operatorHistory(operator) {
   if (!operator.attempts.length) return null;

@@ -57,7 +57,7 @@ function drawFacts(report) {
       known(strategy.model_runs) ? ["Runs of the whole model", el("strong", {}, count(strategy.model_runs)),
         known(strategy.promised) ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}` : "",
         strategy.promise ? el("small", { class: "soft" }, strategy.promise) : null] : null,
-      strategy.memory && known(strategy.memory.peak) ? ["Device memory", el("strong", {}, bytes(strategy.memory.peak)), strategy.memory.limit ? ` of ${bytes(strategy.memory.limit)}` : ""] : null,
+      strategy.memory && strategy.memory.peak ? ["Device memory", el("strong", {}, bytes(strategy.memory.peak)), strategy.memory.limit ? ` of ${bytes(strategy.memory.limit)}` : ""] : null,
       ...Object.entries(moved).filter(([, each]) => each && known(each.moved)).map(([entry, each]) => [`Moved between devices, ${entry}`, el("strong", {}, bytes(each.moved)),
         known(each.minimum) ? (each.moved <= each.minimum ? " · the least possible ✓" : ` · ${bytes(each.minimum)} would do`) : ""]),
       known(verdicts.kept) ? ["Verdicts", [["made", verdicts.first], ["kept", verdicts.kept], ["made again", verdicts.again]]
