@@ -120,6 +120,11 @@ class Watch:
             if now - looked > _STOPPED_SECONDS:
                 heard = now
             looked = now
+            # Here and not after the poll: this thread may get its turn back late, with an answer
+            # that has been waiting since.
+            if now - heard > SILENCE_SECONDS and not self._may_answer_yet(now - heard):
+                self._lose(f"the server has not answered for {now - heard:.0f} s")
+                return
             if now >= next_ping:
                 pings += 1
                 self._send({"type": "ping", "sequence": pings})
@@ -141,9 +146,6 @@ class Watch:
             if self._exit_report and self._exit_report(0) is not None:
                 self._hear_all()
                 self._lose("the server ended")
-            silence = time.monotonic() - heard
-            if silence > SILENCE_SECONDS and not self._may_answer_yet(silence):
-                self._lose(f"the server has not answered for {silence:.0f} s")
 
     def _may_answer_yet(self, silence: float) -> bool:
         return self._busy is not None and silence < BUSY_SILENCE_SECONDS and self._busy()
