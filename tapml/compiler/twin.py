@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tapml.compiler.reference import ReferenceModule, build_for_this_process
+from tapml.compiler.stored_reference import StoredReference
 from tapml.compiler.widening import widen
 from tapml.graph.plan import Operator
 from tapml_targets.codegen.host_function import for_host
@@ -36,6 +37,14 @@ def compile_twins(operators: Iterable[Operator]) -> ReferenceModule:
             for o in operators
         ],
         lambda function: for_host(widen(function)),
+    )
+
+
+def load_twins(operators: Iterable[Operator], stored: StoredReference) -> ReferenceModule | None:
+    """The twins that :func:`compile_twins` compiled before; None where their code is gone."""
+    return stored.load(
+        replace(operator, parameters=tuple(map(_widened, operator.parameters)))
+        for operator in operators
     )
 
 

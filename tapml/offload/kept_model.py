@@ -114,7 +114,7 @@ class KeptModel(RootedModel):
     @cached_property
     def outdated(self) -> str:
         """What would make the model anew differently today, with old and new; empty for nothing."""
-        for name, now in _versions().items():
+        for name, now in made_by().items():
             before = self.made_by.get(name, "none")
             if now and before != now:
                 return f"{name} {before} -> {now}"
@@ -143,7 +143,7 @@ def keep_model(folder: Path, settings: str, model: RootedModel) -> None:
             "format": _FORMAT,
             "rooted": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": settings,
-            "made_by": _versions(),
+            "made_by": made_by(),
             "decoder": model.decoder.to_json(),
             "natural_dtype": model.natural_dtype,
             "model_folder": str(model.model_folder.resolve()),
@@ -266,7 +266,7 @@ def _sources(data: Mapping[object, object]) -> dict[str, tuple[str, str]]:
     return sources
 
 
-def _versions() -> dict[str, str]:
+def made_by() -> dict[str, str]:
     """What the kept things depend on, by name; empty text for what is not installed here."""
     versions = {name: package_version(name) or "" for name in _DISTRIBUTIONS}
     return versions | {

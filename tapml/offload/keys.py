@@ -20,6 +20,9 @@ from tapml_targets.library_format import library_hash, pack
 
 _SHOWN: Final = 16
 """Hexadecimal digits of a hash among the parts; the whole of it is in the key's hash."""
+_DEVICES_KEPT: Final = 8
+# A description is not hashable: it is known by its identity for as long as it is kept here.
+_FINGERPRINTS: Final[dict[int, tuple[DeviceDescription, str, dict[str, str]]]] = {}
 
 
 def kernel_key(library: Library) -> str:
@@ -52,7 +55,7 @@ def operator_key(
         policy=policy.hash,
         # Reference and float64 twins are compiled, too.
         compiler=compiler_versions(),
-        device=fingerprint(device),
+        device=_fingerprint(device)[0],
     )
     parts = {
         "kernel": kernel[:_SHOWN],
@@ -66,7 +69,7 @@ def operator_key(
         "policy": policy.hash[:_SHOWN],
         "compiler": compiler_versions(),
     }
-    return VerdictKey(found, parts | fingerprint_parts(device))
+    return VerdictKey(found, parts | _fingerprint(device)[1])
 
 
 def model_key(
@@ -80,7 +83,7 @@ def model_key(
         trace=trace,
         policy=policy.hash,
         compiler=compiler_versions(),
-        device=fingerprint(device),
+        device=_fingerprint(device)[0],
     )
     parts = {
         "operators": _hash("\n".join(sorted(kernels)))[:_SHOWN],
@@ -89,7 +92,18 @@ def model_key(
         "policy": policy.hash[:_SHOWN],
         "compiler": compiler_versions(),
     }
-    return VerdictKey(found, parts | fingerprint_parts(device))
+    return VerdictKey(found, parts | _fingerprint(device)[1])
+
+
+def _fingerprint(device: DeviceDescription) -> tuple[str, dict[str, str]]:
+    """A device's fingerprint and its parts: taken once, where hundreds of keys hold them."""
+    known = _FINGERPRINTS.get(id(device))
+    if known is None or known[0] is not device:
+        if len(_FINGERPRINTS) >= _DEVICES_KEPT:
+            _FINGERPRINTS.clear()
+        known = device, fingerprint(device), fingerprint_parts(device)
+        _FINGERPRINTS[id(device)] = known
+    return known[1:]
 
 
 def _hash(text: str) -> str:

@@ -21,7 +21,6 @@ from tapml.compare.expectation_store import STORE_NAME
 from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
-from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
 from tapml.graph.imported import ImportedModel
 from tapml.graph.plan import Operator
@@ -30,9 +29,11 @@ from tapml.models.stored import StoredDecoder
 from tapml.offload.compile_ahead import CompileAhead
 from tapml.offload.events import Watcher
 from tapml.offload.journal import Journal
+from tapml.offload.kept_twins import KeptTwins
 from tapml.offload.model_check import ReferenceTrace
 from tapml.offload.phases import HOST, Phases
 from tapml.offload.run_settings import kernel_folders, lowered, policy_of
+from tapml.offload.selection import check_patterns
 from tapml.offload.session_device import SessionDevice
 from tapml.offload.session_suite import open_suite
 from tapml.offload.settings import RunOptions, Settings
@@ -132,7 +133,13 @@ def open_workbench(
             tell_anew(phases, reason)
         side: TrustedSide
         if kept is None or reason:
-            side = rooted_anew(settings, phases, limits, background.begin_at_once)
+
+            def begin(imported: ImportedModel) -> None:
+                # A slip in a pattern shows before minutes are spent on rooting and carving.
+                check_patterns(imported.plan, options)
+                background.begin_at_once(imported)
+
+            side = rooted_anew(settings, phases, limits, begin)
             journal.append("rooted", **side.rooting)
         else:
             background.begin(kept.plan.operators)
@@ -183,7 +190,7 @@ class _Background:
         self._compiler = compiler
         self._target = target
         self._policy = policy
-        self._cache = folder / STORE_NAME
+        self._folder = folder
 
     def begin(self, operators: Mapping[str, Operator]) -> None:
         """Look kernels up; whatever is not there yet starts when it is asked for."""
@@ -192,7 +199,9 @@ class _Background:
         # Closed first, so that the thread that waits for it ends.
         self._stack.callback(self._compiler.close)
         self.oracle = self._stack.enter_context(
-            Oracle(operators, compile_twins, self._policy, cache=self._cache)
+            Oracle(
+                operators, KeptTwins(self._folder), self._policy, cache=self._folder / STORE_NAME
+            )
         )
 
     def begin_at_once(self, imported: ImportedModel) -> None:
