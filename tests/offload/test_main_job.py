@@ -126,7 +126,8 @@ def test_a_finished_session_resumes_without_replaying_anything(
 
 def test_the_reports_page_and_data_are_found_by_tapml_report(finished: FinishedSession) -> None:
     ended = run_here("report", finished.folder, cache=finished.cache)
-    assert ended.output.strip() == str((finished.folder / "report.html").resolve())
+    page = (finished.folder / "report.html").resolve()
+    assert ended.output.splitlines()[-1] == f"report: {page}"
     assert f"report: {finished.folder / 'report.html'}" in finished.ended.output
 
 
