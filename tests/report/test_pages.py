@@ -159,6 +159,10 @@ def test_a_link_to_an_operator_opens_its_page(browser: Page, tmp_path: Path) -> 
     browser.open(path, "#operator-norm")
     assert "__kernel void norm" in text(browser, "#page .source")
     assert browser.evaluate("document.getElementById('overview').hidden")
+    browser.evaluate("document.querySelector('#page button').click()")
+    wait_for(browser, "document.querySelector('.node.current')?.dataset.operator === 'norm'")
+    assert browser.evaluate("map.view.scale") > 0.5, "a map drawn out of sight has its size now"
+    assert browser.evaluate(_IN_SIGHT)
 
 
 def test_the_table_is_sorted_and_filtered(browser: Page, tmp_path: Path) -> None:
@@ -195,12 +199,7 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
     browser.evaluate(f"{{ const find = document.getElementById('find-site'); {typed} }}")
     assert count(browser, ".node.lit") == 1
     assert "1 of 1" in text(browser, ".found")
-    middle = (
-        "(() => { const [a, b] = [map.view.size, "
-        "document.querySelector('.node.current').getBoundingClientRect()];"
-        "return b.top > a.top && b.bottom < a.bottom && b.left > a.left && b.right < a.right; })()"
-    )
-    assert browser.evaluate(middle), "what is found is in sight"
+    assert browser.evaluate(_IN_SIGHT), "what is found is in sight"
     browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
     x, y = browser.evaluate(
         "(() => { const box = document.querySelector('.node.current').getBoundingClientRect();"
@@ -229,6 +228,34 @@ def test_the_map_is_dragged_by_hand_and_not_clicked_then(browser: Page, tmp_path
         )  # fmt: skip
     assert browser.evaluate("map.view.left") == before + 60
     assert browser.evaluate("location.hash") == ""
+
+
+def test_fingers_and_wheel_zoom_where_they_are(browser: Page, tmp_path: Path) -> None:
+    browser.resize(390, 844)
+    browser.send("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+    show(browser, tmp_path, small_report(tmp_path))
+    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
+    browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
+    left, top = browser.evaluate("[map.view.size.left, map.view.size.top]")
+    before = browser.evaluate("map.view.scale")
+    x, y = left + 180, top + 100
+
+    def touch(kind: str, apart: int) -> None:
+        points = [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}]
+        browser.send("Input.dispatchTouchEvent", type=kind, touchPoints=points if apart else [])
+
+    touch("touchStart", 40)
+    for apart in (50, 60, 70, 80):
+        touch("touchMove", apart)
+    touch("touchEnd", 0)
+    wait_for(browser, f"Math.abs(map.view.scale / {before} - 2) < 0.05")
+    under = "(180 - map.view.left) / map.view.scale"
+    place = browser.evaluate(under)
+    browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
+    wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -60}
+    browser.send("Input.dispatchMouseEvent", modifiers=2, **wheel)
+    wait_for(browser, f"map.view.scale > {before} * 2.2")
+    assert browser.evaluate(under) == pytest.approx(place, abs=0.5)
 
 
 def test_states_are_told_apart_without_colour(browser: Page, tmp_path: Path) -> None:
@@ -289,6 +316,12 @@ def test_a_real_report_fits_every_screen(
     assert browser.evaluate(_CONTRAST) == [], "text that is hard to read"
 
 
+_IN_SIGHT = """
+(() => {
+  const [a, b] = [map.view.size, document.querySelector(".node.current").getBoundingClientRect()];
+  return b.top > a.top && b.bottom < a.bottom && b.left > a.left && b.right < a.right;
+})()
+"""
 _CONTRAST = """
 (() => {
   const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });

@@ -40,9 +40,9 @@ async function fetchReport() {
 function redraw() {
   const open = operatorInAddress();
   const top = scrollY;
-  const place = map.view && [map.view.scale, map.view.left, map.view.top];
+  const place = map.view && map.view.placed && [map.view.scale, map.view.left, map.view.top];
   drawOverview();
-  if (place) requestAnimationFrame(() => requestAnimationFrame(() => { [map.view.scale, map.view.left, map.view.top] = place; map.view.apply(); }));
+  if (place) requestAnimationFrame(() => { [map.view.scale, map.view.left, map.view.top] = place; map.view.apply(); });
   if (open !== null) drawOperator(open);
   jump(top);
 }

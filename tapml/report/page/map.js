@@ -30,7 +30,7 @@ function drawMap() {
     open(place);
     search.value = name;
     light(name, status);
-    requestAnimationFrame(() => requestAnimationFrame(() => step(1, status)));
+    requestAnimationFrame(() => step(1, status));
   };
   open(map.entry);
   const arrow = (text, label, way) => el("button", { type: "button", "aria-label": label, onclick: () => step(way, status) }, text);

@@ -7,7 +7,7 @@ const FAR = 0.5; // Below this scale names cannot be read, and are not drawn.
 class MapView {
   /** `drawing` is the group that moves inside `canvas`; the third is its size and that of a layer. */
   constructor(canvas, drawing, { strip, width, height }) {
-    Object.assign(this, { canvas, drawing, strip, width, height: height + 12, scale: 1, left: 0, top: 0, dragged: false });
+    Object.assign(this, { canvas, drawing, strip, width, height: height + 12, scale: 1, left: 0, top: 0, dragged: false, placed: false });
     this.pointers = new Map();
     canvas.addEventListener("pointerdown", event => this.press(event));
     canvas.addEventListener("pointermove", event => this.move(event));
@@ -20,6 +20,7 @@ class MapView {
 
   /** A layer as wide as the window, from the top: how a map is read first. */
   fitWidth() {
+    if (!this.size.width) return; // Not in sight: done when it is.
     this.scale = Math.min(1.15, this.size.width / this.strip);
     // A short map needs no tall window; what lies over its corner has room below it.
     this.canvas.style.setProperty("--drawn", `${Math.ceil(this.height * this.scale) + 48}px`);
@@ -30,6 +31,7 @@ class MapView {
 
   /** All of it at once. */
   fit() {
+    if (!this.size.width) return;
     const { width, height } = this.size;
     this.scale = Math.min(1.15, width / this.width, height / this.height);
     this.left = (width - this.width * this.scale) / 2;
@@ -58,6 +60,8 @@ class MapView {
 
   apply() {
     const { width, height } = this.size;
+    if (!width) return;
+    this.placed = true;
     // Some of it stays in sight.
     const margin = 60;
     this.left = Math.min(width - margin, Math.max(margin - this.width * this.scale, this.left));

@@ -15,7 +15,12 @@ function outcomeBanner() {
   const [glyph, words] = VERDICTS[status] || ["○", status];
   return el("div", { id: "outcome", class: `outcome ${status.replace(" ", "-")}` },
     el("span", { class: "seal", "aria-hidden": "true" }, glyph),
-    el("div", {}, el("strong", {}, words), el("p", {}, sentence(text)), stateBar()));
+    el("div", {}, el("strong", {}, words), el("p", {}, sentence(text)), stateBar(), session.live ? failedSoFar() : null));
+}
+
+function failedSoFar() {
+  const failed = session.operators.filter(each => now(each).state === "failed");
+  return failed.length ? el("ul", {}, failed.slice(0, 5).map(each => el("li", {}, linkTo(each), ": ", firstLine(now(each).reason)))) : null;
 }
 
 function sentence(text) {

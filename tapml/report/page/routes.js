@@ -18,6 +18,8 @@ function route() {
     const back = page.hidden === false;
     page.hidden = true;
     overview.hidden = false;
+    // A map drawn while another page was open has had no size until now.
+    if (map.view && !map.view.placed) map.view.fitWidth();
     document.title = `tapml: ${title()}`;
     const part = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
     if (part) part.scrollIntoView();
@@ -35,7 +37,8 @@ function operatorInAddress() {
 
 function showOnMap(name) {
   location.hash = "map";
-  requestAnimationFrame(() => { if (map.show) map.show(name); });
+  route();
+  if (map.show) map.show(name);
 }
 
 function go(place) {
