@@ -204,7 +204,8 @@ class RunState:
         unreplayed = counts["waiting"] + counts["compiling"] + counts["replaying"]
         unchecked = unreplayed + counts["validated"] + counts["model check"]
         if self.promised:
-            unchecked = max(self.promised - self.model_runs, 0)
+            # A promise is an upper bound: what the journal holds is not run.
+            unchecked = min(unchecked, max(self.promised - self.model_runs, 0))
         left = unreplayed * self._replays.mean + unchecked * self._checks.mean
         return max(left - self.step_seconds, 0.0)
 

@@ -58,8 +58,9 @@ def test_the_journals_verdicts_cost_nothing_and_promise_nothing() -> None:
         run.step(f"known_{number}", "compiling")
         run.step(f"known_{number}", "moved", 0.001, reused=True, tests=2)
     assert run.state.seconds_left is None, "nothing that was made tells what making takes"
-    run.move("a", 10.0, 0.0)
-    assert run.state.seconds_left == pytest.approx(20.0)
+    run.state.apply(ModelRuns(0, run.count))
+    run.move("a", 10.0, 1.0)
+    assert run.state.seconds_left == pytest.approx(22.0)
     assert (run.state.standing, run.state.fresh) == (47, 1)
 
 
