@@ -13,7 +13,7 @@ from tapml.offload.events import Note, OperatorsKnown
 from tapml.offload.hybrid_runs import HybridRuns
 from tapml.offload.mover import Mover
 from tapml.offload.operator_record import OperatorRecord
-from tapml.offload.selection import check_patterns, in_order, why_kept
+from tapml.offload.selection import in_order, why_kept
 from tapml.offload.settings import RunOptions, Strategy
 from tapml.offload.strategies import PROMISES, Culprits, Moves, bisect, one_by_one
 from tapml.offload.workbench import Workbench
@@ -55,13 +55,10 @@ class Algorithm:
 
         Raises
         ------
-        InputError
-            If a pattern of the options matches no operator.
         DeviceLostError
             If the device is lost.
         """
         plan, options = self.bench.imported.plan, self.options
-        check_patterns(plan, options)
         self.bench.watcher(OperatorsKnown(tuple(self.records)))
         to_move = []
         for name in in_order(plan, options.order):

@@ -20,6 +20,7 @@ from tapml.offload.operator_record import (
 )
 from tapml.offload.phases import HOST, REFERENCE
 from tapml.offload.report_refresh import RefreshingReport
+from tapml.offload.selection import check_patterns
 from tapml.offload.settings import RunOptions
 from tapml.offload.workbench import Workbench
 from tapml.report.data import build_report
@@ -39,8 +40,14 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
     -------
     tuple
         The report's data and the path of its page.
+
+    Raises
+    ------
+    InputError
+        If a pattern of the options matches no operator; the report stays as it is.
     """
     plan = bench.imported.plan
+    check_patterns(plan, options)
     records = {name: OperatorRecord(operator) for name, operator in plan.operators.items()}
     final: FinalRun | None = None
     try:

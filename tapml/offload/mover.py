@@ -278,7 +278,9 @@ def _numbers(record: OperatorRecord) -> dict[str, Any]:
         "tests": record.replay.get("tests", 0),
         "probes": record.replay.get("probes", 0),
         "worst_ratio": record.replay.get("worst_ratio"),
-        "reused": bool(record.replay.get("reused") and record.model_check.get("reused", True)),
+        "reused": all(
+            verdict.get("reused") for verdict in (record.replay, record.model_check) if verdict
+        ),
         "suspects": record.replay.get("suspects", []),
         "times": record.replay.get("times", {}),
         "again": list(record.again),

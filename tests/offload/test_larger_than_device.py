@@ -1,0 +1,59 @@
+"""A model larger than its device: operators one after the other, the whole model not at all."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from tapml.graph.plan import GraphPlan
+from tapml_targets.dtype import dtype
+from tests.offload.commands import run_here
+from tests.offload.sessions import FinishedSession, read_report
+
+pytestmark = pytest.mark.slow
+
+# Room for the largest operator at the longest input, and not for the weights of the model.
+BOUND = 215_000
+
+
+@pytest.mark.parametrize("strategy", ["one-by-one", "bisect"])
+def test_every_operator_is_validated_within_the_memory_and_the_whole_model_is_not_run(
+    finished: FinishedSession, tiny_plan: GraphPlan, tmp_path: Path, strategy: str
+) -> None:
+    weights = sum(dtype(w.dtype).nbytes(prod(w.shape)) for w in tiny_plan.weights.values())
+    assert weights > BOUND
+    session = tmp_path / "session"
+    ended = run_here(
+        *finished.arguments(session), "--device-memory", str(BOUND), "--strategy", strategy,
+        cache=finished.cache,
+    )  # fmt: skip
+    report = read_report(session)
+    operators = report["operators"]
+    assert ended.exit_code == 1, ended.errors
+    assert all(o["tests"]["passed"] == o["tests"]["total"] > 0 for o in operators)
+    assert all(o["replay"]["status"] == "pass" for o in operators)
+
+    memory = report["strategy"]["memory"]
+    assert 0 < memory["peak"] <= memory["limit"] == BOUND
+
+    by_state = {o["state"]: o for o in operators}
+    assert set(by_state) == {"moved", "validated"}, "the model runs with what fits"
+    left = by_state["validated"]
+    assert left["model_check"]["status"] == "not run"
+    assert f"(weights {weights}, " in report["outcome"]["text"]
+    assert f"there are {BOUND} on " in left["reason"]
+
+    assert report["outcome"]["status"] == report["final"]["status"] == "not run"
+    assert "the whole model was not run: it takes " in report["outcome"]["text"]
+    assert ended.output.startswith(f"not run: {len(operators)} of {len(operators)} operators pass ")
+    assert not (session / "finished" / "library.msgpack").exists()
+
+    # With the memory that the device has, only what was not run is.
+    ended = run_here("offload", "--session", session, cache=finished.cache)
+    report = read_report(session)
+    assert ended.exit_code == 0, ended.errors
+    assert report["outcome"]["status"] == "pass"
+    assert report["verdicts"]["kept"] == len(operators)
+    assert report["strategy"]["model_runs"] <= len(operators)
