@@ -70,16 +70,28 @@ class JsonTokenizer:
             size = path.stat().st_size
             if size > MAX_FILE_BYTES:
                 raise InputError(f"{size} bytes: expected at most {MAX_FILE_BYTES}")
-            data = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(data, dict):
-                raise InputError("expected a JSON object")
-            return cls(data)
+            return cls.read(path.read_bytes())
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} is not valid JSON ({error}): fetch it again") from error
         except InputError as error:
             raise InputError(f"the tokenizer in {path} cannot be used: {error}") from error
+
+    @classmethod
+    def read(cls, content: bytes | str) -> JsonTokenizer:
+        """Read a file's content.
+
+        Raises
+        ------
+        InputError
+            If it is not valid or not supported.
+        """
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"it is not valid JSON ({error}): fetch it again") from error
+        if not isinstance(data, dict):
+            raise InputError(f"it holds a {type(data).__name__}: expected a JSON object")
+        return cls(data)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a prompt, with the begin token where the model has one.

@@ -32,6 +32,10 @@ WHITE_SPACE: Final[tuple[Range, ...]] = (
 _LETTER_SYMBOLS: Final[tuple[Range, ...]] = (
     (0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189),
 )  # fmt: skip
+# Oniguruma takes these Latin-1 numbers for letters of words; Unicode does not.
+_LATIN_NUMBERS: Final[tuple[Range, ...]] = ((0xB2, 0xB3), (0xB9, 0xB9), (0xBC, 0xBE))
+# What beside the letter itself folds to it.
+_FOLDED: Final = {"s": "\N{LATIN SMALL LETTER LONG S}", "k": "\N{KELVIN SIGN}"}
 _CONTROLS: Final = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "a": 0x07, "e": 0x1B}
 _GROUPS: Final = ("(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:")
 _REPEAT: Final = re.compile(r"\{\d{1,4}(?:,\d{0,4})?\}|\{,\d{1,4}\}")
@@ -71,7 +75,7 @@ def ranges_of(name: str) -> tuple[Range, ...]:
 
 
 def word_ranges() -> tuple[Range, ...]:
-    r"""Code points of ``\w``: alphabetic, marks, decimal digits, connectors."""
+    """Code points of words in Unicode: alphabetic, marks, decimal digits, connectors."""
     named = [ranges_of(name) for name in ("L", "M", "Nd", "Nl", "Pc")]
     return (*(each for found in named for each in found), *_LETTER_SYMBOLS)
 
@@ -117,7 +121,7 @@ def _complement(ranges: Iterable[Range]) -> tuple[Range, ...]:
 _CLASSES: Final[dict[str, Callable[[], tuple[Range, ...]]]] = {
     "s": lambda: WHITE_SPACE,
     "d": lambda: ranges_of("Nd"),
-    "w": word_ranges,
+    "w": lambda: (*word_ranges(), *_LATIN_NUMBERS),
 }
 
 
@@ -157,9 +161,16 @@ class _Translator:
                 pass
             case _:
                 self._position += 1
-                return re.escape(character)
+                return self._literal(character)
         self._position += 1
         return character
+
+    def _literal(self, character: str) -> str:
+        if self._insensitive is None or not character.isalpha():
+            return re.escape(character)
+        lower = character.lower()
+        either = {lower, lower.upper(), _FOLDED.get(lower, lower)}
+        return class_text((ord(each), ord(each)) for each in either)
 
     def _group(self) -> str:
         rest = self._pattern[self._position :]
@@ -170,8 +181,8 @@ class _Translator:
         self._depth += 1
         if opening == "(?i:" and self._insensitive is None:
             self._insensitive = (self._position, self._depth)
-        # Nothing refers to a group, so none has to be captured.
-        return "(?:" if opening == "(" else opening
+        # Nothing refers to a group, so none has to be captured; letters are written out both ways.
+        return "(?:" if opening in ("(", "(?i:") else opening
 
     def _end_group(self) -> None:
         if self._insensitive is not None and self._insensitive[1] == self._depth:

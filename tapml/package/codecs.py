@@ -7,18 +7,19 @@ and what was compared is what runs. The library is for tokenizers that are not s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tapml.models.text import TextStream
+from tapml.models.text import TextStream, load_codec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.manifest import TokenizerNote
 from tapml.package.sample_lines import sample_lines
 from tapml_targets.errors import InputError
 
 _SHOWN: Final = 60
+_GIVE_TOKENS: Final = 'give token ids (--tokens "1 2 3")'
 
 
 class Codec(Protocol):
@@ -76,6 +77,40 @@ class LibraryTokenizer:
         return TextStream(self, tuple(prompt))
 
 
+def packaged_tokenizer(
+    model_folder: Path, prompts: Sequence[str]
+) -> tuple[TokenizerNote, bytes | None]:
+    """A model's tokenizer as a package holds it, and who reads it there.
+
+    Parameters
+    ----------
+    model_folder
+        Where the model was loaded from.
+    prompts
+        Texts to compare on beside the built-in lines.
+
+    Returns
+    -------
+    note, content
+        The content of ``tokenizer.json``, as the model's own tokenizer writes it: a folder without
+        that file, or with settings beside it, gives one as well. None where there is none.
+
+    Raises
+    ------
+    InputError
+        If the folder has a tokenizer that cannot be loaded.
+    """
+    own = load_codec(model_folder)
+    if own is None:
+        return TokenizerNote("none", f"the model has no tokenizer: {_GIVE_TOKENS}"), None
+    text = own.to_json_text()
+    if text is None:
+        note = f"the model's tokenizer has no tokenizer.json: {_GIVE_TOKENS}"
+        return TokenizerNote("none", note), None
+    chosen = choose_reader(own, text, prompts)
+    return chosen, None if chosen.reader == "none" else text.encode()
+
+
 def choose_reader(own: Codec, text: str, prompts: Sequence[str]) -> TokenizerNote:
     """Compare the readers of a tokenizer with the model's own.
 
@@ -91,8 +126,8 @@ def choose_reader(own: Codec, text: str, prompts: Sequence[str]) -> TokenizerNot
     lines = tuple(dict.fromkeys((*prompts, *sample_lines())))
     expected = [(ids := own.encode(line), own.decode(ids)) for line in lines]
     try:
-        problem = _difference(JsonTokenizer(json.loads(text)), lines, expected)
-    except (InputError, ValueError) as error:
+        problem = _difference(JsonTokenizer.read(text), lines, expected)
+    except InputError as error:
         problem = f"tapml cannot read it: {error}"
     if not problem:
         return TokenizerNote(
@@ -110,7 +145,7 @@ def choose_reader(own: Codec, text: str, prompts: Sequence[str]) -> TokenizerNot
                 f"ids given (--tokens): {problem}",
             )
         problem += f"; {second}"
-    return TokenizerNote("none", f'give token ids (--tokens "1 2 3"): {problem}')
+    return TokenizerNote("none", f"{_GIVE_TOKENS}: {problem}")
 
 
 def open_codec(note: TokenizerNote, content: bytes) -> Codec:
@@ -124,10 +159,7 @@ def open_codec(note: TokenizerNote, content: bytes) -> Codec:
     if note.reader == "tokenizers":
         return LibraryTokenizer(content.decode(errors="replace"))
     if note.reader == "tapml":
-        try:
-            return JsonTokenizer(json.loads(content))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"tokenizer.json is not valid JSON ({error})") from error
+        return JsonTokenizer.read(content)
     raise InputError(f"the package takes no text: {note.text}")
 
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from tapml.graph import plan_format
 from tapml.graph.plan import Entry
 from tapml.models.tensor_file import stream_tensors, tensors_header
-from tapml.models.text import load_codec
-from tapml.offload.finished import FinishedSession, open_finished
-from tapml.package.codecs import choose_reader
+from tapml.offload.finished import open_finished
+from tapml.package.codecs import packaged_tokenizer
 from tapml.package.manifest import (
     LIBRARY,
     MANIFEST,
@@ -26,7 +25,6 @@ from tapml.package.manifest import (
     TOKENIZER,
     WEIGHTS,
     Manifest,
-    TokenizerNote,
 )
 from tapml.package.slim_plan import slim
 from tapml.package.texts import RUN_SCRIPT, readme
@@ -110,7 +108,7 @@ def make_package(
     }
     licences = _licences(finished.model_folder)
     contents |= licences
-    note, tokenizer = _tokenizer(finished)
+    note, tokenizer = packaged_tokenizer(finished.model_folder, finished.texts)
     if tokenizer is not None:
         contents[TOKENIZER] = tokenizer
     weights = {name: finished.weights[name] for name in finished.plan.weights}
@@ -157,20 +155,6 @@ def _licences(folder: Path) -> dict[str, bytes]:
         if known and path.is_file() and path.stat().st_size <= _LARGEST_LICENCE:
             found[path.name] = path.read_bytes()
     return dict(list(found.items())[:_MOST_LICENCES])
-
-
-def _tokenizer(finished: FinishedSession) -> tuple[TokenizerNote, bytes | None]:
-    """Who reads the model's tokenizer, and its ``tokenizer.json``."""
-    own = load_codec(finished.model_folder)
-    if own is None:
-        return TokenizerNote("none", "the model has no tokenizer: give token ids (--tokens)"), None
-    text = own.to_json_text()
-    if text is None:
-        return TokenizerNote(
-            "none", "the model's tokenizer has no tokenizer.json: give token ids (--tokens)"
-        ), None
-    note = choose_reader(own, text, finished.texts)
-    return note, None if note.reader == "none" else text.encode()
 
 
 def _signature(entry: Entry) -> dict[str, str]:
