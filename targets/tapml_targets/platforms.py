@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from tapml_targets.errors import InputError
 
 
+@cache
 def platform_names() -> tuple[str, ...]:
     """Names of all platforms, sorted: the folders beside this file that hold a ``driver.py``."""
     here = Path(__file__).parent
