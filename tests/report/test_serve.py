@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from tapml.offload.events import OperatorChanged, PhaseStarted
+from tapml.offload.events import OperatorChanged, PhaseProgressed, PhaseStarted
 from tapml.offload.live import LiveState
 from tapml.offload.lock import LOCK, hold
 from tapml.report.serve import policy_of
 from tests.offload.commands import started
 from tests.offload.sessions import FinishedSession
+from tests.report.browser import Page, open_browser
 
 ORDER = ("waiting", "compiling", "replaying", "validated", "model check", "moved")
 NAMES = ("/", "/report.html", "/report.json", "/live.json")
@@ -195,6 +196,25 @@ def test_a_page_waits_for_a_session_and_becomes_its_report(
         assert "run the session again" in server.get("/").body
 
 
+def test_a_browser_that_waits_sees_the_run_and_then_the_report(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "later"
+    with serving(folder, finished.cache) as server, open_browser(tmp_path / "browser") as page:
+        page.open(f"http://127.0.0.1:{server.port}/")
+        assert str(folder) in page.evaluate("document.body.innerText")
+        folder.mkdir()
+        with hold(folder / LOCK), LiveState(folder, lambda _event: None) as live:
+            live(PhaseStarted("carve tests"))
+            live(PhaseProgressed("carve tests", 3, 12, "120 tests"))
+            _until_shown(page, "3 of 12")
+            assert "carve tests\n" in page.evaluate("document.body.innerText")
+            assert page.evaluate("document.querySelector('progress').value") == 3
+            (folder / "report.json").write_text(json.dumps(finished.report), encoding="utf-8")
+            _until_shown(page, finished.report["model"]["name"])
+    assert page.complaints == []
+
+
 def test_a_killed_session_is_not_running(tmp_path: Path) -> None:
     from tapml.offload.live import LiveReader
 
@@ -304,4 +324,11 @@ def _until(server: Server, wanted: Any, seconds: float = 10.0) -> dict[str, Any]
         data: dict[str, Any] = server.get("/live.json").json()
         if wanted(data) or time.monotonic() > deadline:
             return data
+        time.sleep(0.05)
+
+
+def _until_shown(page: Page, text: str, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while text not in page.evaluate("document.body ? document.body.innerText : ''"):
+        assert time.monotonic() < deadline, f"{text!r} is not shown"
         time.sleep(0.05)
