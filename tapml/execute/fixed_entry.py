@@ -51,8 +51,7 @@ class FixedEntry:
         self._program = program
         self._library = library
         self._resident = resident
-        self._calls: dict[tuple[int, ...], RemoteCall] = {}
-        self._state = [p for p in program.parameters if p.name.startswith(("state:", "next:"))]
+        self._calls: dict[int, RemoteCall] = {}
         self._offsets: dict[str, int] = {}
         self._buffers: list[DeviceBuffer] = []
         self.outputs: dict[str, RemoteTensor] = {}
@@ -76,19 +75,30 @@ class FixedEntry:
             for name, each in given.items()
         }
 
+    def takes(self, inputs: Mapping[str, Array]) -> bool:
+        """Whether these are the entry's inputs; what is wrong with others is said elsewhere."""
+        views = self._views
+        if inputs.keys() != views.keys():
+            return False
+        for name, array in inputs.items():
+            view = views[name]
+            if array.shape != view.shape or array.dtype != view.dtype:
+                return False
+        return True
+
     def fill(self, inputs: Mapping[str, Array]) -> Bytes:
         """The bytes to write to :attr:`inputs`; they may change at the next call of this."""
         for name, view in self._views.items():
             view[...] = inputs[name]
         return self._staging
 
-    def call(self, batch: Batch) -> RemoteCall:
-        """The call on the present arrangement of the state, recorded where it is a new one."""
-        key = tuple([self._resident(parameter).remote.handle for parameter in self._state])
-        call = self._calls.get(key)
+    def call(self, batch: Batch, arrangement: int) -> RemoteCall:
+        """The call on an arrangement of the state's buffers, recorded where it is a new one."""
+        call = self._calls.get(arrangement)
         if call is None:
             tensors = [self._tensor(parameter) for parameter in self._program.parameters]
-            call = self._calls[key] = batch.record(self._library, self._program.name, tensors)
+            call = batch.record(self._library, self._program.name, tensors)
+            self._calls[arrangement] = call
         return call
 
     def _tensor(self, parameter: Parameter) -> RemoteTensor:

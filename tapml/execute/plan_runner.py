@@ -81,12 +81,14 @@ class PlanRunner:
         self._state = {name: self._acquire(name) for name in plan.state}
         # A run reads a state tensor here and writes its successor there; then they change places.
         self._next = {name: self._acquire(name) for name in plan.state}
-        self._advancing = {
-            name: [
-                state
-                for _, _, state in (each.name.partition("next:") for each in program.parameters)
-                if state
-            ]
+        # Which state tensors have changed places: bit i for the i-th, and what an entry flips.
+        self._arrangement = 0
+        self._flips = {
+            name: sum(
+                1 << index
+                for index, state in enumerate(plan.state)
+                if any(each.name == f"next:{state}" for each in program.parameters)
+            )
             for name, program in library.entries.items()
         }
         self._fixed: dict[str, FixedEntry] = {}
@@ -146,7 +148,10 @@ class PlanRunner:
     def _run(
         self, entry: str, inputs: Mapping[str, Array], *, timed: bool
     ) -> tuple[dict[str, Array], PendingCall]:
-        symbols = bind_symbols(entry_of(self.plan, entry), inputs)
+        fixed = self._fixed.get(entry)
+        symbols: Mapping[str, int] = {}
+        if fixed is None or not fixed.takes(inputs):
+            symbols = bind_symbols(entry_of(self.plan, entry), inputs)
         program = self._entries[entry]
         try:
             with self._session.batch() as batch:
@@ -158,8 +163,7 @@ class PlanRunner:
             # What was recorded in a batch that failed may not exist on the device.
             self._fixed.pop(entry, None)
             raise
-        for state in self._advancing[entry]:
-            self._state[state], self._next[state] = self._next[state], self._state[state]
+        self._advance(entry)
         return {
             name: np.frombuffer(read.result(), dtype(tensor.dtype).numpy_name).reshape(tensor.shape)
             for name, tensor, read in outputs
@@ -173,7 +177,7 @@ class PlanRunner:
             fixed = FixedEntry(program, self._library, self._memory, self._resident)
             self._fixed[program.name] = fixed
         batch.write(fixed.inputs.remote, fixed.fill(inputs))
-        call = batch.run(fixed.call(batch), timed=timed)
+        call = batch.run(fixed.call(batch, self._arrangement), timed=timed)
         return [
             (name, tensor, batch.read(tensor.buffer, tensor.nbytes))
             for name, tensor in fixed.outputs.items()
@@ -209,6 +213,13 @@ class PlanRunner:
             if kind == "output":
                 outputs.append((name, tensor, batch.read(tensor.buffer, tensor.nbytes)))
         return outputs, call
+
+    def _advance(self, entry: str) -> None:
+        flips = self._flips[entry]
+        self._arrangement ^= flips
+        for index, state in enumerate(self._state):
+            if flips >> index & 1:
+                self._state[state], self._next[state] = self._next[state], self._state[state]
 
     def _resident(self, parameter: Parameter) -> DeviceBuffer:
         """The buffer of a weight, of a state tensor or of its successor."""
