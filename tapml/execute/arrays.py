@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -61,3 +62,27 @@ def aligned(array: Array) -> Array:
     copy: Array = np.ndarray(array.shape, array.dtype, memory)
     copy[...] = array
     return copy
+
+
+class AlignedArrays(Mapping[str, Array]):
+    """Arrays by name, each as :func:`aligned` gives it when it is first asked for.
+
+    Weights may be mapped from a file of gigabytes whose tensors lie anywhere: a process that never
+    runs an operator should not copy what it reads.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = arrays
+        self._aligned: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._aligned.get(name)
+        if array is None:
+            array = self._aligned[name] = aligned(self._arrays[name])
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from tapml.execute.arrays import Array, aligned
+from tapml.execute.arrays import AlignedArrays, Array, aligned
 from tapml.execute.binding import BoundEntry, bind_entry, bind_symbols, entry_of
 from tapml.execute.frame import Frame
 from tapml.execute.interfaces import Observer, Reference, RunSink
@@ -53,7 +53,8 @@ class Executor:
     plan
         The model's plan.
     weights
-        Every weight of the plan by name; copied only where it is not contiguous and aligned.
+        Every weight of the plan by name; copied at its first use where it is not contiguous and
+        aligned.
     reference
         Runs operators on the host.
     session
@@ -73,7 +74,7 @@ class Executor:
         session: Session | None = None,
     ) -> None:
         self.plan = plan
-        self.weights: Mapping[str, Array] = MappingProxyType(_checked_weights(plan, weights))
+        self.weights: Mapping[str, Array] = _checked_weights(plan, weights)
         self.reference = reference
         self._device: DeviceMemory | None = None
         self._placed: dict[str, _Placed] = {}
@@ -346,13 +347,13 @@ def _keep(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...], 
         kept.popitem(last=False)
 
 
-def _checked_weights(plan: GraphPlan, weights: Mapping[str, Array]) -> dict[str, Array]:
+def _checked_weights(plan: GraphPlan, weights: Mapping[str, Array]) -> AlignedArrays:
     missing = [name for name in plan.weights if name not in weights]
     if missing:
         raise InputError(f"{plan.name} needs weights that were not given: {', '.join(missing)}")
     for name, spec in plan.weights.items():
         _check_tensor(f"weight {name}", spec.shape, spec.dtype, weights[name])
-    return {name: aligned(weights[name]) for name in plan.weights}
+    return AlignedArrays({name: weights[name] for name in plan.weights})
 
 
 def _check_tensor(what: str, shape: tuple[int, ...], dtype_name: str, array: Array) -> None:
