@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tapml.compare.modelwise import LogitVerdict, compare_tokens, not_compared
 from tapml.compare.verdict import Status
@@ -17,10 +14,9 @@ from tapml.compiler.link import link_entries
 from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
-from tapml.graph.imported import CONSTANT
 from tapml.graph.plan_format import pack as pack_plan
 from tapml.offload.device_room import DeviceRoom
-from tapml.offload.finished_folder import CONSTANTS, FINISHED, LIBRARY, MODEL, PLAN
+from tapml.offload.finished_folder import FINISHED, LIBRARY, MODEL, PLAN
 from tapml.offload.model_check import check_model
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
@@ -129,16 +125,11 @@ def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> F
 
 
 def save_finished(bench: Workbench, library: Library) -> None:
-    """Write plan, Library and constants for ``tapml run``."""
-    plan, weights = bench.imported.plan, bench.imported.weights
+    """Write plan and Library for ``tapml run``; the weights are kept with the model."""
     folder = bench.folder / FINISHED
     folder.mkdir(exist_ok=True)
     discard_finished(bench.folder)
-    constants = {name: weights[name] for name in plan.weights if name.startswith(CONSTANT)}
-    write_bytes(folder / PLAN, pack_plan(plan))
-    stream = io.BytesIO()
-    np.savez(stream, **constants)  # type: ignore[arg-type]
-    write_bytes(folder / CONSTANTS, stream.getvalue())
+    write_bytes(folder / PLAN, pack_plan(bench.imported.plan))
     model = bench.model
     write_json(
         folder / MODEL,

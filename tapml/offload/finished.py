@@ -177,7 +177,7 @@ def _kept(folder: Path, moved: Mapping[str, Any]) -> KeptModel:
         reasons.append(
             f"{folder / FINISHED} is damaged, or its model was imported again after it had finished"
         )
-    why = reasons[0] if reasons else "it was made before sessions kept their model"
+    why = reasons[0] if reasons else "it keeps nothing of its model, which an earlier tapml did not"
     raise InputError(
         f"the session in {folder} cannot be run as it is: {why}; go on with "
         f"`tapml offload --session {folder}`, which repeats what changed"

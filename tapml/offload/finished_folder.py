@@ -13,7 +13,6 @@ from tapml_targets.errors import InputError
 FINISHED: Final = "finished"
 PLAN: Final = "plan.msgpack"
 LIBRARY: Final = "library.msgpack"
-CONSTANTS: Final = "constants.npz"
 MODEL: Final = "model.json"
 REPORT: Final = "report.json"
 
