@@ -18,7 +18,7 @@ from importlib import resources
 from string import Template
 from typing import Any, Final
 
-STYLES: Final = ("style.css", "map.css", "operator.css")
+STYLES: Final = ("style.css", "table.css", "overview.css", "map.css", "operator.css")
 SCRIPTS: Final = (
     "elements.js", "numbers.js", "report.js", "table.js", "map_view.js", "map.js", "next.js",
     "overview.js", "source.js", "picture.js", "operator.js", "routes.js", "live.js",

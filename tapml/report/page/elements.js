@@ -21,7 +21,9 @@ function fill(element, attributes, children) {
       for (const [property, setting] of Object.entries(value)) element.style.setProperty(property, setting);
     } else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
@@ -39,7 +41,9 @@ function command(text) {
     try {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
-      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      setTimeout(() => {
+        button.textContent = "Copy";
+      }, 1500);
     } catch {
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
@@ -50,10 +54,34 @@ function command(text) {
 
 /** Rows of a table; a column is [title, class]. */
 function table(columns, rows, caption) {
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {},
-      el("thead", {}, el("tr", {}, columns.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)))),
-      el("tbody", {}, rows.map(cells => el("tr", {}, cells.map((cell, place) => el("td", { class: columns[place][1] }, cell)))))));
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el(
+      "table",
+      {},
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          columns.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rows.map(cells =>
+          el(
+            "tr",
+            {},
+            cells.map((cell, place) => el("td", { class: columns[place][1] }, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /** Go to a height of the page at once: another page is no distance to travel. */
@@ -63,6 +91,11 @@ function jump(top) {
 
 /** Names with values, as cards beside each other; a row without a value is left out. */
 function facts(rows) {
-  return el("dl", { class: "facts" }, rows.filter(row => row && row[1] !== null && row[1] !== undefined && row[1] !== "")
-    .map(([name, ...value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return el(
+    "dl",
+    { class: "facts" },
+    rows
+      .filter(row => row && row[1] !== null && row[1] !== undefined && row[1] !== "")
+      .map(([name, ...value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+  );
 }

@@ -19,7 +19,11 @@ async function poll() {
       session.live = live.running ? live : null;
       const first = !session.operators.length && Object.keys(live.operators || {}).length > 0;
       // Before there is a report the operators' names are all that is known.
-      if (first) takeReport({ ...session.report, operators: Object.keys(live.operators).map(name => ({ name, state: "waiting" })) });
+      if (first)
+        takeReport({
+          ...session.report,
+          operators: Object.keys(live.operators).map(name => ({ name, state: "waiting" })),
+        });
       // A page of thousands of boxes is drawn once; then only what changed on it.
       if (first || newReport || Boolean(was) !== live.running) redraw();
       else repaint(was.operators || {}, live.operators || {});
@@ -42,35 +46,77 @@ function redraw() {
   const top = scrollY;
   const place = map.view && map.view.placed && [map.view.scale, map.view.left, map.view.top];
   drawOverview();
-  if (place) requestAnimationFrame(() => { [map.view.scale, map.view.left, map.view.top] = place; map.view.apply(); });
+  if (place)
+    requestAnimationFrame(() => {
+      [map.view.scale, map.view.left, map.view.top] = place;
+      map.view.apply();
+    });
   if (open !== null) drawOperator(open);
   jump(top);
 }
 
 /** Draw the operators again whose state is another. */
 function repaint(before, after) {
-  const differs = (one, two) => !one || !two || one.state !== two.state || one.worst_ratio !== two.worst_ratio || one.reason !== two.reason;
-  const changed = new Set(session.operators.filter(each => differs(before[each.name], after[each.name])).map(each => each.name));
+  const differs = (one, two) =>
+    !one ||
+    !two ||
+    one.state !== two.state ||
+    one.worst_ratio !== two.worst_ratio ||
+    one.reason !== two.reason;
+  const changed = new Set(
+    session.operators.filter(each => differs(before[each.name], after[each.name])).map(each => each.name),
+  );
   if (!changed.size) return;
   document.getElementById("outcome").replaceWith(outcomeBanner());
   for (const row of document.querySelectorAll(".operators tr[data-operator]")) {
-    if (changed.has(row.dataset.operator)) row.replaceWith(operatorRow(session.byName.get(row.dataset.operator)));
+    if (changed.has(row.dataset.operator))
+      row.replaceWith(operatorRow(session.byName.get(row.dataset.operator)));
   }
-  for (const each of map.nodes) if (changed.has(each.dataset.operator)) paintNode(each, session.byName.get(each.dataset.operator));
+  for (const each of map.nodes)
+    if (changed.has(each.dataset.operator)) paintNode(each, session.byName.get(each.dataset.operator));
   const open = operatorInAddress();
-  if (changed.has(open)) { const top = scrollY; drawOperator(open); jump(top); }
+  if (changed.has(open)) {
+    const top = scrollY;
+    drawOperator(open);
+    jump(top);
+  }
 }
 
 function drawBanner(live) {
   banner.hidden = false;
   banner.className = live ? (live.running ? "running" : "ended") : "lost";
-  if (!live) { banner.replaceChildren("The server does not answer; what is shown is what it last said."); return; }
-  if (!live.running) { banner.replaceChildren("The session is not running."); return; }
+  if (!live) {
+    banner.replaceChildren("The server does not answer; what is shown is what it last said.");
+    return;
+  }
+  if (!live.running) {
+    banner.replaceChildren("The session is not running.");
+    return;
+  }
   const part = live.total ? live.done / live.total : null;
   banner.replaceChildren(
-    el("strong", {}, live.phase || "starting"), el("span", { class: "detail" }, live.detail || ""),
-    part === null ? "" : el("span", { class: "bar plain", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": String(live.total), "aria-valuenow": String(live.done) }, el("b", { style: { width: `${(part * 100).toFixed(1)}%` } })),
-    el("span", { class: "value" }, part === null ? "" : `${count(live.done)} of ${count(live.total)}`, known(live.seconds_left) ? ` · about ${seconds(live.seconds_left)} left` : ""));
+    el("strong", {}, live.phase || "starting"),
+    el("span", { class: "detail" }, live.detail || ""),
+    part === null
+      ? ""
+      : el(
+          "span",
+          {
+            class: "bar plain",
+            role: "progressbar",
+            "aria-valuemin": "0",
+            "aria-valuemax": String(live.total),
+            "aria-valuenow": String(live.done),
+          },
+          el("b", { style: { width: `${(part * 100).toFixed(1)}%` } }),
+        ),
+    el(
+      "span",
+      { class: "value" },
+      part === null ? "" : `${count(live.done)} of ${count(live.total)}`,
+      known(live.seconds_left) ? ` · about ${seconds(live.seconds_left)} left` : "",
+    ),
+  );
 }
 
 if (location.protocol.startsWith("http") && document.documentElement.dataset.live !== undefined) poll();

@@ -7,16 +7,30 @@ const FAR = 0.5; // Below this scale names cannot be read, and are not drawn.
 class MapView {
   /** `drawing` is the group that moves inside `canvas`; the third is its size and that of a layer. */
   constructor(canvas, drawing, { strip, width, height }) {
-    Object.assign(this, { canvas, drawing, strip, width, height: height + 12, scale: 1, left: 0, top: 0, dragged: false, placed: false });
+    Object.assign(this, {
+      canvas,
+      drawing,
+      strip,
+      width,
+      height: height + 12,
+      scale: 1,
+      left: 0,
+      top: 0,
+      dragged: false,
+      placed: false,
+    });
     this.pointers = new Map();
     canvas.addEventListener("pointerdown", event => this.press(event));
     canvas.addEventListener("pointermove", event => this.move(event));
-    for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, event => this.release(event));
+    for (const kind of ["pointerup", "pointercancel"])
+      canvas.addEventListener(kind, event => this.release(event));
     canvas.addEventListener("wheel", event => this.wheel(event), { passive: false });
     canvas.addEventListener("keydown", event => this.key(event));
   }
 
-  get size() { return this.canvas.getBoundingClientRect(); }
+  get size() {
+    return this.canvas.getBoundingClientRect();
+  }
 
   /** A layer as wide as the window, from the top: how a map is read first. */
   fitWidth() {
@@ -41,8 +55,8 @@ class MapView {
 
   zoom(factor, x = this.size.width / 2, y = this.size.height / 2) {
     const scale = Math.min(ZOOM.most, Math.max(ZOOM.least, this.scale * factor));
-    this.left = x - (x - this.left) * scale / this.scale;
-    this.top = y - (y - this.top) * scale / this.scale;
+    this.left = x - ((x - this.left) * scale) / this.scale;
+    this.top = y - ((y - this.top) * scale) / this.scale;
     this.scale = scale;
     this.apply();
   }
@@ -56,7 +70,11 @@ class MapView {
     this.apply();
   }
 
-  pan(x, y) { this.left += x; this.top += y; this.apply(); }
+  pan(x, y) {
+    this.left += x;
+    this.top += y;
+    this.apply();
+  }
 
   apply() {
     const { width, height } = this.size;
@@ -66,7 +84,10 @@ class MapView {
     const margin = 60;
     this.left = Math.min(width - margin, Math.max(margin - this.width * this.scale, this.left));
     this.top = Math.min(height - margin, Math.max(margin - this.height * this.scale, this.top));
-    this.drawing.setAttribute("transform", `translate(${this.left.toFixed(2)} ${this.top.toFixed(2)}) scale(${this.scale.toFixed(4)})`);
+    this.drawing.setAttribute(
+      "transform",
+      `translate(${this.left.toFixed(2)} ${this.top.toFixed(2)}) scale(${this.scale.toFixed(4)})`,
+    );
     this.canvas.classList.toggle("far", this.scale < FAR);
   }
 
@@ -90,28 +111,45 @@ class MapView {
       // Only now: a captured pointer's click would never reach a node.
       this.canvas.setPointerCapture(event.pointerId);
     }
-    if (!other) { if (this.dragged) this.pan(x, y); return; }
+    if (!other) {
+      if (this.dragged) this.pan(x, y);
+      return;
+    }
     const [ox, oy] = other[1];
-    const ratio = Math.hypot(at[0] - ox, at[1] - oy) / Math.max(1, Math.hypot(before[0] - ox, before[1] - oy));
+    const ratio =
+      Math.hypot(at[0] - ox, at[1] - oy) / Math.max(1, Math.hypot(before[0] - ox, before[1] - oy));
     this.zoom(ratio, (at[0] + ox) / 2 - this.size.left, (at[1] + oy) / 2 - this.size.top);
     this.pan(x / 2, y / 2);
   }
 
-  release(event) { this.pointers.delete(event.pointerId); }
+  release(event) {
+    this.pointers.delete(event.pointerId);
+  }
 
   /** The wheel zooms once the map is in hand; before that it scrolls the page. */
   wheel(event) {
     if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
     event.preventDefault();
     const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 24 : 1;
-    this.zoom(Math.exp(-event.deltaY * lines * (event.ctrlKey ? 0.01 : 0.002)), event.clientX - this.size.left, event.clientY - this.size.top);
+    this.zoom(
+      Math.exp(-event.deltaY * lines * (event.ctrlKey ? 0.01 : 0.002)),
+      event.clientX - this.size.left,
+      event.clientY - this.size.top,
+    );
   }
 
   key(event) {
     const step = 80;
     const keys = {
-      ArrowLeft: () => this.pan(step, 0), ArrowRight: () => this.pan(-step, 0), ArrowUp: () => this.pan(0, step), ArrowDown: () => this.pan(0, -step),
-      "+": () => this.zoom(ZOOM.step), "=": () => this.zoom(ZOOM.step), "-": () => this.zoom(1 / ZOOM.step), 0: () => this.fit(), Home: () => this.fitWidth(),
+      ArrowLeft: () => this.pan(step, 0),
+      ArrowRight: () => this.pan(-step, 0),
+      ArrowUp: () => this.pan(0, step),
+      ArrowDown: () => this.pan(0, -step),
+      "+": () => this.zoom(ZOOM.step),
+      "=": () => this.zoom(ZOOM.step),
+      "-": () => this.zoom(1 / ZOOM.step),
+      0: () => this.fit(),
+      Home: () => this.fitWidth(),
     };
     if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();

@@ -11,16 +11,34 @@ const VERDICTS = {
 };
 
 function outcomeBanner() {
-  const { status = "not run", text = "" } = session.live ? { status: "running", text: "The session is in work; this page follows it." } : session.report.outcome || {};
+  const { status = "not run", text = "" } = session.live
+    ? { status: "running", text: "The session is in work; this page follows it." }
+    : session.report.outcome || {};
   const [glyph, words] = VERDICTS[status] || ["○", status];
-  return el("div", { id: "outcome", class: `outcome ${status.replace(" ", "-")}` },
+  return el(
+    "div",
+    { id: "outcome", class: `outcome ${status.replace(" ", "-")}` },
     el("span", { class: "seal", "aria-hidden": "true" }, glyph),
-    el("div", {}, el("strong", {}, words), el("p", {}, sentence(text)), stateBar(), session.live ? failedSoFar() : null));
+    el(
+      "div",
+      {},
+      el("strong", {}, words),
+      el("p", {}, sentence(text)),
+      stateBar(),
+      session.live ? failedSoFar() : null,
+    ),
+  );
 }
 
 function failedSoFar() {
   const failed = session.operators.filter(each => now(each).state === "failed");
-  return failed.length ? el("ul", {}, failed.slice(0, 5).map(each => el("li", {}, linkTo(each), ": ", firstLine(now(each).reason)))) : null;
+  return failed.length
+    ? el(
+        "ul",
+        {},
+        failed.slice(0, 5).map(each => el("li", {}, linkTo(each), ": ", firstLine(now(each).reason))),
+      )
+    : null;
 }
 
 function sentence(text) {
@@ -31,11 +49,26 @@ function sentence(text) {
 function stateBar() {
   const total = session.operators.length;
   if (!total) return null;
-  const counts = Object.keys(STATES).map(state => [state, session.operators.filter(each => now(each).state === state).length]).filter(([, number]) => number);
+  const counts = Object.keys(STATES)
+    .map(state => [state, session.operators.filter(each => now(each).state === state).length])
+    .filter(([, number]) => number);
   const words = counts.map(([state, number]) => `${number} ${STATES[state].word}`).join(", ");
-  return el("div", { class: "states", role: "img", "aria-label": words },
-    el("div", { class: "stack" }, counts.map(([state, number]) => el("i", { class: state, style: { "flex-grow": number } }))),
-    el("p", {}, counts.map(([state, number]) => el("span", { class: state }, `${STATES[state].glyph} ${count(number)} ${STATES[state].means}`))));
+  return el(
+    "div",
+    { class: "states", role: "img", "aria-label": words },
+    el(
+      "div",
+      { class: "stack" },
+      counts.map(([state, number]) => el("i", { class: state, style: { "flex-grow": number } })),
+    ),
+    el(
+      "p",
+      {},
+      counts.map(([state, number]) =>
+        el("span", { class: state }, `${STATES[state].glyph} ${count(number)} ${STATES[state].means}`),
+      ),
+    ),
+  );
 }
 
 function sessionFolder() {
@@ -52,28 +85,62 @@ function nextSteps() {
   const failed = session.operators.filter(each => now(each).state === "failed");
   if (session.live) return null;
   if (failed.length) {
-    return section("next", "What to do next", failed.slice(0, 5).map(failedCard),
-      failed.length > 5 ? el("p", {}, `${failed.length - 5} more failed; the table below can show them alone.`) : null,
-      el("p", {}, "Then run the same ", el("code", {}, "tapml offload"), " again: what has not changed is not run again."));
+    return section(
+      "next",
+      "What to do next",
+      failed.slice(0, 5).map(failedCard),
+      failed.length > 5
+        ? el("p", {}, `${failed.length - 5} more failed; the table below can show them alone.`)
+        : null,
+      el(
+        "p",
+        {},
+        "Then run the same ",
+        el("code", {}, "tapml offload"),
+        " again: what has not changed is not run again.",
+      ),
+    );
   }
   if (status === "pass" && (session.report.summary || {}).moved === session.operators.length) {
-    return section("next", "What to do next",
-      el("p", {}, "Try it: "), command(`tapml run ${sessionFolder()} --prompt "…"`),
-      el("p", {}, "Make something to ship of it, which needs neither PyTorch nor a compiler: "), command(`tapml package ${sessionFolder()}`));
+    return section(
+      "next",
+      "What to do next",
+      el("p", {}, "Try it: "),
+      command(`tapml run ${sessionFolder()} --prompt "…"`),
+      el("p", {}, "Make something to ship of it, which needs neither PyTorch nor a compiler: "),
+      command(`tapml package ${sessionFolder()}`),
+    );
   }
   if (status === "pass") return null;
-  return section("next", "What to do next", el("p", {}, "Run the same ", el("code", {}, "tapml offload"), " again to go on where it stopped: ", count(waiting()), " operators still wait."));
+  return section(
+    "next",
+    "What to do next",
+    el(
+      "p",
+      {},
+      "Run the same ",
+      el("code", {}, "tapml offload"),
+      " again to go on where it stopped: ",
+      count(waiting()),
+      " operators still wait.",
+    ),
+  );
 }
 
 function waiting() {
-  return session.operators.filter(each => ["waiting", "validated", "running"].includes(now(each).state)).length;
+  return session.operators.filter(each => ["waiting", "validated", "running"].includes(now(each).state))
+    .length;
 }
 
 function failedCard(operator) {
-  return el("article", { class: "card failed" },
+  return el(
+    "article",
+    { class: "card failed" },
     el("h3", {}, linkTo(operator), " ", writtenMark(operator)),
     el("p", { class: "reason" }, firstLine(now(operator).reason)),
-    findings(operator, false), remedies(operator));
+    findings(operator, false),
+    remedies(operator),
+  );
 }
 
 function firstLine(text) {
@@ -83,14 +150,31 @@ function firstLine(text) {
 /** The commands that go on from a failure. */
 function remedies(operator) {
   if (operator.state !== "failed") return null;
-  const replay = operator.repro_script ? `python ${quoted(`${operator.repro}/${operator.repro_script}`)}` : `tapml replay ${quoted(operator.repro || "")}`;
+  const replay = operator.repro_script
+    ? `python ${quoted(`${operator.repro}/${operator.repro_script}`)}`
+    : `tapml replay ${quoted(operator.repro || "")}`;
   const again = operator.repro && (operator.repro_script || operator.replayable) ? replay : "";
   return [
     again ? [el("p", { class: "soft" }, "See it fail again, without the session:"), command(again)] : null,
-    operator.repro && !again ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro)) : null,
-    el("p", { class: "soft" }, operator.written ? `Edit the kernel in ${operator.written}; every save is tried at once:` : "Write a kernel by hand, starting from the compiled one:"),
-    operator.written ? command(`tapml kernel check ${sessionFolder()} ${quoted(operator.name)} --watch`) : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
-    el("p", { class: "soft" }, "Or go on without it: ", el("code", {}, `tapml offload … --keep-on-source ${quoted(operator.name)}`)),
+    operator.repro && !again
+      ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro))
+      : null,
+    el(
+      "p",
+      { class: "soft" },
+      operator.written
+        ? `Edit the kernel in ${operator.written}; every save is tried at once:`
+        : "Write a kernel by hand, starting from the compiled one:",
+    ),
+    operator.written
+      ? command(`tapml kernel check ${sessionFolder()} ${quoted(operator.name)} --watch`)
+      : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
+    el(
+      "p",
+      { class: "soft" },
+      "Or go on without it: ",
+      el("code", {}, `tapml offload … --keep-on-source ${quoted(operator.name)}`),
+    ),
   ];
 }
 
@@ -109,13 +193,42 @@ function finding(line) {
 
 /** What a reader must know before believing the outcome. */
 function warnings() {
-  const suspects = session.operators.flatMap(each => each.suspects.map(line => el("li", {}, linkTo(each), `: ${line}`)));
+  const suspects = session.operators.flatMap(each =>
+    each.suspects.map(line => el("li", {}, linkTo(each), `: ${line}`)),
+  );
   const loosened = (session.report.loosened || []).map(text => el("li", {}, text));
   const culprits = ((session.report.strategy || {}).culprits || []).map(group =>
-    el("li", {}, group.map((name, place) => [place ? ", " : "", linkTo({ name })]), group.length > 1 ? " fail together" : " passes its tests and fails the model"));
+    el(
+      "li",
+      {},
+      group.map((name, place) => [place ? ", " : "", linkTo({ name })]),
+      group.length > 1 ? " fail together" : " passes its tests and fails the model",
+    ),
+  );
   return [
-    loosened.length ? el("section", { class: "card warning", id: "loosened" }, el("h2", {}, "Loosened tolerances"), el("ul", {}, loosened)) : null,
-    culprits.length ? el("section", { class: "card warning", id: "together" }, el("h2", {}, "Right alone, wrong in the model"), el("ul", {}, culprits)) : null,
-    suspects.length ? el("section", { class: "card warning", id: "suspect" }, el("h2", {}, "Suspect"), el("ul", {}, suspects)) : null,
+    loosened.length
+      ? el(
+          "section",
+          { class: "card warning", id: "loosened" },
+          el("h2", {}, "Loosened tolerances"),
+          el("ul", {}, loosened),
+        )
+      : null,
+    culprits.length
+      ? el(
+          "section",
+          { class: "card warning", id: "together" },
+          el("h2", {}, "Right alone, wrong in the model"),
+          el("ul", {}, culprits),
+        )
+      : null,
+    suspects.length
+      ? el(
+          "section",
+          { class: "card warning", id: "suspect" },
+          el("h2", {}, "Suspect"),
+          el("ul", {}, suspects),
+        )
+      : null,
   ];
 }

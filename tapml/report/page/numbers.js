@@ -37,7 +37,10 @@ function bytes(value) {
   if (!known(value)) return NONE;
   const units = ["B", "KB", "MB", "GB", "TB"];
   let place = 0;
-  while (value >= 1000 && place < units.length - 1) { value /= 1000; place += 1; }
+  while (value >= 1000 && place < units.length - 1) {
+    value /= 1000;
+    place += 1;
+  }
   return `${Number(value.toPrecision(3))} ${units[place]}`;
 }
 

@@ -6,9 +6,22 @@ const overview = document.getElementById("overview");
 function drawOverview() {
   const { report } = session;
   overview.replaceChildren(
-    el("header", { class: "top" },
+    el(
+      "header",
+      { class: "top" },
       el("h1", {}, title()),
-      el("nav", { "aria-label": "parts of this page" }, [["map", "Map"], ["operators", "Operators"], ["slow", "Speed"], ["model", "Model"], ["time", "Session"]].map(([id, name]) => el("a", { href: `#${id}` }, name)))),
+      el(
+        "nav",
+        { "aria-label": "parts of this page" },
+        [
+          ["map", "Map"],
+          ["operators", "Operators"],
+          ["slow", "Speed"],
+          ["model", "Model"],
+          ["time", "Session"],
+        ].map(([id, name]) => el("a", { href: `#${id}` }, name)),
+      ),
+    ),
     ...[
       outcomeBanner(),
       warnings(),
@@ -19,7 +32,10 @@ function drawOverview() {
       section("slow", "Where the port loses time", drawSlow()),
       section("model", "The whole model on the target", drawFinal(report.final)),
       section("time", "Where the session's time went", drawPhases(report.phases || [])),
-    ].flat().filter(Boolean));
+    ]
+      .flat()
+      .filter(Boolean),
+  );
 }
 
 /** Draw what numbers changed on, and leave the reader where he was. */
@@ -41,7 +57,15 @@ function title() {
 }
 
 function drawFacts(report) {
-  const { model = {}, target = {}, summary = {}, strategy = {}, moved_bytes: moved = {}, verdicts = {}, policy = {} } = report;
+  const {
+    model = {},
+    target = {},
+    summary = {},
+    strategy = {},
+    moved_bytes: moved = {},
+    verdicts = {},
+    policy = {},
+  } = report;
   const probes = summary.probes ? `, and ${plural(summary.probes, "exact probe")}` : "";
   const worst = session.byName.get(summary.worst_operator);
   return [
@@ -53,49 +77,142 @@ function drawFacts(report) {
       ["Operators moved", el("strong", {}, `${count(summary.moved)} of ${count(summary.operators)}`)],
       ["Carved tests", `${count(summary.tests_passed)} of ${count(summary.tests)} pass${probes}`],
       worst ? ["Worst error ratio", el("strong", {}, short(summary.worst_ratio)), " ", linkTo(worst)] : null,
-      strategy.name ? ["Strategy", el("strong", {}, strategy.name), strategy.order ? ` · ${strategy.order} order` : ""] : null,
-      known(strategy.model_runs) ? ["Runs of the whole model", el("strong", {}, count(strategy.model_runs)),
-        known(strategy.promised) ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}` : "",
-        strategy.promise ? el("small", { class: "soft" }, strategy.promise) : null] : null,
-      strategy.memory && strategy.memory.peak ? ["Device memory", el("strong", {}, bytes(strategy.memory.peak)), strategy.memory.limit ? ` of ${bytes(strategy.memory.limit)}` : ""] : null,
-      ...Object.entries(moved).filter(([, each]) => each && known(each.moved)).map(([entry, each]) => [`Moved between devices, ${entry}`, el("strong", {}, bytes(each.moved)),
-        known(each.minimum) ? (each.moved <= each.minimum ? " · the least possible ✓" : ` · ${bytes(each.minimum)} would do`) : ""]),
-      known(verdicts.kept) ? ["Verdicts", [["made", verdicts.first], ["kept", verdicts.kept], ["made again", verdicts.again]]
-        .filter(([, number]) => number).map(([word, number]) => `${count(number)} ${word}`).join(", "), why(verdicts.why)] : null,
+      strategy.name
+        ? ["Strategy", el("strong", {}, strategy.name), strategy.order ? ` · ${strategy.order} order` : ""]
+        : null,
+      known(strategy.model_runs)
+        ? [
+            "Runs of the whole model",
+            el("strong", {}, count(strategy.model_runs)),
+            known(strategy.promised)
+              ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}`
+              : "",
+            strategy.promise ? el("small", { class: "soft" }, strategy.promise) : null,
+          ]
+        : null,
+      strategy.memory && strategy.memory.peak
+        ? [
+            "Device memory",
+            el("strong", {}, bytes(strategy.memory.peak)),
+            strategy.memory.limit ? ` of ${bytes(strategy.memory.limit)}` : "",
+          ]
+        : null,
+      ...Object.entries(moved)
+        .filter(([, each]) => each && known(each.moved))
+        .map(([entry, each]) => [
+          `Moved between devices, ${entry}`,
+          el("strong", {}, bytes(each.moved)),
+          known(each.minimum)
+            ? each.moved <= each.minimum
+              ? " · the least possible ✓"
+              : ` · ${bytes(each.minimum)} would do`
+            : "",
+        ]),
+      known(verdicts.kept)
+        ? [
+            "Verdicts",
+            [
+              ["made", verdicts.first],
+              ["kept", verdicts.kept],
+              ["made again", verdicts.again],
+            ]
+              .filter(([, number]) => number)
+              .map(([word, number]) => `${count(number)} ${word}`)
+              .join(", "),
+            why(verdicts.why),
+          ]
+        : null,
     ]),
-    el("details", { class: "soft" }, el("summary", {}, "Policy"), el("p", {}, policy.text || NONE), el("p", {}, el("code", {}, policy.hash || ""))),
+    el(
+      "details",
+      { class: "soft" },
+      el("summary", {}, "Policy"),
+      el("p", {}, policy.text || NONE),
+      el("p", {}, el("code", {}, policy.hash || "")),
+    ),
   ];
 }
 
 /** Why verdicts were made again: [reason, how many]. */
 function why(reasons) {
   const rows = Object.entries(reasons || {});
-  return rows.length ? el("ul", {}, rows.map(([reason, number]) => el("li", {}, known(number) ? `${count(number)}: ${reason}` : `${reason}: ${number}`))) : null;
+  return rows.length
+    ? el(
+        "ul",
+        {},
+        rows.map(([reason, number]) =>
+          el("li", {}, known(number) ? `${count(number)}: ${reason}` : `${reason}: ${number}`),
+        ),
+      )
+    : null;
 }
 
 /** The operators that cost most beside the reference. */
 function drawSlow() {
-  const rows = session.operators.map(each => ({ each, ...spent(each) })).filter(row => known(row.target) && known(row.reference));
+  const rows = session.operators
+    .map(each => ({ each, ...spent(each) }))
+    .filter(row => known(row.target) && known(row.reference));
   if (!rows.length) return null;
   const all = key => rows.reduce((sum, row) => sum + row[key], 0);
   const [target, reference] = [all("target"), all("reference")];
-  const losing = rows.filter(row => row.target > row.reference).sort((a, b) => (b.target - b.reference) - (a.target - a.reference)).slice(0, 10);
+  const losing = rows
+    .filter(row => row.target > row.reference)
+    .sort((a, b) => b.target - b.reference - (a.target - a.reference))
+    .slice(0, 10);
   const most = Math.max(...losing.flatMap(row => [row.target, row.reference]), 1e-9);
   return [
     el("div", { class: "tools" }, entryChoice()),
-    el("p", {}, `One ${session.entry} spends `, el("strong", {}, milliseconds(target)), ` in kernels on the target and ${milliseconds(reference)} on the reference: `,
-      el("strong", {}, times(target / reference)), ` as long. ${losing.length ? "Most is lost here:" : "No operator is slower than on the reference."}`),
-    losing.length ? el("ul", { class: "duel" }, losing.map(row => el("li", {},
-      linkTo(row.each), el("span", { class: "soft" }, `${times(row.target / row.reference)} · loses ${milliseconds(row.target - row.reference)} · ${percent(row.each.share)} of the model`),
-      duelBars(row.target, row.reference, most)))) : null,
+    el(
+      "p",
+      {},
+      `One ${session.entry} spends `,
+      el("strong", {}, milliseconds(target)),
+      ` in kernels on the target and ${milliseconds(reference)} on the reference: `,
+      el("strong", {}, times(target / reference)),
+      ` as long. ${losing.length ? "Most is lost here:" : "No operator is slower than on the reference."}`,
+    ),
+    losing.length
+      ? el(
+          "ul",
+          { class: "duel" },
+          losing.map(row =>
+            el(
+              "li",
+              {},
+              linkTo(row.each),
+              el(
+                "span",
+                { class: "soft" },
+                `${times(row.target / row.reference)} · loses ${milliseconds(row.target - row.reference)} · ${percent(row.each.share)} of the model`,
+              ),
+              duelBars(row.target, row.reference, most),
+            ),
+          ),
+        )
+      : null,
   ];
 }
 
 /** Target above reference, on one scale. */
 function duelBars(target, reference, most) {
-  const bar = (kind, value, words) => el("div", { class: `line ${kind}` },
-    el("span", { class: "side" }, words), el("span", { class: "track" }, el("b", { style: { width: `${Math.max(0.5, value / most * 100).toFixed(1)}%` } })), el("span", { class: "value" }, milliseconds(value)));
-  return el("div", { class: "bars" }, known(target) ? bar("target", target, "target") : null, known(reference) ? bar("reference", reference, "reference") : null);
+  const bar = (kind, value, words) =>
+    el(
+      "div",
+      { class: `line ${kind}` },
+      el("span", { class: "side" }, words),
+      el(
+        "span",
+        { class: "track" },
+        el("b", { style: { width: `${Math.max(0.5, (value / most) * 100).toFixed(1)}%` } }),
+      ),
+      el("span", { class: "value" }, milliseconds(value)),
+    );
+  return el(
+    "div",
+    { class: "bars" },
+    known(target) ? bar("target", target, "target") : null,
+    known(reference) ? bar("reference", reference, "reference") : null,
+  );
 }
 
 function drawFinal(final) {
@@ -103,9 +220,14 @@ function drawFinal(final) {
   const prompts = final.prompts || [];
   return [
     el("p", {}, sentence(final.text)),
-    prompts.map(row => el("blockquote", { class: row.equal ? "moved" : "failed" },
-      el("p", {}, el("span", { class: "soft" }, row.prompt), el("mark", {}, row.text)),
-      el("footer", {}, `${row.equal ? "✓" : "✕"} ${row.verdict}`))),
+    prompts.map(row =>
+      el(
+        "blockquote",
+        { class: row.equal ? "moved" : "failed" },
+        el("p", {}, el("span", { class: "soft" }, row.prompt), el("mark", {}, row.text)),
+        el("footer", {}, `${row.equal ? "✓" : "✕"} ${row.verdict}`),
+      ),
+    ),
   ];
 }
 
@@ -113,8 +235,20 @@ function drawPhases(phases) {
   if (!phases.length) return null;
   const total = phases.reduce((sum, each) => sum + each.seconds, 0) || 1;
   const number = value => [value, "number"];
-  return table([["Step", ""], ["Where", ""], number("Time"), ["", "wide"], ["Needed", ""], ["", "wide"]],
-    phases.map(each => [each.name, each.platform, seconds(each.seconds), shareBar(each.seconds / total),
-      el("span", { title: each.once ? "however many operators there are" : "grows with the operators" }, each.once ? "once" : "per operator"), el("span", { class: "soft" }, each.detail)]),
-    "Where the session's time went");
+  return table(
+    [["Step", ""], ["Where", ""], number("Time"), ["", "wide"], ["Needed", ""], ["", "wide"]],
+    phases.map(each => [
+      each.name,
+      each.platform,
+      seconds(each.seconds),
+      shareBar(each.seconds / total),
+      el(
+        "span",
+        { title: each.once ? "however many operators there are" : "grows with the operators" },
+        each.once ? "once" : "per operator",
+      ),
+      el("span", { class: "soft" }, each.detail),
+    ]),
+    "Where the session's time went",
+  );
 }

@@ -10,14 +10,36 @@ const STATES = {
   waiting: { glyph: "○", word: "waiting", means: "waiting, on the source" },
 };
 
-const session = { report: {}, operators: [], byName: new Map(), entries: [], entry: "", texts: null, live: null };
+const session = {
+  report: {},
+  operators: [],
+  byName: new Map(),
+  entries: [],
+  entry: "",
+  texts: null,
+  live: null,
+};
 
 /** Take a report's data; its fields may be fewer than this version's. */
 function takeReport(data) {
   session.report = data;
   session.operators = (data.operators || []).map((operator, place) => ({
-    suspects: [], diagnosis: [], origins: [], attempts: [], parameters: [], again: [], entries: {}, limits: {},
-    tests: { total: 0, passed: 0 }, replay: {}, model_check: {}, class: "", written: "", reason: "", ...operator, place,
+    suspects: [],
+    diagnosis: [],
+    origins: [],
+    attempts: [],
+    parameters: [],
+    again: [],
+    entries: {},
+    limits: {},
+    tests: { total: 0, passed: 0 },
+    replay: {},
+    model_check: {},
+    class: "",
+    written: "",
+    reason: "",
+    ...operator,
+    place,
   }));
   for (const each of session.operators) each.times = each.times || {};
   session.byName = new Map(session.operators.map(operator => [operator.name, operator]));
@@ -30,7 +52,8 @@ function takeReport(data) {
 /** Each operator's part of the time of the entry that is looked at. */
 function measureShares() {
   const total = session.operators.reduce((sum, each) => sum + (spent(each).target || 0), 0);
-  for (const each of session.operators) each.share = total > 0 && known(spent(each).target) ? spent(each).target / total : null;
+  for (const each of session.operators)
+    each.share = total > 0 && known(spent(each).target) ? spent(each).target / total : null;
 }
 
 /** Milliseconds of one run of an entry in this operator, on both sides. */
@@ -38,7 +61,8 @@ function spent(operator, entry = session.entry) {
   const found = (operator.times.entries || {})[entry];
   if (found) return { calls: found.calls, target: found.target_ms, reference: found.reference_ms };
   // A report without times of its own knows one call's mean on the target.
-  if (session.entries.length || !known(operator.target_ms)) return { calls: null, target: null, reference: null };
+  if (session.entries.length || !known(operator.target_ms))
+    return { calls: null, target: null, reference: null };
   return { calls: operator.sites, target: operator.target_ms * (operator.sites || 1), reference: null };
 }
 
@@ -68,11 +92,18 @@ function now(operator) {
 
 function chip(operator) {
   const { state, word } = now(operator);
-  return el("span", { class: `chip ${state}` }, el("span", { "aria-hidden": "true" }, STATES[state].glyph), ` ${word}`);
+  return el(
+    "span",
+    { class: `chip ${state}` },
+    el("span", { "aria-hidden": "true" }, STATES[state].glyph),
+    ` ${word}`,
+  );
 }
 
 function writtenMark(operator) {
-  return operator.written ? el("span", { class: "hand", title: `a kernel written by hand: ${operator.written}` }, " ✎ by hand") : null;
+  return operator.written
+    ? el("span", { class: "hand", title: `a kernel written by hand: ${operator.written}` }, " ✎ by hand")
+    : null;
 }
 
 function linkTo(operator, ...children) {
@@ -82,7 +113,10 @@ function linkTo(operator, ...children) {
 
 /** A name that may be broken where its words end. */
 function breakable(name) {
-  return name.split(/(?<=_)/).flatMap(word => [el("wbr"), word]).slice(1);
+  return name
+    .split(/(?<=_)/)
+    .flatMap(word => [el("wbr"), word])
+    .slice(1);
 }
 
 /** Kernel and reference source; they stand behind the scripts in the file and may not be there yet. */
@@ -102,19 +136,34 @@ function ratioBar(operator) {
     const none = operator.tests.total ? "not finite" : NONE;
     return el("span", { class: `none ${state}` }, none);
   }
-  const place = value => `${((Math.log10(Math.min(Math.max(value, 0.1), 1e6)) + 1) / 7 * 100).toFixed(1)}%`;
+  const place = value => `${(((Math.log10(Math.min(Math.max(value, 0.1), 1e6)) + 1) / 7) * 100).toFixed(1)}%`;
   const beyond = known(operator.limits.degraded) && ratio > operator.limits.degraded;
   const marks = Object.entries(operator.limits).map(([name, limit]) =>
-    el("i", { class: name, style: { left: place(limit) }, title: `${name} above ${short(limit)}` }));
-  return el("span", { class: "measure" },
-    el("span", { class: `bar ${beyond || state === "failed" ? "bad" : ""}`, "aria-hidden": "true" },
-      el("b", { style: { width: place(ratio) } }), marks),
-    el("span", { class: "value" }, short(ratio)));
+    el("i", { class: name, style: { left: place(limit) }, title: `${name} above ${short(limit)}` }),
+  );
+  return el(
+    "span",
+    { class: "measure" },
+    el(
+      "span",
+      { class: `bar ${beyond || state === "failed" ? "bad" : ""}`, "aria-hidden": "true" },
+      el("b", { style: { width: place(ratio) } }),
+      marks,
+    ),
+    el("span", { class: "value" }, short(ratio)),
+  );
 }
 
 function shareBar(share) {
   if (!known(share)) return el("span", { class: "none" }, NONE);
-  return el("span", { class: "measure" },
-    el("span", { class: "bar plain", "aria-hidden": "true" }, el("b", { style: { width: `${(share * 100).toFixed(1)}%` } })),
-    el("span", { class: "value" }, percent(share)));
+  return el(
+    "span",
+    { class: "measure" },
+    el(
+      "span",
+      { class: "bar plain", "aria-hidden": "true" },
+      el("b", { style: { width: `${(share * 100).toFixed(1)}%` } }),
+    ),
+    el("span", { class: "value" }, percent(share)),
+  );
 }

@@ -13,7 +13,10 @@ function route() {
     page.hidden = false;
     drawOperator(wanted);
     document.title = `${wanted} · tapml: ${title()}`;
-    if (shown !== wanted) { jump(0); page.focus({ preventScroll: true }); }
+    if (shown !== wanted) {
+      jump(0);
+      page.focus({ preventScroll: true });
+    }
   } else {
     const back = page.hidden === false;
     page.hidden = true;
@@ -32,7 +35,11 @@ function route() {
 function operatorInAddress() {
   const text = location.hash.slice(1);
   if (!text.startsWith(OPERATOR)) return null;
-  try { return decodeURIComponent(text.slice(OPERATOR.length)); } catch { return text.slice(OPERATOR.length); }
+  try {
+    return decodeURIComponent(text.slice(OPERATOR.length));
+  } catch {
+    return text.slice(OPERATOR.length);
+  }
 }
 
 function showOnMap(name) {
@@ -48,9 +55,13 @@ function go(place) {
 
 addEventListener("hashchange", route);
 addEventListener("keydown", event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea"))
+    return;
   const operator = session.byName.get(operatorInAddress());
-  if (event.key === "/" && !operator) { event.preventDefault(); document.getElementById("find-operator").focus(); }
+  if (event.key === "/" && !operator) {
+    event.preventDefault();
+    document.getElementById("find-operator").focus();
+  }
   if (!operator) return;
   if (event.key === "j") go(operator.place + 1);
   if (event.key === "k") go(operator.place - 1);
@@ -62,4 +73,6 @@ takeReport(JSON.parse(document.getElementById("report").textContent));
 drawOverview();
 route();
 // Sources stand behind the scripts: an operator's page drawn before they came is drawn again.
-addEventListener("DOMContentLoaded", () => { if (operatorInAddress() !== null) drawOperator(operatorInAddress()); });
+addEventListener("DOMContentLoaded", () => {
+  if (operatorInAddress() !== null) drawOperator(operatorInAddress());
+});

@@ -4,18 +4,28 @@
 const LONGEST_TINTED = 300000;
 const TINTS = {
   c: /(\/\/[^\n]*|\/\*[\s\S]*?\*\/)|("(?:[^"\\\n]|\\.)*")|\b(0x[\da-fA-F]+\w*|\d[\d.]*(?:[eE][+-]?\d+)?[fFuUlLhH]*)\b|\b(__kernel|__global|__local|__constant|kernel|global|local|void|const|restrict|for|while|if|else|return|inline|static|fn|let|var|struct|break|continue|barrier|workgroupBarrier)\b|\b((?:u?(?:int|char|short|long)|float|half|double|bool|size_t|u32|i32|f16|f32)(?:2|3|4|8|16)?)\b/g,
-  python: /(#[^\n]*)|("(?:[^"\\\n]|\\.)*")|\b(\d[\d.]*(?:[eE][+-]?\d+)?)\b|\b(def|with|for|in|if|else|return|while|and|or|not|True|False|None|from|import|as|lambda)\b|(\bT\.[A-Za-z_]\w*|@[\w.]+)/g,
+  python:
+    /(#[^\n]*)|("(?:[^"\\\n]|\\.)*")|\b(\d[\d.]*(?:[eE][+-]?\d+)?)\b|\b(def|with|for|in|if|else|return|while|and|or|not|True|False|None|from|import|as|lambda)\b|(\bT\.[A-Za-z_]\w*|@[\w.]+)/g,
 };
 const TINT_NAMES = ["", "comment", "string", "digit", "word", "type"];
 
 /** One source as a figure; `language` is "c" or "python". */
 function sourceFigure(title, text, language) {
-  if (!text) return el("figure", { class: "source" }, el("figcaption", {}, title), el("p", { class: "soft none" }, "not known"));
+  if (!text)
+    return el(
+      "figure",
+      { class: "source" },
+      el("figcaption", {}, title),
+      el("p", { class: "soft none" }, "not known"),
+    );
   const lines = el("code", {});
   let line = el("span", { class: "row" });
   const put = (piece, kind) => {
     piece.split("\n").forEach((part, place) => {
-      if (place) { lines.append(line, "\n"); line = el("span", { class: "row" }); }
+      if (place) {
+        lines.append(line, "\n");
+        line = el("span", { class: "row" });
+      }
       if (part) line.append(kind ? el("span", { class: kind }, part) : part);
     });
   };
@@ -31,7 +41,19 @@ function sourceFigure(title, text, language) {
   put(shown.slice(end));
   lines.append(line);
   const number = shown.split("\n").length;
-  return el("figure", { class: "source" },
+  return el(
+    "figure",
+    { class: "source" },
     el("figcaption", {}, title, el("span", { class: "soft" }, ` ${plural(number, "line")}`)),
-    el("pre", { tabindex: "0", role: "region", "aria-label": `${title}, source`, style: { "--digits": String(number).length } }, lines));
+    el(
+      "pre",
+      {
+        tabindex: "0",
+        role: "region",
+        "aria-label": `${title}, source`,
+        style: { "--digits": String(number).length },
+      },
+      lines,
+    ),
+  );
 }
