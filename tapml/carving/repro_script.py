@@ -16,6 +16,7 @@ from tapml.carving.replay_repro import SCRIPT
 from tapml.carving.repro_attempt import Attempt, is_attempt, read_attempt
 from tapml.carving.repro_device import device_like
 from tapml.carving.repro_folder import Repro, is_repro, read_repro, replay_repro
+from tapml.kernels.build_log import messages_of
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.errors import (
@@ -122,11 +123,21 @@ def _remarks(failure: Repro | Attempt, name: str, status: str, reason: str) -> l
         lines.append(f"it was written for another device: {failure.device['name']}")
     if failure.edited:
         lines.append(f"kernels edited since: {', '.join(failure.edited)}")
-    lost = reason.startswith(LOST) and failure.reason.startswith(LOST)
-    if lost or (status, reason) == (failure.status, failure.reason):
+    if status == failure.status and _same(reason, failure.reason):
         lines.append("the same as when it was written")
     elif status == failure.status:
         lines.append(f"when it was written: {failure.status}: {failure.reason}")
     else:
         lines.append(f"then: {failure.status}: {failure.reason}; now: {status}")
     return lines
+
+
+def _same(now: str, then: str) -> bool:
+    """Whether two reasons say the same, names of temporary files and addresses apart."""
+    if now.startswith(LOST):
+        # How a device goes down, and after how long, is a matter of chance.
+        return then.startswith(LOST)
+    if now.startswith(UNBUILT) and then.startswith(UNBUILT):
+        messages = messages_of(now)
+        return messages == messages_of(then) and (bool(messages) or now == then)
+    return now == then

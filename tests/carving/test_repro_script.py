@@ -83,6 +83,7 @@ def test_an_edit_that_does_not_build_shows_the_compilers_text(
     output = capsys.readouterr().out
     assert "the device does not build its kernels: " in output
     assert "flaot" in output
+    assert "the same as when it was written" not in output
 
 
 def test_a_kernel_that_takes_the_device_down_is_a_verdict_with_exit_code_4(
@@ -150,3 +151,24 @@ def test_an_attempt_is_checked_field_by_field(
     (folder / "failure.json").write_text(json.dumps(attempt | change))
     assert main(folder, []) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_compilers_text_is_the_same_though_its_file_has_another_name(
+    folder: Path, best: DeviceDescription, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PoCL names a temporary file, Intel's runtime numbers its builds."""
+    edit(folder, lambda source: source.replace("float sum", "flaot sum"))
+    assert main(folder, []) == 1
+    reason = capsys.readouterr().out.partition(f" on {best.name}: ")[2]
+    attempt = {
+        "format": 1,
+        "operator": "matmul",
+        "device": json.loads((folder / "repro.json").read_text())["device"],
+        "kernels": ["00.cl"],
+        "symbols": [{"n": 17}],
+        "reason": reason.partition("kernels edited since")[0].strip(),
+    }
+    (folder / "repro.json").unlink()
+    (folder / "failure.json").write_text(json.dumps(attempt))
+    assert main(folder, []) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "the same as when it was written"
