@@ -66,8 +66,8 @@ def _line(name: str, before: str | None, after: str | None) -> str:
     words = _NAMES.get(name, name)
     if name not in _SHOWN or not before or not after:
         return words
-    old, new = _differing(before, after)
-    if len(old) > _LONGEST or len(new) > _LONGEST:
+    old, new = (_cut(text) for text in _differing(before, after))
+    if old == new:
         return words
     # Drivers name themselves; a terminal shows it.
     text = f"{words}: {old} -> {new}"
@@ -75,15 +75,23 @@ def _line(name: str, before: str | None, after: str | None) -> str:
 
 
 def _differing(before: str, after: str) -> tuple[str, str]:
-    """Of ``name version, name version`` those that differ, each with its name once."""
+    """Of ``name version, name version`` those that differ, each with its name once.
+
+    Of ``text; text``, as drivers have it, the first that differs.
+    """
     old, new = dict(_versions(before)), dict(_versions(after))
     if old.keys() != new.keys() or "" in old:
-        return before, after
+        pairs = zip(before.split("; "), after.split("; "), strict=False)
+        return next(((a, b) for a, b in pairs if a != b), (before, after))
     changed = [name for name in old if old[name] != new[name]]
     return (
         ", ".join(f"{name} {old[name]}" for name in changed),
         ", ".join(new[name] for name in changed),
     )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _versions(text: str) -> Iterator[tuple[str, str]]:
