@@ -21,7 +21,17 @@ from typing import Any, Final
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-PARTS: Final = ("runtime", "decode", "carve", "replay", "oracle", "flat", "culprit", "demo")
+PARTS: Final = (
+    "runtime",
+    "decode",
+    "carve",
+    "replay",
+    "oracle",
+    "flat",
+    "culprit",
+    "demo",
+    "resume",
+)
 # Only where it is asked for.
 LONG_PARTS: Final = ("size",)
 
