@@ -37,7 +37,8 @@ def test_a_vector_is_what_we_write_and_read(message: dict[str, Any]) -> None:
 
 
 def test_a_server_answers_the_vectors_with_the_vectors(peer: RawPeer) -> None:
-    spoken = [m for m in MESSAGES if m["socket"] == "data" and m["name"] not in ("call", "goodbye")]
+    unanswered = ("call", "recorded call", "goodbye")
+    spoken = [m for m in MESSAGES if m["socket"] == "data" and m["name"] not in unanswered]
     for message in spoken:
         frame = bytes.fromhex(message["frame"])
         if message["sender"] == "client":

@@ -307,8 +307,7 @@ class OpenCLDriver:
     def launch_all(self, sequence: LaunchSequence) -> None:
         """See :meth:`Driver.launch_all`."""
         if sequence.own is None:
-            if not (sequence.launched and sequence.may_own):
-                sequence.launched = True
+            if sequence.borrows_again():
                 for borrowed in sequence.launches:
                     self.launch(*borrowed)
                 return

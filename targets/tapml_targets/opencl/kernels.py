@@ -95,6 +95,15 @@ class LaunchSequence:
         self.launched = False
         self.own: tuple[tuple[LoadedKernel, tuple[int, int, int], BoundLaunch], ...] | None = None
 
+    def borrows_again(self) -> bool:
+        """Whether shared kernels will do: at first, and while they still hold these arguments."""
+        first, self.launched = not self.launched, True
+        return (
+            first
+            or not self.may_own
+            or all(each.kernel.arguments is each.arguments for each in self.launches)
+        )
+
 
 class ArgumentSetter:
     """Gives kernels their arguments on one queue.
