@@ -61,7 +61,7 @@ def count(browser: Page, selector: str) -> int:
 
 def wait_for(browser: Page, expression: str) -> None:
     """Until an expression is true; the browser draws when it is ready."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not browser.evaluate(f"Boolean({expression})"):
         assert time.monotonic() < end, f"never: {expression}"
         time.sleep(0.02)
@@ -191,7 +191,7 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
     assert browser.evaluate("map.view.strip * map.view.scale <= map.view.size.width + 1")
     browser.evaluate("document.querySelector('.buttons button').click()")
     assert browser.evaluate(scale) > whole
-    browser.evaluate("document.querySelector('.canvas').focus()")
+    browser.evaluate("document.querySelector('.canvas').focus({ preventScroll: true })")
     press(browser, "0")
     assert browser.evaluate("map.view.height * map.view.scale <= map.view.size.height + 1")
     assert browser.evaluate("document.querySelector('.canvas').classList.contains('far')")
