@@ -11,7 +11,7 @@ from tapml.graph.imported import ImportedModel
 from tapml.models.resolve import resolve_model
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.offload.events import Note
-from tapml.offload.kept_model import KeptModel, RootedModel, keep_model, open_kept
+from tapml.offload.kept_model import KEPT, KeptModel, RootedModel, keep_model, open_kept
 from tapml.offload.model_check import ReferenceTrace, trace_reference
 from tapml.offload.phases import HOST, REFERENCE, Phases
 from tapml_targets.errors import InputError, SetupError
@@ -81,11 +81,19 @@ def open_what_was_kept(folder: Path, settings: Settings, phases: Phases) -> Kept
     """What the session's folder holds of its model; None where nothing does or it is outdated.
 
     Whoever watches is told why it cannot be used.
+
+    Raises
+    ------
+    InputError
+        If the model of a session that was rooted is gone.
     """
+    if not (folder / KEPT).exists():
+        return None
+    model_folder = _model_folder(settings)
     reasons: list[str] = []
     kept = open_kept(folder, reasons.append)
     if kept is not None:
-        reasons += filter(None, [_why_not(kept, settings)])
+        reasons += filter(None, [_why_not(kept, settings, model_folder)])
     for reason in reasons:
         tell_anew(phases, reason)
     return None if reasons else kept
@@ -193,18 +201,21 @@ def trace_of(
     return trace
 
 
-def _why_not(kept: KeptModel, settings: Settings) -> str:
-    if kept.settings != settings.to_json():
-        return "the session's settings are others"
+def _model_folder(settings: Settings) -> Path:
     try:
-        folder = resolve_model(settings.model).resolve()
+        return resolve_model(settings.model).resolve()
     except InputError as error:
         raise InputError(
-            f"{error}. The session's model lay in {kept.model_folder} when it was begun: put it "
-            "back there"
+            f"the model of this session is gone: {error}. Put it back, or begin anew with the "
+            "model's new place (--model) and --restart"
         ) from error
-    if folder != kept.model_folder:
-        return f"the model lies in {folder} now, not in {kept.model_folder}"
+
+
+def _why_not(kept: KeptModel, settings: Settings, model_folder: Path) -> str:
+    if kept.settings != settings.to_json():
+        return "the session's settings are others"
+    if model_folder != kept.model_folder:
+        return f"the model lies in {model_folder} now, not in {kept.model_folder}"
     return kept.outdated
 
 

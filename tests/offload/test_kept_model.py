@@ -229,4 +229,5 @@ def test_a_model_folder_that_is_gone_is_named_with_what_to_do(
         away.rename(finished.model)
     assert ended.exit_code == 2
     assert str(finished.model) in ended.error_lines[0]
-    assert "put it back" in ended.error_lines[0]
+    assert "the model of this session is gone" in ended.error_lines[0]
+    assert "Put it back" in ended.error_lines[0]
