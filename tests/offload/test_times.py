@@ -125,19 +125,19 @@ def test_a_kernel_that_does_its_work_again_and_again_is_slow(replayed: Replayed)
 
 
 def test_without_device_events_the_hosts_clock_is_used_and_named(replayed: Replayed) -> None:
-    blind = replace(
-        replayed.verdicts[SMALL],
-        results=tuple(
-            replace(result, timing=replace(result.timing, kernel=None))
-            for result in replayed.verdicts[SMALL].results
-        ),
-    )
-    times = replayed.times(SMALL, blind, replayed.libraries[SMALL])
+    times = replayed.times(SMALL, _blind(replayed.verdicts[SMALL]), replayed.libraries[SMALL])
     assert times["clock"] == "host"
     events = replayed.times(SMALL)
     # A launch is part of what the host sees.
     assert times["target_ms"] > 0.5 * events["target_ms"]
     assert times["entries"].keys() == events["entries"].keys()
+
+
+def test_a_kernel_that_cannot_run_again_has_no_time_and_does_no_harm(replayed: Replayed) -> None:
+    """No verdict comes of it, and the session goes on."""
+    times = replayed.times(SMALL, _blind(replayed.verdicts[SMALL]), replayed.libraries[HEAVY])
+    assert times["target_ms"] is None
+    replayed.session.fence()
 
 
 def test_without_events_and_library_nothing_is_known(replayed: Replayed) -> None:
@@ -180,6 +180,14 @@ def test_prompts_of_other_lengths_are_other_work(replayed: Replayed) -> None:
         ),
     )
     assert replayed.times(name, made_up)["target_ms"] == pytest.approx(2000.0)
+
+
+def _blind(verdict: OperatorVerdict) -> OperatorVerdict:
+    """What a device without events gives."""
+    results = (
+        replace(result, timing=replace(result.timing, kernel=None)) for result in verdict.results
+    )
+    return replace(verdict, results=tuple(results))
 
 
 def _repeated(library: Library, times: int) -> Library:
