@@ -46,7 +46,11 @@ def add_parser(subparsers: Any) -> None:
         "model", type=Path, metavar="PACKAGE_OR_SESSION", help="a package, or a finished session"
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="- reads it from standard input")
+    prompt.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="- reads it from standard input, without the end of its last line",
+    )
     prompt.add_argument("--tokens", metavar="IDS", help='token ids, "1 2 3"')
     parser.add_argument("--max-new-tokens", type=positive, default=40, metavar="N")
     parser.add_argument(
@@ -145,7 +149,7 @@ def _read_input() -> str:
     if len(content) > _LONGEST_PROMPT:
         raise InputError(f"the prompt has more than {_LONGEST_PROMPT} bytes: shorten it")
     try:
-        return content.decode()
+        return re.sub(r"\r?\n\Z", "", content.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"the prompt on standard input is not UTF-8 ({error})") from error
 

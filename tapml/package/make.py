@@ -168,4 +168,4 @@ def _signature(entry: Entry) -> dict[str, str]:
 def _versions() -> dict[str, str]:
     found = {name: package_version(name) for name in _VERSIONS}
     known = {name: version for name, version in found.items() if version is not None}
-    return known | {"python": platform.python_version()}
+    return {"tapml": "source", **known, "python": platform.python_version()}

@@ -55,5 +55,5 @@ def test_the_packages_own_script_streams_text(
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("Ab c")
     assert "tokens in" in ended.stderr
-    piped = base_install.run("tapml", "run", str(package), "--prompt", "-", text="Ab c")
+    piped = base_install.run("tapml", "run", str(package), "--prompt", "-", text="Ab c\n")
     assert piped.stdout == ended.stdout
