@@ -30,9 +30,9 @@ def headline(result: TrialResult) -> str:
     """The verdict in a line: tests, probes, worst ratio."""
     parts: list[str] = [result.outcome]
     if result.tests:
-        parts.append(f"{result.passed}/{result.tests} tests pass")
-        if result.tests < result.of:
-            parts[-1] += f" of {result.of}"
+        every = f" of {result.of}" if result.tests < result.of else ""
+        passing = f"{result.passed} pass of " if result.passed < result.tests else ""
+        parts.append(f"{passing}{result.tests}{every} tests")
     if result.probes:
         parts.append(f"{result.probes} exact probe{'s' if result.probes > 1 else ''}")
     if result.worst_ratio is not None:

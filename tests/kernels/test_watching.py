@@ -175,7 +175,7 @@ RESULT = TrialResult(
 
 def test_a_verdict_is_a_line_and_times_are_compared() -> None:
     assert headline(RESULT) == (
-        "fail  3/4 tests pass of 90  1 exact probe  worst ratio 381  a closer look is under way"
+        "fail  3 pass of 4 of 90 tests  1 exact probe  worst ratio 381  a closer look is under way"
     )
     assert times_line(RESULT.times) == (
         "one call takes 0.25 ms, compiled 0.2 ms (1.25 times), reference 0.5 ms (0.50 times)"
