@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tapml.offload.events import OperatorChanged
-from tapml.offload.run_state import RunState, duration, in_one_line
+from tapml.offload.run_state import SETTLED, RunState, counted, duration, in_one_line
 
 # More than so many that stay on the source as asked are summed up.
 _KEPT_LISTED: Final = 3
 _REASONS_SHOWN: Final = 3
+# States worth a line: what is validated waits for a run of the whole model, often for long.
+TOLD: Final = SETTLED | {"validated"}
 
 
 def operator_line(event: OperatorChanged) -> str:
@@ -40,11 +42,6 @@ def operator_line(event: OperatorChanged) -> str:
     return ", ".join(parts)
 
 
-def counted(count: int, thing: str) -> str:
-    """A number of things: 1 test, 2 tests."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
 def remaining(state: RunState) -> str:
     """Time left in the phase in hand; empty until there is something to go by."""
     left = state.seconds_left
@@ -64,18 +61,24 @@ def verdicts_text(state: RunState) -> str:
 class HeldBack:
     """Results that get no line of their own when there are many.
 
-    Operators that the journal's verdicts moved, which the session sums up itself, and operators
-    that stay on the source as asked. The latter are told as soon as something else is.
+    Operators that the journal's verdicts moved, which the session sums up itself; operators that
+    moved as they were validated, of which all is said; and operators that stay on the source as
+    asked. The last are told as soon as something else is.
     """
 
     kept: list[OperatorChanged] = field(default_factory=list)
+    validated: set[str] = field(default_factory=set)
 
     def take(self, event: OperatorChanged) -> bool:
         """Whether the event is held back."""
         if event.state == "kept":
             self.kept.append(event)
             return True
-        return event.state == "moved" and bool(event.numbers.get("reused"))
+        if event.state == "moved" and event.operator in self.validated:
+            return True
+        if event.state == "validated":
+            self.validated.add(event.operator)
+        return event.state != "failed" and bool(event.numbers.get("reused"))
 
     def release(self) -> tuple[str, list[OperatorChanged]]:
         """What is to be said: a sum in words, empty where there is none, and operators to list."""

@@ -9,9 +9,9 @@ import time
 from types import TracebackType
 from typing import Final, Self, TextIO
 
-from tapml.cli.operator_text import HeldBack, operator_line, remaining
+from tapml.cli.operator_text import TOLD, HeldBack, operator_line, remaining
 from tapml.offload.events import Event, Note, OperatorChanged, PhaseEnded
-from tapml.offload.run_state import NO_PHASE, SETTLED, RunState, duration
+from tapml.offload.run_state import NO_PHASE, RunState, duration
 
 SILENCE_SECONDS: Final = 10.0
 _LONGEST_SILENCE_SECONDS: Final = 60.0
@@ -82,9 +82,9 @@ class PlainLines:
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, OperatorChanged):
-            if event.state not in SETTLED:
+            if event.state not in TOLD:
                 return
-            if event.state == "moved" and self._only_failures:
+            if event.state in {"moved", "validated"} and self._only_failures:
                 return
             if not self._held.take(event):
                 self._release()

@@ -20,9 +20,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from tapml.cli.operator_text import HeldBack, operator_line, remaining, verdicts_text
+from tapml.cli.operator_text import TOLD, HeldBack, operator_line, remaining, verdicts_text
 from tapml.offload.events import Event, Note, OperatorChanged, PhaseEnded
-from tapml.offload.run_state import ACTIVE, MOVING, NO_PHASE, SETTLED, RunState, duration
+from tapml.offload.run_state import ACTIVE, MOVING, NO_PHASE, RunState, duration
 
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES: Final = "|/-\\"
@@ -44,6 +44,7 @@ _SIGNS: Final = {
     "waiting": ("·", ".", "dim"),
 }
 _MARKS: Final = {
+    "validated": ("+", "+", "cyan"),
     "moved": ("✓", "ok", "green"),
     "failed": ("✗", "x", "red"),
     "kept": ("·", "o", "yellow"),
@@ -97,7 +98,7 @@ class TerminalView:
         with self._lock:
             self._state.apply(event)
         if isinstance(event, OperatorChanged):
-            if event.state in SETTLED and not self._held.take(event):
+            if event.state in TOLD and not self._held.take(event):
                 self._release()
                 self._finished(event)
         elif isinstance(event, PhaseEnded):
@@ -118,7 +119,7 @@ class TerminalView:
         sign, plain, style = _MARKS[event.state]
         line = Text("  ").append(sign if self._unicode else plain, style)
         line.append(f" {event.operator} ").append(operator_line(event), "dim")
-        if event.state == "moved":
+        if event.state in {"moved", "validated"}:
             line.truncate(self._console.width - 1, overflow=self._overflow)
         self._console.print(line)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tapml.cli.operator_text import counted
 from tapml.offload.events import PhaseProgressed, PhaseStarted, Watcher
+from tapml.offload.run_state import counted
 
 if TYPE_CHECKING:
     from tapml.carving.replay_results import OperatorVerdict

@@ -177,7 +177,8 @@ class RunState:
         line = self.operators[self.current]
         where = {
             "compiling": "compiling on this machine",
-            "replaying": f"replaying {line.numbers.get('tests', '')} tests on {self.device}",
+            "replaying": f"replaying {counted(line.numbers.get('tests', 0), 'test')} on "
+            f"{self.device}",
             "model check": f"the whole model, with it on {self.device}",
         }[line.state]
         return f"{self.current}: {where}"
@@ -249,6 +250,11 @@ def in_one_line(reason: str) -> str:
     if not first.endswith(":") or not others:
         return first
     return f"{first} {next((line for line in others if 'error' in line.lower()), others[0])}"
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: 1 test, 2 tests."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def duration(seconds: float) -> str:

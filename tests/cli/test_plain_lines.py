@@ -68,6 +68,25 @@ def test_many_that_stay_as_asked_are_one_line() -> None:
     assert "softmax: moved" in second
 
 
+def test_what_is_validated_first_and_moves_later_is_told_once() -> None:
+    numbers = {"tests": 2, "worst_ratio": 1.0}
+    events: Sequence[Event] = [
+        PhaseStarted("move operators", total=3),
+        OperatorChanged("a", "validated", 1, 3, numbers),
+        OperatorChanged("b", "validated", 2, 3, numbers),
+        OperatorChanged("c", "validated", 3, 3, numbers | {"reused": True}),
+        OperatorChanged("a", "moved", 3, 3, numbers),
+        OperatorChanged("b", "failed", 3, 3, numbers | {"reason": "the whole model parts"}),
+        OperatorChanged("c", "moved", 3, 3, numbers),
+    ]
+    lines = [line.partition("  (")[0] for line in shown(events).splitlines()]
+    assert lines == [
+        "[1/3] a: validated, 2 tests, worst ratio 1",
+        "[2/3] b: validated, 2 tests, worst ratio 1",
+        "[3/3] b: failed, 2 tests, worst ratio 1, the whole model parts",
+    ]
+
+
 def test_a_verdict_that_is_made_again_says_why() -> None:
     numbers = {"tests": 2, "worst_ratio": 1.0, "again": ["the kernel", "the driver: 3.1 -> 3.2"]}
     assert operator_line(OperatorChanged("a", "moved", 1, 1, numbers)) == (
