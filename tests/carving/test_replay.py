@@ -14,6 +14,7 @@ from tapml.carving.replay import ReplayResult, replay, replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.compare.expectation import Expectation
 from tapml.compare.oracle import CarvedCase, Oracle
+from tapml.compare.picture import picture
 from tapml.compare.policy import Policy
 from tapml.compiler.reference import ReferenceModule, compile_reference
 from tapml.compiler.twin import compile_twins
@@ -224,6 +225,25 @@ def test_an_operators_verdict_counts_its_tests_and_keeps_the_gravest(
     assert verdict.worst is not None
     assert len(verdict.worst.actual) == 1
     assert "linear@" in verdict.reason
+
+
+def test_the_outputs_of_one_passing_test_are_kept_to_be_drawn(
+    operator: Operator, reference: ReferenceModule, session: Session, oracle: Oracle
+) -> None:
+    cases = [linear_case(operator, reference, seed=i, name=f"linear@{i}") for i in range(3)]
+    library = linear_library(operator)
+    verdict = replay_operator(operator, cases, library, session, oracle, POLICY)
+    assert verdict.worst is not None
+    drawn = picture(verdict.worst, oracle.expect(verdict.worst.case))
+    counts = drawn["histogram"]
+    assert drawn["test"] == verdict.worst.test
+    assert counts["over"] == 0
+    elements = verdict.worst.verdict.outputs[0].elements
+    assert counts["zero"] + sum(number for _, number, _ in counts["decades"]) == elements
+    assert [result.actual for result in verdict.results] == [()] * 3
+    verdict = replay_operator(operator, cases, library, session, oracle, POLICY, keep_passing=False)
+    assert verdict.worst is not None
+    assert verdict.worst.actual == ()
 
 
 def test_an_operator_without_tests_is_not_run(
