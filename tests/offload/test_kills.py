@@ -15,6 +15,7 @@ from tapml.carving.repro_folder import read_repro
 from tapml.carving.suite import Suite
 from tapml.graph import plan_format
 from tapml.graph.plan import GraphPlan
+from tapml.offload.kept_model import KEPT, open_kept
 from tapml_targets import library_format
 from tapml_targets.target import Target
 from tests.offload.commands import Ended
@@ -58,13 +59,15 @@ def pattern(place: Path) -> str:
 def assert_whole(session: Path) -> None:
     """Whatever has its name in the folder is whole, a moment after a kill."""
     for path in session.rglob("*"):
-        if path.suffix == ".sqlite" and not path.name.startswith("."):
+        if any(part.startswith(".") for part in path.relative_to(session).parts):
+            continue
+        if path.suffix == ".sqlite":
             connection = sqlite3.connect(path)
             try:
                 assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",), path
             finally:
                 connection.close()
-        elif path.suffix == ".json":
+        elif path.suffix == ".json" and path.parent.name != KEPT:
             json.loads(path.read_text(encoding="utf-8"))
         elif path.suffix == ".html":
             assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
@@ -72,6 +75,8 @@ def assert_whole(session: Path) -> None:
             plan_format.unpack(path.read_bytes())
         elif path.name == "library.msgpack":
             library_format.unpack(path.read_bytes())
+    if (session / KEPT).exists():
+        assert open_kept(session, pytest.fail) is not None
     if (session / "suite").exists():
         with Suite.open(session / "suite") as suite:
             assert suite.complete
