@@ -177,6 +177,19 @@ def test_the_table_is_sorted_and_filtered(browser: Page, tmp_path: Path) -> None
     assert count(browser, ".operators tbody tr") == 1
     assert browser.evaluate(first) == "operator_3"
     browser.evaluate("document.querySelector('.tools .toggle.failed').click()")
+    choose = (
+        "select.value = 'error above half its limit'; select.dispatchEvent(new Event('change'))"
+    )
+    browser.evaluate(
+        f"{{ const select = document.querySelector('[aria-label=numbers]'); {choose} }}"
+    )
+    assert browser.evaluate(first) == "operator_7"
+    assert count(browser, ".operators tbody tr") == 1
+    choose = choose.replace("error above half its limit", "slower than the reference")
+    browser.evaluate(
+        f"{{ const select = document.querySelector('[aria-label=numbers]'); {choose} }}"
+    )
+    assert count(browser, ".operators tbody tr") == 40
     typed = "find.value = 'OR_3'; find.dispatchEvent(new Event('input'))"
     browser.evaluate(f"{{ const find = document.getElementById('find-operator'); {typed} }}")
     assert count(browser, ".operators tbody tr") == 11

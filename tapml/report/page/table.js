@@ -71,7 +71,21 @@ const COLUMNS = [
 ];
 
 const MOST_ROWS = 60; // What follows the table is to be reached by scrolling.
-const chosen = { column: "place", down: false, text: "", states: new Set(), class: "", all: false };
+const ONLY = {
+  "every number": () => true,
+  "error above half its limit": each => worstRatio(each) > each.limits.degraded / 2,
+  "slower than the reference": each => slowness(each) > 1,
+  "1 % of the time or more": each => each.share >= 0.01,
+};
+const chosen = {
+  column: "place",
+  down: false,
+  text: "",
+  states: new Set(),
+  class: "",
+  only: "every number",
+  all: false,
+};
 
 /** What is not finite is worse than any number. */
 function worstRatio(operator) {
@@ -89,6 +103,7 @@ function chosenOperators() {
         chosen.states.has(now(each).state) ||
         (chosen.states.has("hand") && each.written)) &&
       (!chosen.class || each.class === chosen.class) &&
+      ONLY[chosen.only](each) &&
       words.every(
         word =>
           each.name.toLowerCase().includes(word) ||
@@ -211,6 +226,8 @@ function filterBar(redraw) {
     for (const state of [now(each).state, each.written ? "hand" : null])
       if (state) counts.set(state, (counts.get(state) || 0) + 1);
   }
+  // What was chosen can be taken back, though no operator is left in that state.
+  for (const state of chosen.states) if (!counts.has(state)) counts.set(state, 0);
   const states =
     counts.size < 2
       ? []
@@ -230,22 +247,30 @@ function filterBar(redraw) {
           return button;
         });
   const classes = [...new Set(session.operators.map(each => each.class).filter(Boolean))].sort();
-  const kinds =
-    classes.length < 2
-      ? null
-      : el(
-          "select",
-          {
-            "aria-label": "class of operator",
-            onchange: () => {
-              chosen.class = kinds.value;
-              redraw();
-            },
-          },
-          el("option", { value: "" }, "every class"),
-          classes.map(each => el("option", { value: each, selected: each === chosen.class }, each)),
-        );
-  return [search, states, kinds, entryChoice()];
+  const choice = (label, key, options) =>
+    el(
+      "select",
+      {
+        "aria-label": label,
+        onchange: event => {
+          chosen[key] = event.target.value;
+          redraw();
+        },
+      },
+      options.map(([value, words]) => el("option", { value, selected: value === chosen[key] }, words)),
+    );
+  const kinds = [["", "every class"], ...classes.map(each => [each, each])];
+  return [
+    search,
+    states,
+    classes.length > 1 ? choice("class of operator", "class", kinds) : null,
+    choice(
+      "numbers",
+      "only",
+      Object.keys(ONLY).map(words => [words, words]),
+    ),
+    entryChoice(),
+  ];
 }
 
 /** Which entry's time is looked at; nothing where there is but one. */
