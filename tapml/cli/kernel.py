@@ -137,9 +137,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     """Write the starting point."""
     from tapml.carving.suite import Suite
     from tapml.kernels.compiled import compiled_library
-    from tapml.kernels.session_facts import read_facts
+    from tapml.kernels.session_facts import find_operator, read_facts
     from tapml.kernels.starting_point import write_starting_point
-    from tapml.kernels.trial import find_operator
 
     facts = read_facts(arguments.session)
     with Suite.open(facts.suite) as suite:
@@ -234,7 +233,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     from tapml.kernels.session_facts import read_facts
 
     facts = read_facts(arguments.session)
-    found = list_kernels(facts, _target(facts), arguments.shared)
+    found = list_kernels(facts, _target_here_or_not(facts), arguments.shared)
     if arguments.json:
         json.dump([each.to_json() for each in found], sys.stdout, indent=1)
         print()
@@ -255,6 +254,17 @@ def _target(facts: SessionFacts) -> Target:
     from tapml_targets.target import Target
 
     return Target(facts.settings.target, limits=find_device(facts.device).limits)
+
+
+def _target_here_or_not(facts: SessionFacts) -> Target:
+    """The same; without limits where the device is not here."""
+    from tapml_targets.errors import NoSuchDeviceError, SetupError
+    from tapml_targets.target import Target
+
+    try:
+        return _target(facts)
+    except (NoSuchDeviceError, SetupError):
+        return Target(facts.settings.target)
 
 
 def _count(text: str) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tapml.graph.plan import Operator
-from tapml.kernels.expression_text import ExpressionError, Scope, parse, substitute, write
+from tapml.kernels.expression_text import ExpressionError, Scope, parse
+from tapml.kernels.expression_writing import substitute, write
 from tapml.kernels.manifest import Manifest, ManifestLaunch
 from tapml.kernels.signature import Signature, SourceArgument
 from tapml_targets.dtype import dtype

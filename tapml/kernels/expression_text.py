@@ -1,4 +1,4 @@
-"""Integer expressions as a person writes them, ``ceildiv(S * 64, 256)``, read and written.
+"""Integer expressions as a person writes them, ``ceildiv(S * 64, 256)``, read.
 
 Python's own parser splits the text and knows its precedence; nothing is evaluated by Python. What a
 node means is looked up here, and what is not listed here is refused with the column it stands at.
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final
 
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
-from tapml_targets.expression import MAX_DEPTH, OPERATIONS, Expression, product
+from tapml_targets.expression import MAX_DEPTH, Expression, product
 from tapml_targets.library import Parameter
 
 MAX_TEXT: Final = 1000
@@ -25,7 +25,7 @@ MAX_INTEGER: Final = (1 << 63) - 1
 
 _SHOWN: Final = 120
 
-_BINARY: Final[dict[type[ast.operator], str]] = {
+BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Add: "add",
     ast.Sub: "sub",
     ast.Mult: "mul",
@@ -35,7 +35,7 @@ _BINARY: Final[dict[type[ast.operator], str]] = {
     ast.RShift: "shift_right",
     ast.BitAnd: "bit_and",
 }
-_COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
+COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
     ast.Eq: "eq",
     ast.NotEq: "ne",
     ast.Lt: "lt",
@@ -43,14 +43,8 @@ _COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
     ast.Gt: "gt",
     ast.GtE: "ge",
 }
-_SIGNS: Final = {
-    **dict(zip(_BINARY.values(), ("+", "-", "*", "//", "%", "<<", ">>", "&"), strict=True)),
-    **dict(zip(_COMPARISONS.values(), ("==", "!=", "<", "<=", ">", ">="), strict=True)),
-    "and": "and",
-    "or": "or",
-}
 # Functions by name with how many operands they take; None is two or more.
-_FUNCTIONS: Final[dict[str, int | None]] = {
+FUNCTIONS: Final[dict[str, int | None]] = {
     "ceildiv": 2,
     "min": None,
     "max": None,
@@ -60,7 +54,7 @@ _FUNCTIONS: Final[dict[str, int | None]] = {
 _ATTRIBUTES: Final = ("shape", "size", "nbytes")
 _KNOWN: Final = (
     "known are + - * // % << >> &, comparisons, and or not, `a if c else b`, "
-    f"{', '.join(_FUNCTIONS)}, and .shape[i], .size and .nbytes of a tensor"
+    f"{', '.join(FUNCTIONS)}, and .shape[i], .size and .nbytes of a tensor"
 )
 
 
@@ -211,7 +205,7 @@ class _Reader:
     def binary(
         self, left: ast.expr, operator: ast.operator, right: ast.expr, depth: int
     ) -> Expression:
-        operation = _BINARY.get(type(operator))
+        operation = BINARY.get(type(operator))
         if operation is None:
             if isinstance(operator, ast.Div):
                 problem = "'/' gives no integer: expected // (rounds down) or ceildiv(a, b)"
@@ -250,7 +244,7 @@ class _Reader:
         operands = [self.read(each, depth + 1) for each in (left, *others)]
         compared: list[Expression] = []
         for operator, first, second in zip(operators, operands, operands[1:], strict=False):
-            operation = _COMPARISONS.get(type(operator))
+            operation = COMPARISONS.get(type(operator))
             if operation is None:
                 raise self.error(node, f"this comparison is not known; {_KNOWN}")
             compared.append((operation, first, second))
@@ -258,14 +252,14 @@ class _Reader:
 
     def call(self, node: ast.Call, depth: int) -> Expression:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name not in _FUNCTIONS:
+        if name not in FUNCTIONS:
             shown = name or ast.unparse(node.func)[:40]
             raise self.error(
                 node.func,
-                f"there is no function {shown!r}{_near(shown, list(_FUNCTIONS))}; "
-                f"there are {', '.join(_FUNCTIONS)}",
+                f"there is no function {shown!r}{_near(shown, list(FUNCTIONS))}; "
+                f"there are {', '.join(FUNCTIONS)}",
             )
-        count = _FUNCTIONS[name]
+        count = FUNCTIONS[name]
         given = len(node.args)
         if node.keywords or (given < 2 if count is None else given != count):
             wanted = "two or more" if count is None else str(count)
@@ -330,59 +324,3 @@ def _nbytes(parameter: Parameter) -> Expression:
 def _near(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def write(expression: Expression) -> str:
-    """The text that :func:`parse` reads back as `expression`.
-
-    Raises
-    ------
-    InputError
-        If an operation has no text form.
-    """
-    return _write(expression, outermost=True)
-
-
-def _write(expression: Expression, *, outermost: bool = False) -> str:
-    if isinstance(expression, int):
-        return str(expression) if expression >= 0 or outermost else f"({expression})"
-    if isinstance(expression, str):
-        return expression
-    operation, *operands = expression
-    if operation not in OPERATIONS:
-        raise InputError(f"the operation {str(operation)[:40]!r} has no text form")
-    if operation == "floordiv" and _is_ceiling(*operands):
-        above, below = operands
-        return f"ceildiv({_write(above[1], outermost=True)}, {below})"
-    if operation in _FUNCTIONS:
-        return f"{operation}({', '.join(_write(each, outermost=True) for each in operands)})"
-    if operation == "select":
-        condition, then, otherwise = (_write(each) for each in operands)
-        text = f"{then} if {condition} else {otherwise}"
-    elif operation == "not":
-        text = f"not {_write(operands[0])}"
-    else:
-        text = f" {_SIGNS[operation]} ".join(_write(each) for each in operands)
-    return text if outermost else f"({text})"
-
-
-def _is_ceiling(above: Expression, below: Expression) -> bool:
-    """Whether `above // below` is what ``ceildiv`` is read as."""
-    return (
-        isinstance(below, int)
-        and isinstance(above, tuple)
-        and (above[0] == "add" and above[2] == below - 1)
-    )
-
-
-Renaming = Callable[[str], Expression]
-
-
-def substitute(expression: Expression, meaning: Renaming) -> Expression:
-    """`expression` with every symbol replaced by what `meaning` gives for it."""
-    if isinstance(expression, int):
-        return expression
-    if isinstance(expression, str):
-        return meaning(expression)
-    operation, *operands = expression
-    return (operation, *(substitute(operand, meaning) for operand in operands))

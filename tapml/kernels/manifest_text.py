@@ -10,7 +10,7 @@ from typing import Final
 
 from tapml.graph.plan import Operator
 from tapml.kernels.agreement import spell_parameter
-from tapml.kernels.expression_text import substitute, write
+from tapml.kernels.expression_writing import substitute, write
 from tapml.kernels.manifest import FORMAT
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression

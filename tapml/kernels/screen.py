@@ -22,6 +22,7 @@ from tapml.kernels.watching import Looking, Missing, Seen, Tell, WatchEvent
 
 _HISTORY: Final = 6
 _REASON_LINES: Final = 24
+_REDRAW_SECONDS: Final = 0.1
 _STYLES: Final = {"pass": "green", "degraded": "yellow", "not run": "yellow"}
 _MARKS: Final = {"pass": "✓", "degraded": "~", "not run": "·"}
 
@@ -31,7 +32,7 @@ def headline(result: TrialResult) -> str:
     parts: list[str] = [result.outcome]
     if result.tests:
         every = f" of {result.of}" if result.tests < result.of else ""
-        passing = f"{result.passed} pass of " if result.passed < result.tests else ""
+        passing = f"{result.passed} pass of " if not result.passes else ""
         parts.append(f"{passing}{result.tests}{every} tests")
     if result.probes:
         parts.append(f"{result.probes} exact probe{'s' if result.probes > 1 else ''}")
@@ -136,6 +137,7 @@ class _LiveView:
         self._doing: Looking | None = None
         self._seen: Seen | None = None
         self._past = Text()
+        self._drawn = 0.0
         self._history: deque[Text] = deque(maxlen=_HISTORY)
         self._live = Live(
             self._draw(),
@@ -155,7 +157,11 @@ class _LiveView:
 
     def __call__(self, event: WatchEvent) -> None:
         if isinstance(event, Looking):
+            # Drawing takes a millisecond or two, as long as a small test.
+            same = self._doing is not None and self._doing.doing == event.doing
             self._doing = event
+            if same and time.monotonic() - self._drawn < _REDRAW_SECONDS:
+                return
         elif isinstance(event, Missing):
             self._history.append(Text(_missing(event), style="dim"))
         else:
@@ -165,6 +171,7 @@ class _LiveView:
             self._seen = event
             self._past = self._summary(event)
         self._live.update(self._draw(), refresh=True)
+        self._drawn = time.monotonic()
 
     def _draw(self) -> RenderableType:
         body: list[RenderableType] = []

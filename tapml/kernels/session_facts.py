@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sqlite3
 import time
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from tapml.carving.suite import Suite
 from tapml.compare.policy import Policy
+from tapml.graph.plan import Operator
 from tapml.kernels.written import OWN_FOLDER
 from tapml.offload.run_settings import KERNELS, POLICY
 from tapml.offload.session import JOURNAL, is_session
@@ -142,6 +145,25 @@ def read_facts(folder: Path) -> SessionFacts:
         ) from error
     device = kept.get("device") or settings.device or settings.target
     return SessionFacts(folder, settings, device, policy, shared)
+
+
+def find_operator(suite: Suite, name: str) -> Operator:
+    """An operator of a suite by name.
+
+    Raises
+    ------
+    InputError
+        If there is none; near ones are named.
+    """
+    operator = suite.operators.get(name)
+    if operator is not None:
+        return operator
+    near = difflib.get_close_matches(name, suite.operators, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InputError(
+        f"{suite.path.parent} has no operator {name!r}; {hint}it has "
+        f"{', '.join(list(suite.operators)[:60])}"
+    )
 
 
 @contextmanager

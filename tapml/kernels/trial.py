@@ -7,7 +7,6 @@ of expectations (``oracle.sqlite``), which every replay of the session's tests s
 
 from __future__ import annotations
 
-import difflib
 import re
 import statistics
 import time
@@ -27,13 +26,12 @@ from tapml.carving.suite import Suite
 from tapml.compare.expectation_store import store_of
 from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compiler.preflight import check
-from tapml.graph.plan import Operator
 from tapml.kernels.build_log import in_the_source
 from tapml.kernels.case_choice import work_of
 from tapml.kernels.compiled import compiled_library
 from tapml.kernels.dialects import dialect_of
 from tapml.kernels.float64_sides import compile_twins_of, reference_of
-from tapml.kernels.session_facts import SessionFacts
+from tapml.kernels.session_facts import SessionFacts, find_operator
 from tapml.kernels.trial_result import Outcome, Times, TrialResult
 from tapml.kernels.warm_expectations import WarmExpectations
 from tapml.kernels.written import WrittenKernel, WrittenKernels, read_kernel
@@ -339,25 +337,6 @@ class KernelTrial:
                     if path.read_bytes() == module.code:
                         return module, path
         return None
-
-
-def find_operator(suite: Suite, name: str) -> Operator:
-    """An operator of a suite by name.
-
-    Raises
-    ------
-    InputError
-        If there is none; near ones are named.
-    """
-    operator = suite.operators.get(name)
-    if operator is not None:
-        return operator
-    near = difflib.get_close_matches(name, suite.operators, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(
-        f"{suite.path.parent} has no operator {name!r}; {hint}it has "
-        f"{', '.join(list(suite.operators)[:60])}"
-    )
 
 
 def mean_ms(verdict: OperatorVerdict) -> float | None:

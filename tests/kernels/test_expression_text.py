@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml.kernels.expression_text import ExpressionError, Scope, parse, write
+from tapml.kernels.expression_text import ExpressionError, Scope, parse
+from tapml.kernels.expression_writing import write
 from tapml_targets.expression import Expression, evaluate
 from tapml_targets.library import Parameter
 

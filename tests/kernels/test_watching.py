@@ -108,6 +108,7 @@ def test_a_hang_costs_a_server_and_the_watch_goes_on(
     developer = Developer(kernel_session.source, [right.replace(BODY, BODY + loop), right])
     watch(trial, developer)
     assert developer.outcomes == ["pass", "device lost", "pass"]
+    assert "the kernel did not end within 4 s in test " in developer.seen[1].result.reason
 
 
 def test_a_save_during_a_look_begins_it_anew(
