@@ -29,6 +29,7 @@ PARTS: Final = (
     "oracle",
     "flat",
     "culprit",
+    "strategies",
     "demo",
     "resume",
 )

@@ -1,26 +1,27 @@
 """Model-wise runs cost what their strategy promises, and find what only the whole model shows.
 
-The wrong kernels here pass all carved tests: the suite's budget leaves later decode steps out, and
-the kernels are right for the one input of theirs that it holds.
+The wrong kernels here pass all carved tests (:mod:`tests.offload.hidden_faults`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tapml.carving.selection import Filters
-from tapml.carving.suite import Suite
 from tapml.graph.plan import GraphPlan
-from tapml_targets.library import CodeModule, Library
+from tapml_targets.library import Library
 from tapml_targets.target import Target
 from tests.offload.commands import Ended, run_here
+from tests.offload.hidden_faults import (
+    marks_its_outputs,
+    right_where_tests_look,
+    stumbles_over_marks,
+)
 from tests.offload.plants import Plant, plant
 from tests.offload.sessions import FinishedSession, read_report, states
 
@@ -30,7 +31,6 @@ pytestmark = pytest.mark.slow
 BUDGET = "200K"
 ALONE = "matmul_transposed_10"
 TOGETHER = ("fused_silu_multiply_2", "matmul_transposed_9")
-BITS = 16
 
 
 @dataclass(frozen=True)
@@ -76,40 +76,6 @@ def cache_with(
     return make
 
 
-def right_for_its_test_alone(session: Path, operator: str) -> Callable[[Library], Library]:
-    """Every output is 0.5 too large, but where the first input begins as in the carved test."""
-    with Suite.open(session / "suite") as suite:
-        (test,) = suite.tests(Filters(operators=(operator,)))
-        first = float(test.read_inputs()[0].reshape(-1)[0])
-    return _outputs(rf"(\1) + (input_0_ptr[0] == {first.hex()}f ? 0.0f : 0.5f)")
-
-
-def marks_its_outputs(library: Library) -> Library:
-    """Half an ulp of error at most: the lowest bit of the first outputs is set."""
-    index = r"(convert_int(get_local_id(0)))"
-    return _outputs(rf"as_float(as_int(\1) | ({index} < {BITS}))")(library)
-
-
-def stumbles_over_marks(library: Library) -> Library:
-    """Right but for inputs whose first elements all have their lowest bit set."""
-    marks = " & ".join(f"as_int(input_0_ptr[{position}])" for position in range(BITS))
-    return _outputs(rf"(\1) + (({marks}) & 1 ? 0.5f : 0.0f)")(library)
-
-
-def _outputs(replacement: str) -> Callable[[Library], Library]:
-    """Change what is written to the output; ``\\1`` is what the right kernel writes."""
-
-    def change(library: Library) -> Library:
-        (module,) = library.modules
-        pattern = r"(output_0_ptr\[[^=\n]*\] = )(.*);"
-        new = replacement.replace(r"\1", r"\2")
-        source, count = re.subn(pattern, rf"\1{new};", module.code.decode())
-        assert count, module.code.decode()
-        return replace(library, modules=(CodeModule(module.dialect, source.encode()),))
-
-    return change
-
-
 def resume(session: Path, cache: Path, *options: str) -> tuple[Ended, dict[str, Any]]:
     ended = run_here("offload", "--session", session, *options, cache=cache)
     return ended, read_report(session)
@@ -140,7 +106,7 @@ def test_one_operator_that_only_the_model_shows_is_found_in_halves(
     bisected: Bisected, cache_with: Callable[..., Path], tmp_path: Path
 ) -> None:
     session = bisected.copy(tmp_path / "session")
-    wrong = right_for_its_test_alone(session, ALONE)
+    wrong = right_where_tests_look(session / "suite", ALONE)
     cache = cache_with(**{ALONE: wrong})
     ended, report = resume(session, cache, "--strategy", "bisect")
     assert ended.exit_code == 1
@@ -183,7 +149,7 @@ def test_operators_that_are_wrong_only_together_are_found_beside_one_that_is_wro
     marking, stumbling = TOGETHER
     cache = cache_with(
         **{
-            ALONE: right_for_its_test_alone(session, ALONE),
+            ALONE: right_where_tests_look(session / "suite", ALONE),
             marking: marks_its_outputs,
             stumbling: stumbles_over_marks,
         }
