@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tapml.offload.events import OperatorChanged
+from tapml.offload.model_times import multiple
 from tapml.offload.run_state import SETTLED, RunState, counted, duration, in_one_line
 
 # More than so many that stay on the source as asked are summed up.
@@ -29,7 +30,7 @@ def operator_line(event: OperatorChanged) -> str:
         )
     times = numbers.get("times") or {}
     if times.get("ratio"):
-        parts.append(f"{times['target_ms']:.3g} ms, {times['ratio']:.2g} x the reference's")
+        parts.append(f"{times['target_ms']:.3g} ms, {multiple(times['ratio'])} x the reference's")
     if numbers.get("written"):
         parts.append("written by hand")
     if numbers.get("reused"):

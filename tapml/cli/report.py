@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tapml.offload.live import REPORT, LiveReader
 from tapml.offload.lock import LOCK
-from tapml.offload.model_times import model_times, slowest_line
+from tapml.offload.model_times import model_times, multiple, slowest_line
 from tapml.offload.run_state import duration, in_one_line
 from tapml_targets.errors import InputError
 
@@ -96,7 +96,7 @@ def time_lines(operators: list[Mapping[str, Any]]) -> list[str]:
     times = model_times(operators)
     entries = [
         f"{name} {entry['target_ms']:.3g} ms on the target, {entry['reference_ms']:.3g} ms on the "
-        f"reference ({entry['ratio']:.3g} x)"
+        f"reference ({multiple(entry['ratio'])} x)"
         for name, entry in times["entries"].items()
         if entry["ratio"]
     ]

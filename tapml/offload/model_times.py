@@ -14,6 +14,7 @@ from typing import Any, Final
 # takes so much of the entry's time on the target: less is nothing to work on.
 SLOW_FACTOR: Final = 3.0
 SLOW_SHARE: Final = 0.05
+_WHOLE: Final = 10
 
 
 def model_times(operators: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -70,9 +71,15 @@ def slowest_line(times: Mapping[str, Any]) -> str:
         return ""
     worst = times["slow"][0]
     return (
-        f"slowest against the reference: {worst['name']} {worst['ratio']:.3g} x "
+        f"slowest against the reference: {worst['name']} {multiple(worst['ratio'])} x "
         f"({worst['share'] * 100:.0f} % of {worst['entry']})"
     )
+
+
+def multiple(ratio: float) -> str:
+    """How many times as long something takes: two digits, or a whole number."""
+    text = f"{ratio:.2g}"
+    return text if float(text) < _WHOLE else f"{ratio:,.0f}"
 
 
 def _empty() -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from tapml.offload.events import OperatorChanged, PhaseStarted
 from tapml.offload.live import LiveState
 from tapml.offload.lock import LOCK, hold
+from tapml.offload.model_times import multiple
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession, read_report
 
@@ -54,7 +55,8 @@ def test_it_says_what_a_run_takes_on_both_sides(session: Path) -> None:
     (line,) = (line for line in report(session).output.splitlines() if line.startswith("kernels:"))
     for entry, times in read_report(session)["times"]["entries"].items():
         assert f"{entry} {times['target_ms']:.3g} ms on the target" in line
-        assert f"{times['reference_ms']:.3g} ms on the reference ({times['ratio']:.3g} x)" in line
+        reference = f"{times['reference_ms']:.3g} ms on the reference"
+        assert f"{reference} ({multiple(times['ratio'])} x)" in line
 
 
 def test_it_names_what_is_slow_out_of_line(session: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tapml.offload.model_times import model_times, slowest_line
+from tapml.offload.model_times import model_times, multiple, slowest_line
 
 
 def operator(name: str, **entries: tuple[int, float | None, float | None]) -> dict[str, Any]:
@@ -80,3 +80,11 @@ def test_no_time_on_the_reference_gives_no_ratio() -> None:
     times = model_times([operator("view", decode=(1, 0.5, 0.0))])
     assert times["entries"]["decode"]["ratio"] is None
     assert times["entries"]["decode"]["operators"][0]["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.025, "0.025"), (1.96, "2"), (9.7, "9.7"), (9.96, "10"), (14.2, "14"), (1234.5, "1,234")],
+)
+def test_a_multiple_has_the_digits_that_matter(ratio: float, text: str) -> None:
+    assert multiple(ratio) == text
