@@ -11,7 +11,7 @@ import pytest
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession
 
-OPERATOR = "fused_silu_multiply_2"
+OPERATOR = "fused_rms_norm_2"
 
 
 @dataclass(frozen=True)

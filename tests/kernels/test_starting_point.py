@@ -125,7 +125,7 @@ def test_it_can_be_written_into_a_shared_folder(
 
 
 def test_a_mistyped_operator_is_named_with_the_near_one(kernel_session: KernelSession) -> None:
-    ended = kernel_session.kernel("new", "fused_silu_multply_2")
+    ended = kernel_session.kernel("new", "fused_rsm_norm_2")
     assert ended.exit_code == 2
     assert f"did you mean '{OPERATOR}'?" in ended.errors
 

@@ -60,7 +60,7 @@ def test_the_verdict_is_the_sessions(kernel_session: KernelSession, trial: Kerne
 def test_a_wrong_kernel_fails_with_its_numbers(
     kernel_session: KernelSession, trial: KernelTrial
 ) -> None:
-    result = look(trial, kernel_session, "* input_1_ptr[", "* 1.01f * input_1_ptr[")
+    result = look(trial, kernel_session, "/ sqrt(", "* 1.01f / sqrt(")
     assert result.outcome == "fail"
     assert result.worst_ratio is not None
     assert result.worst_ratio > 100

@@ -79,7 +79,7 @@ def test_every_save_gets_its_verdict(
     developer = Developer(
         kernel_session.source,
         [
-            right.replace("* input_1_ptr[", "* 1.01f * input_1_ptr["),
+            right.replace("/ sqrt(", "* 1.01f / sqrt("),
             right.replace(BODY, f"{BODY}  flot x;\n"),
             right.replace(BODY, f"{BODY}  // a remark\n"),
         ],
