@@ -31,6 +31,8 @@ every operator on the target. Text goes to standard output as it comes, the spee
 """
 _TOKENS: Final = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
 _LONGEST_PROMPT: Final = 16 << 20
+# Sending more than this takes long enough to say so.
+_LARGE_BYTES: Final = 1 << 30
 
 
 def add_parser(subparsers: Any) -> None:
@@ -74,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from tapml.package.target_model import TargetModel
 
+    if runnable.nbytes >= _LARGE_BYTES:
+        print(f"sending {runnable.nbytes / 1e9:.1f} GB of weights to the device", file=sys.stderr)
     with TargetModel(runnable, arguments.device) as model:
         for note in model.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -94,9 +98,7 @@ def _open(path: Path, *, verify: bool) -> Runnable:
     from tapml.package.files import is_package
 
     if is_package(path):
-        from tapml.package.load import open_package
-
-        return open_package(path, verify=verify)
+        return _open_package(path, verify=verify)
     if not path.exists():
         raise InputError(f"{path} does not exist{_near(path)}")
     if path.is_file():
@@ -113,6 +115,24 @@ def _open(path: Path, *, verify: bool) -> Runnable:
     from tapml.offload.finished import open_finished
 
     return open_finished(path).runnable()
+
+
+def _open_package(path: Path, *, verify: bool) -> Runnable:
+    from tapml.package.load import open_package
+
+    if not verify:
+        return open_package(path)
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("hashing the weights", total=None)
+        return open_package(
+            path,
+            verify=True,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
 
 
 def _near(path: Path) -> str:

@@ -23,7 +23,7 @@ from tapml.offload.finished_folder import (
     read_report,
 )
 from tapml.offload.kept_model import KEPT, KeptModel, open_kept
-from tapml.package.codecs import Codec
+from tapml.package.codecs import Codec, LibraryTokenizer
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.runnable import Runnable
 from tapml_targets import library_format
@@ -89,19 +89,20 @@ class FinishedSession:
         )
 
     def open_codec(self) -> Codec:
-        """The model's tokenizer: read here where that gives the session's own prompts.
+        """The model's tokenizer: the lightest reader that gives the session's own texts.
 
         Raises
         ------
         InputError
             If the model has none, or one that cannot be loaded.
         """
-        if (self.model_folder / _TOKENIZER).is_file():
-            try:
-                codec = JsonTokenizer.open(self.model_folder / _TOKENIZER)
-            except InputError:
-                pass
-            else:
+        file = self.model_folder / _TOKENIZER
+        if file.is_file():
+            for reader in (JsonTokenizer.open, LibraryTokenizer.open):
+                try:
+                    codec = reader(file)
+                except InputError:
+                    continue
                 if self._agrees(codec):
                     return codec
         own = load_codec(self.model_folder)
@@ -112,7 +113,7 @@ class FinishedSession:
             )
         return own
 
-    def _agrees(self, codec: JsonTokenizer) -> bool:
+    def _agrees(self, codec: Codec) -> bool:
         """Whether a tokenizer gives the session's prompts and the texts that it ended in."""
         return all(codec.encode(text)[: len(ids)] == ids for text, ids in self.encoded) and all(
             codec.decode(ids) == text for ids, text in self.decoded

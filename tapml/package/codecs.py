@@ -64,6 +64,20 @@ class LibraryTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
+    @classmethod
+    def open(cls, path: Path) -> LibraryTokenizer:
+        """Read a file.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or the library is not installed or does not take it.
+        """
+        try:
+            return cls(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {path}: {error}") from error
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a prompt, with the begin token where the model has one."""
         return tuple(self._tokenizer.encode(text).ids)

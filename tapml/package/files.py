@@ -110,8 +110,8 @@ class PackageFiles:
             )
         return open_tensors(place.path, offset=place.offset, nbytes=place.nbytes)
 
-    def check_weights(self, progress: Callable[[int], None] | None = None) -> None:
-        """Read all weights and check their hash.
+    def check_weights(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Read all weights and check their hash; `progress` is told bytes read, and all bytes.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class PackageFiles:
                 digest.update(piece)
                 left -= len(piece)
                 if progress is not None:
-                    progress(place.nbytes - left)
+                    progress(place.nbytes - left, place.nbytes)
         self._check(WEIGHTS, digest.hexdigest())
 
     def _bytes(self, name: str, most: int) -> bytes:

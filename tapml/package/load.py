@@ -67,14 +67,14 @@ def load_package(
 
 
 def open_package(
-    path: Path, *, verify: bool = False, progress: Callable[[int], None] | None = None
+    path: Path, *, verify: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> Runnable:
     """Read and check a package; see :func:`load_package`.
 
     Parameters
     ----------
     progress
-        Called with the bytes of weights that were hashed so far.
+        Called with the bytes of weights that were hashed so far, and all of them.
 
     Raises
     ------

@@ -139,7 +139,7 @@ class Manifest:
             If it is no package's, of a newer version, or damaged.
         """
         try:
-            data = json.loads(content)
+            data = json.loads(content, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{MANIFEST} is not valid JSON ({error})") from error
         if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -173,6 +173,10 @@ class Manifest:
             )
         except (TypeError, KeyError) as error:
             raise _malformed(str(error)) from error
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _files(data: object) -> dict[str, StoredFile]:

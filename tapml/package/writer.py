@@ -7,7 +7,7 @@ import shutil
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -145,11 +145,6 @@ def check_place(path: Path, *, archive: bool, force: bool) -> None:
             f"{path} is not {what} made by `tapml package`, so --force does not replace it: choose "
             "another place (--out)"
         )
-
-
-def total_bytes(contents: Mapping[str, bytes], weights: int) -> int:
-    """About how many bytes a package takes."""
-    return sum(map(len, contents.values())) + weights
 
 
 def _entry(name: str, position: int, nbytes: int) -> zipfile.ZipInfo:
