@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tapml.kernels.assembly import assemble
 from tapml.kernels.manifest import MAX_SOURCE_BYTES, read_manifest
@@ -228,3 +230,39 @@ def test_more_threads_than_the_device_has_are_refused(tmp_path: Path) -> None:
 def test_a_kernel_made_by_macros_is_left_to_the_compiler(tmp_path: Path) -> None:
     source = "#define KERNEL(name) __kernel void name\nKERNEL(scale_kernel)(__global float* a) {}\n"
     assert assembled(tmp_path, source=source).kernels["scale_kernel"].symbol == "scale_kernel"
+
+
+@given(
+    start=st.integers(0, len(MANIFEST)),
+    length=st.integers(0, 12),
+    text=st.text("abS01[]{}\"'=.,# \n\x00é-", max_size=12),
+)
+def test_a_manifest_edited_anywhere_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, start: int, length: int, text: str
+) -> None:
+    edited = MANIFEST[:start] + text + MANIFEST[start + length :]
+    path = put_kernel(tmp_path_factory.getbasetemp() / "edited", edited)
+    try:
+        library = read_kernel(path, SCALE, TARGET).library
+    except CompileError as error:
+        assert str(path.parent) in str(error)
+    else:
+        assert unpack(pack(library)) == library
+
+
+@given(
+    start=st.integers(0, len(SOURCE)),
+    length=st.integers(0, 40),
+    text=st.text('()*/,;{} \n_x"#é', max_size=12),
+)
+def test_a_source_edited_anywhere_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, start: int, length: int, text: str
+) -> None:
+    edited = SOURCE[:start] + text + SOURCE[start + length :]
+    path = put_kernel(tmp_path_factory.getbasetemp() / "edited", source=edited)
+    try:
+        library = read_kernel(path, SCALE, TARGET).library
+    except CompileError as error:
+        assert "kernel.toml" in str(error)
+    else:
+        assert library.modules[0].code == edited.encode()
