@@ -169,7 +169,7 @@ def test_a_folder_replaces_one_of_its_name_and_leaves_nothing_else(
 
 def test_a_parent_that_is_a_file_is_one_clear_error(failure: Failure, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetupError, match="cannot write .*linear"):
+    with pytest.raises(SetupError, match=r"cannot write .*linear"):
         write_repro(tmp_path / "file" / "linear", failure)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
