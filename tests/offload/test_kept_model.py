@@ -111,6 +111,25 @@ def test_a_resumed_session_needs_neither_torch_nor_tvm_before_a_step_does(
     assert set(states(session).values()) == {"moved"}
 
 
+def test_twins_and_probes_of_a_resumed_session_need_no_tvm(
+    session: Path, finished: FinishedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator with exponentials is probed, which takes its twin and the reference."""
+    operator = next(name for name in states(session) if "silu" in name)
+    take_back(session, operator)
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(finished.cache))
+    at_the_end = _RESUMING.replace('"replaying"', '"moved"')
+    ended = subprocess.run(
+        [sys.executable, "-c", at_the_end, str(session)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = dict(line.split(" ", 1) for line in ended.stdout.splitlines())
+    assert "tvm" not in said[operator]
+
+
 def test_a_fast_resume_says_what_it_begins_with_and_ends_as_a_slow_one(
     session: Path, finished: FinishedSession
 ) -> None:

@@ -1,0 +1,64 @@
+"""What a run is told is remembered for the next; memory is lowered and never raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tapml.compare.policy import Policy
+from tapml.offload.journal import Journal
+from tapml.offload.run_settings import KERNELS, POLICY, kernel_folders, lowered, policy_of
+from tapml.offload.settings import RunOptions
+from tapml_targets.errors import InputError
+from tapml_targets.limits import Limits
+
+
+def test_folders_of_kernels_are_those_of_the_run_before_until_others_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Journal(tmp_path / "journal") as journal:
+        assert kernel_folders(journal, RunOptions()) == ()
+        given = RunOptions(kernels=(Path("shared"),))
+        # The next run may begin in another folder.
+        assert kernel_folders(journal, given) == (tmp_path / "shared",)
+        assert kernel_folders(journal, RunOptions()) == (tmp_path / "shared",)
+        assert kernel_folders(journal, RunOptions(kernels=())) == ()
+        assert kernel_folders(journal, RunOptions()) == ()
+
+
+@pytest.mark.parametrize("text", ["{", "1", "[1]"])
+def test_what_cannot_be_read_names_the_option(tmp_path: Path, text: str) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        journal.write_setting(KERNELS, text)
+        with pytest.raises(InputError, match="--kernels"):
+            kernel_folders(journal, RunOptions())
+        journal.write_setting(POLICY, text)
+        with pytest.raises(InputError, match="--policy"):
+            policy_of(journal, RunOptions())
+
+
+def test_a_policy_is_that_of_the_run_before(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        assert policy_of(journal, RunOptions()) == Policy()
+        given = Policy(repeats=Policy().repeats + 1)
+        assert policy_of(journal, RunOptions(policy=given)) == given
+        assert policy_of(journal, RunOptions()) == given
+
+
+@pytest.mark.parametrize(
+    ("memory", "buffer", "most", "expected"),
+    [
+        (1000, 500, 0, (1000, 500)),
+        (1000, 500, 2000, (1000, 500)),
+        (1000, 500, 700, (700, 500)),
+        (1000, 500, 400, (400, 400)),
+        (0, 0, 400, (400, 400)),
+    ],
+)
+def test_memory_is_what_the_device_has_or_less(
+    memory: int, buffer: int, most: int, expected: tuple[int, int]
+) -> None:
+    limits = lowered(Limits(memory_bytes=memory, max_buffer_bytes=buffer), most)
+    assert (limits.memory_bytes, limits.max_buffer_bytes) == expected

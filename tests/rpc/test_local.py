@@ -1,0 +1,39 @@
+"""A server of our own comes up while its parent does other things."""
+
+from __future__ import annotations
+
+import pytest
+
+from tapml_rpc.local import start_local
+from tapml_targets.errors import NoSuchDeviceError
+from tests.conftest import RequireDevice
+
+
+def test_a_device_is_opened_when_its_server_is_up(require_device: RequireDevice) -> None:
+    index = min(each.index for each in require_device("opencl"))
+    starting = start_local(f"opencl:{index}")
+    with starting.open() as session:
+        assert session.device.index == index
+        buffer = session.allocate(4)
+        session.write(buffer, b"abcd")
+        assert bytes(session.read(buffer, 4)) == b"abcd"
+
+
+def test_a_server_that_is_not_up_yet_is_ended(require_device: RequireDevice) -> None:
+    require_device("opencl")
+    starting = start_local("opencl:0")
+    process = starting._server.process
+    assert process.poll() is None
+    starting.close()
+    assert process.poll() is not None
+    starting.close()
+
+
+def test_a_device_that_is_not_there_is_told_when_it_is_opened(
+    require_device: RequireDevice,
+) -> None:
+    require_device("opencl")
+    starting = start_local("opencl:99")
+    with pytest.raises(NoSuchDeviceError, match="no such device"):
+        starting.open()
+    assert starting._server.process.poll() is not None
