@@ -30,7 +30,8 @@ class SessionResult:
     Attributes
     ----------
     status
-        ``pass``, ``degraded``, ``fail`` or ``incomplete`` (operators left on the source).
+        ``pass``, ``degraded``, ``fail``, ``incomplete`` (operators left on the source), ``not run``
+        (every operator passes and the device is too small for the model).
     exit_code
         What the command line returns.
     text

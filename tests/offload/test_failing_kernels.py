@@ -120,3 +120,13 @@ def test_two_wrong_kernels_are_both_found_where_asked_to_keep_going(
     refused = run_here("run", session, "--tokens", "1 2", cache=cache)
     assert refused.exit_code == 2
     assert "not every operator is on the target" in refused.errors
+
+    # Nothing changed: what was found out stands, and nothing is replayed or looked into again.
+    again = run_here("offload", "--session", session, "--keep-going", cache=cache)
+    assert again.exit_code == 1
+    standing = read_report(session)
+    assert standing["verdicts"]["kept"] == len(found)
+    assert standing["strategy"]["model_runs"] == 0
+    for before, now in zip(report["operators"], standing["operators"], strict=True):
+        for key in ("state", "reason", "diagnosis", "repro"):
+            assert now[key] == before[key], (now["name"], key)
