@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -42,9 +41,9 @@ class Forked:
     errors: Path
 
     def kill(self) -> None:
-        """End it as a power cut would: nothing of it runs any more."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+        """End it with SIGKILL, and wait until it has."""
+        self.process.kill()
+        self.process.join()
 
     def ended(self, seconds: float = LIMIT_SECONDS) -> Ended | None:
         """How it ended; None if it still runs after so long."""
