@@ -149,8 +149,8 @@ class HybridRuns:
             executor.unplace(name)
         for record in placed:
             name = record.operator.name
-            if self._placed.get(name) != record.kernel and record.library is not None:
-                executor.place(name, record.library)
+            if self._placed.get(name) != record.kernel and record.read_library is not None:
+                executor.place(name, record.read_library)
         self._placed = kernels
 
     def moved_data(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ Moves: TypeAlias = Callable[[Mover, HybridRuns, Sequence[OperatorRecord], bool],
 
 PROMISES: Final[dict[Strategy, str]] = {
     "one-by-one": "one model-wise run for each operator to move",
-    "bisect": "one model-wise run where the model passes, and at most log2(N) + 3 more for each "
-    "operator at fault",
+    "bisect": "one model-wise run where the model passes, and at most ceil(log2(N)) + 2 more for "
+    "each operator at fault",
 }
 
 
