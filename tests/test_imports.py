@@ -131,6 +131,19 @@ def test_importing_the_server_brings_in_neither_compiler_nor_pytorch() -> None:
     assert set(loaded) & FORBIDDEN["tapml_rpc"] == set()
 
 
+def test_a_session_is_opened_and_run_without_importing_compiler_or_pytorch() -> None:
+    """A resumed session needs them when a step does, and begins in a tenth of their time."""
+    code = (
+        "import sys, tapml.offload.session, tapml.offload.workbench, tapml.offload.migration\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    ).stdout.split()
+    assert "tapml_rpc" in loaded
+    assert set(loaded) & (HOST_ONLY | {"tvm_ffi"}) == set()
+
+
 def test_modules_can_be_read_at_a_sitting() -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in all_modules()}
     long = {
