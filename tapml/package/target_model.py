@@ -8,15 +8,18 @@ from functools import cached_property
 from types import TracebackType
 from typing import Final, Self
 
+from tapml.compiler.preflight import check
+from tapml.compiler.reach import reach_of
 from tapml.execute.generate import check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.models.text import TextStream
 from tapml.package.codecs import Codec
 from tapml.package.runnable import Runnable, notes_about, open_device
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, LimitExceededError
 
 NEW_TOKENS: Final = 40
+_PROBLEMS_SHOWN: Final = 2
 
 
 class TargetModel:
@@ -59,9 +62,11 @@ class TargetModel:
         self._texts = 0
         with ExitStack() as stack:
             session = stack.enter_context(open_device(runnable, device))
-            self._runner = stack.enter_context(
-                PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
-            )
+            try:
+                runner = PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
+            except LimitExceededError as error:
+                raise _too_small(runnable, session.device) from error
+            self._runner = stack.enter_context(runner)
             session.fence()
             self._stack = stack.pop_all()
         self.device: DeviceDescription = session.device
@@ -163,6 +168,19 @@ class TargetModel:
             if step is None:
                 return
             yield step.token
+
+
+def _too_small(runnable: Runnable, device: DeviceDescription) -> LimitExceededError:
+    """What a device lacks: the first few kernels, and how many there are."""
+    problems = check(runnable.library, device.limits, reach=reach_of(runnable.plan))
+    more = len(problems) - _PROBLEMS_SHOWN
+    return LimitExceededError(
+        f"{device.name} ({device.vendor_platform}) cannot run {runnable.decoder.name}: "
+        + "; ".join(map(str, problems[:_PROBLEMS_SHOWN]))
+        + (f"; and {more} more" if more > 0 else "")
+        + ". Choose another of `tapml devices` (--device), or move the model to this one "
+        "(`tapml offload --device`)"
+    )
 
 
 def _texts(stream: TextStream, tokens: Iterator[int]) -> Iterator[str]:

@@ -249,6 +249,7 @@ def test_a_device_that_is_too_small_names_kernel_limit_and_need(
         load_package(package)
     assert name in str(refusal.value)
     assert f"max_shared_memory_bytes {1 << 40}" in str(refusal.value)
+    assert "tapml devices" in str(refusal.value)
 
 
 def test_kernels_for_another_platform_than_it_says_are_refused(
