@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -217,12 +218,18 @@ def _check_once(trial: KernelTrial, arguments: argparse.Namespace) -> TrialResul
 def _watch(trial: KernelTrial, arguments: argparse.Namespace) -> int:
     from tapml.kernels.case_choice import QUICK
     from tapml.kernels.screen import watching
-    from tapml.kernels.watching import Watch
+    from tapml.kernels.watching import BUDGET_SECONDS, Watch
 
     count = len(trial.tests) if arguments.all_tests else arguments.tests or QUICK
     try:
         with watching(trial, as_json=arguments.json) as tell:
-            Watch(trial, count, tell, everything=arguments.tests is None).run()
+            Watch(
+                trial,
+                count,
+                tell,
+                everything=arguments.tests is None,
+                budget_seconds=math.inf if arguments.all_tests else BUDGET_SECONDS,
+            ).run()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -7,6 +7,7 @@ of expectations (``oracle.sqlite``), which every replay of the session's tests s
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import time
@@ -180,6 +181,7 @@ class KernelTrial:
         *,
         interrupted: Callable[[], bool] = lambda: False,
         on_case: Callable[[int], None] = lambda _: None,
+        budget_seconds: float = math.inf,
     ) -> TrialResult:
         """Read the kernel, build it and replay `cases`; every failure is a result.
 
@@ -191,6 +193,8 @@ class KernelTrial:
             Asked between two tests; the rest is left out where it says so.
         on_case
             Told how many tests have run.
+        budget_seconds
+            After so long no further test begins; one runs in any case.
         """
         started = time.perf_counter()
         try:
@@ -200,7 +204,8 @@ class KernelTrial:
         try:
             remote = self._build(kernel)
             built = time.perf_counter()
-            result = self._replay(remote, cases, interrupted, on_case)
+            end = built + budget_seconds
+            result = self._replay(remote, cases, interrupted, on_case, end)
         except CompileError as error:
             return self._ended("does not build", self._compiler_text(kernel, error), started)
         except DeviceLostError as error:
@@ -266,6 +271,7 @@ class KernelTrial:
         cases: Iterable[CarvedCase],
         interrupted: Callable[[], bool],
         on_case: Callable[[int], None],
+        end: float,
     ) -> TrialResult:
         self.expectations.hasty.clear()
         asked = 0
@@ -276,7 +282,7 @@ class KernelTrial:
             on_case(asked)
             asked += 1
             stopped = interrupted()
-            return stopped
+            return stopped or (asked > 1 and time.perf_counter() > end)
 
         verdict = self._verdict(remote, cases, stop)
         carved = [result for result in verdict.results if not is_probe(result.test)]
@@ -289,6 +295,7 @@ class KernelTrial:
             tests=len(carved),
             probes=len(verdict.results) - len(carved),
             of=len(self.tests),
+            cases=len(verdict.results),
             times=Times(kernel=mean_ms(verdict)),
             hasty=bool(self.expectations.hasty),
             interrupted=stopped,

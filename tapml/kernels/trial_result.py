@@ -47,6 +47,8 @@ class TrialResult:
         Carved tests that pass, that ran, and exact probes beside them.
     of
         Carved tests there are.
+    cases
+        How many of the cases given ran, probes included.
     times
         The kernel's, the compiled one's and the reference's.
     seconds
@@ -67,6 +69,7 @@ class TrialResult:
     tests: int = 0
     probes: int = 0
     of: int = 0
+    cases: int = 0
     times: Times = field(default_factory=Times)
     seconds: float = 0.0
     build_seconds: float = 0.0

@@ -6,6 +6,7 @@ a save; the others follow while nothing is saved. What needs TVM is made in anot
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from tapml.kernels.saves import POLL_SECONDS, Saves
 from tapml.kernels.trial import KernelTrial
 from tapml.kernels.trial_result import Times, TrialResult
 
+BUDGET_SECONDS: Final = 0.5
+"""With a build of 0.1 to 0.3 s before it, a verdict stands within a second of a save."""
 _MOST_FILES: Final = 256
 
 
@@ -76,16 +79,26 @@ class Watch:
         Called with every event, on this thread.
     everything
         Whether the tests left out follow.
+    budget_seconds
+        After so long the first part of a look ends, with large tests before all of it has run.
     """
 
     def __init__(
-        self, trial: KernelTrial, count: int, tell: Tell, *, everything: bool = True
+        self,
+        trial: KernelTrial,
+        count: int,
+        tell: Tell,
+        *,
+        everything: bool = True,
+        budget_seconds: float = BUDGET_SECONDS,
     ) -> None:
         self._trial = trial
         self._tell = tell
         self._quick: list[CarvedCase] = list(choose(trial.tests, count))
         chosen = {test.id for test in self._quick}
         self._rest = [test for test in trial.tests if test.id not in chosen] if everything else []
+        self._left: list[CarvedCase] = []
+        self._budget = budget_seconds
         self._saves = Saves(self._watched)
         self._preparing = Preparing(trial, [t for t in self._quick if isinstance(t, CarvedTest)])
         self._times = Times()
@@ -113,10 +126,11 @@ class Watch:
             started = time.monotonic()
             self._number += 1
             self._tell(Looking("building", 0, len(self._quick)))
-            result = self._replay(self._quick)
+            result = self._replay(self._quick, budget_seconds=self._budget)
             if not result.interrupted:
                 break
             waited = self._saves.take()
+        self._left = [*self._quick[result.cases :], *self._rest]
         since = None if waited is None else waited + time.monotonic() - started
         result = self._show(result, since)
         if result.outcome == "device lost":
@@ -154,7 +168,7 @@ class Watch:
     def _worth_doing(self, result: TrialResult) -> Iterator[Callable[[], TrialResult]]:
         if result.tests and not self._compiled_timed:
             yield lambda: self._time_compiled(result)
-        if result.passes and self._rest:
+        if result.passes and self._left:
             yield lambda: self._replay_rest(result)
 
     def _time_compiled(self, result: TrialResult) -> TrialResult:
@@ -169,15 +183,18 @@ class Watch:
         return self._show(result, None)
 
     def _replay_rest(self, result: TrialResult) -> TrialResult:
-        rest = self._replay(self._rest, offset=len(self._quick))
+        rest = self._replay(self._left, offset=result.cases)
         return result if rest.interrupted else self._show(merged(result, rest), None)
 
-    def _replay(self, cases: Sequence[CarvedCase], offset: int = 0) -> TrialResult:
+    def _replay(
+        self, cases: Sequence[CarvedCase], offset: int = 0, budget_seconds: float = math.inf
+    ) -> TrialResult:
         total = offset + len(cases)
         return self._trial.look(
             cases,
             interrupted=self._saves.changed,
             on_case=lambda done: self._tell(Looking("replaying", offset + done, total)),
+            budget_seconds=budget_seconds,
         )
 
     def _show(self, result: TrialResult, waited: float | None) -> TrialResult:

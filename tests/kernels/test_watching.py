@@ -59,10 +59,12 @@ class Developer:
         return [seen.result.outcome for seen in self.seen]
 
 
-def watch(trial: KernelTrial, tell: Callable[[WatchEvent], None]) -> None:
+def watch(
+    trial: KernelTrial, tell: Callable[[WatchEvent], None], budget_seconds: float = PATIENCE
+) -> None:
     """Watch until `tell` ends it."""
     with pytest.raises(KeyboardInterrupt):
-        Watch(trial, 2, tell).run()
+        Watch(trial, 2, tell, budget_seconds=budget_seconds).run()
 
 
 @pytest.fixture
@@ -169,8 +171,34 @@ def test_the_command_watches_and_ctrl_c_ends_it_cleanly(
     assert not left_after(mark)
 
 
+def test_a_look_that_takes_long_stands_on_its_first_test_and_is_completed(
+    trial: KernelTrial,
+) -> None:
+    counts: list[int] = []
+
+    def until_complete(event: WatchEvent) -> None:
+        if isinstance(event, Seen):
+            counts.append(event.result.tests)
+            if event.result.tests == event.result.of:
+                raise KeyboardInterrupt
+
+    watch(trial, until_complete, budget_seconds=0)
+    assert counts[0] == 1
+    assert counts[-1] == len(trial.tests) > 1
+
+
 RESULT = TrialResult(
-    "f", "fail", "test a@p0.s0: worst error", 381.2, 3, 4, 1, 90, Times(0.25, 0.2, 0.5), hasty=True
+    "f",
+    "fail",
+    "test a@p0.s0: worst error",
+    381.2,
+    3,
+    4,
+    1,
+    90,
+    5,
+    Times(0.25, 0.2, 0.5),
+    hasty=True,
 )
 
 
