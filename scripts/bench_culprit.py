@@ -102,7 +102,7 @@ def measure() -> list[dict[str, Any]]:
             Oracle(plan.operators, lambda _: twins, policy) as oracle,
         ):
             executor = Executor(plan, imported.weights, reference, session)
-            trace = trace_reference(model, executor, prompts, _NEW_TOKENS, deviation)
+            trace = trace_reference(model.stored, executor, prompts, _NEW_TOKENS, deviation)
             with carve(model, executor, prompts, path, max_new_tokens=_NEW_TOKENS) as suite:
                 libraries = _compile(compiler, plan, session)
                 bench = _Bench(

@@ -27,7 +27,7 @@ from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.graph.plan import GraphPlan, Origin
-from tapml.offload.workbench import SUITE
+from tapml.offload.session_suite import SUITE
 from tapml_rpc.local import open_local
 from tapml_targets.errors import InputError
 from tapml_targets.library import CodeModule
