@@ -1,6 +1,6 @@
 """What tapml promises in milliseconds and ratios, measured: a table, and JSON with --json.
 
-    python3 scripts/bench.py                    everything but what takes long (about ten minutes)
+    python3 scripts/bench.py                    everything but what takes long (about half an hour)
     python3 scripts/bench.py --part replay      one part
     python3 scripts/bench.py --part size        a suite of 6 GB in little memory (half an hour)
     python3 scripts/bench.py --json out.json    the rows and the machine as data
@@ -24,6 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 PARTS: Final = (
     "runtime",
     "decode",
+    "watch",
     "carve",
     "replay",
     "oracle",
