@@ -79,11 +79,16 @@ def hold(path: Path) -> Iterator[Holder | None]:
                 raise SetupError(_held(path, _read(descriptor))) from None
             died = _read(descriptor)
             _write(descriptor, path)
+        holder = os.getpid()
         try:
             yield died
         finally:
-            with suppress(OSError):
-                os.ftruncate(descriptor, 0)
+            # A forked child has the lock as well: its end changes nothing, and its life must not
+            # outlast the holder's.
+            if os.getpid() == holder:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 

@@ -68,6 +68,37 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
         assert died is None, "the last holder let go"
 
 
+def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with hold(tmp_path / "lock"):
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+    try:
+        with hold(tmp_path / "lock") as died:
+            assert died is None
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
+
+
+def test_the_end_of_a_forked_child_leaves_it_held(tmp_path: Path) -> None:
+    child = 0
+    try:
+        with hold(tmp_path / "lock"):
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                with pytest.raises(SetupError, match=str(os.getpid())), hold(tmp_path / "lock"):
+                    pytest.fail("held twice")
+    finally:
+        if child == 0:
+            os._exit(0)
+
+
 def test_it_can_be_held_again_after_the_block(tmp_path: Path) -> None:
     for _ in range(2):
         with hold(tmp_path / "lock"):
