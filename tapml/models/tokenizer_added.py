@@ -47,6 +47,8 @@ def read_added_tokens(
         in the vocabulary, else the next free one.
     """
     tokens: dict[int, AddedToken] = {}
+    known: dict[str, int] = {}
+    following = len(vocabulary)
     for entry in data:
         match entry:
             case {"id": int(given), "content": str(content)} if all(
@@ -57,13 +59,15 @@ def read_added_tokens(
                 raise InputError(f"an added token makes no sense: {str(entry)[:100]}")
         if not content:
             continue
-        known = {token.content: number for number, token in tokens.items()}
-        following = max([len(vocabulary), *(number + 1 for number in tokens)])
         number = known.get(content, vocabulary.get(content, following))
         if number != given:
             raise InputError(f"the added token {content[:40]!r} has id {given}, not {number}")
         text = normalize(content) if flags["normalized"] else content
+        if number in tokens:
+            del known[tokens[number].content]
         tokens[number] = AddedToken(number, content, text, **flags)
+        known[content] = number
+        following = max(following, number + 1)
     return tuple(tokens.values())
 
 

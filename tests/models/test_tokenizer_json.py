@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -117,6 +118,20 @@ def test_an_added_token_that_the_library_would_number_otherwise_is_refused() -> 
     data["added_tokens"][-1]["id"] += 5
     with pytest.raises(InputError, match="has id"):
         JsonTokenizer(data)
+
+
+def test_many_added_tokens_are_read_in_little_time() -> None:
+    data = json.loads(family("gpt2").to_str())
+    first = max(each["id"] for each in data["added_tokens"]) + 1
+    first = max(first, len(data["model"]["vocab"]))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    data["added_tokens"] += [
+        {"id": first + number, "content": f"<extra {number}>"} | flags for number in range(20_000)
+    ]
+    started = time.process_time()
+    ours = JsonTokenizer(data)
+    assert time.process_time() - started < 5
+    assert ours.encode("<extra 19999>")[-1] == first + 19_999
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\xff", "[" * 100_000])
