@@ -114,7 +114,7 @@ class Journal:
         return next((str(value) for (value,) in rows), None)
 
     def write_setting(self, name: str, value: str) -> None:
-        """Store a fact of the session, where it is not there yet."""
+        """Store a fact of the session; what is there already is not written again."""
         if self.read_setting(name) == value:
             return
         self._execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, value), synced=True)
@@ -135,7 +135,7 @@ class Journal:
             query += " WHERE kind = ?"
             parameters = (kind,)
         for moment, name, data in self._rows(query + " ORDER BY id", parameters):
-            yield float(moment), str(name), json.loads(data)
+            yield float(moment), str(name), self._object(data)
 
     def record(
         self, key: VerdictKey, stage: str, subject: str, status: str, data: Mapping[str, Any]
@@ -174,20 +174,36 @@ class Journal:
         named = {name: value for name, value in given.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in named) or "TRUE"
         rows = self._rows(f"{_VERDICT}WHERE {where} ORDER BY id", tuple(named.values()))
-        return [_verdict(row) for row in rows]
+        return [self._verdict(row) for row in rows]
 
     def _one(self, where: str, parameters: tuple[object, ...]) -> JournaledVerdict | None:
-        return next((_verdict(row) for row in self._rows(_VERDICT + where, parameters)), None)
+        return next((self._verdict(row) for row in self._rows(_VERDICT + where, parameters)), None)
 
-    def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, query: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
         try:
-            yield from self._connection.execute(query, parameters)
+            return self._connection.execute(query, parameters).fetchall()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             raise self._damage(error) from error
 
-    def _damage(self, error: sqlite3.DatabaseError) -> InputError:
+    def _verdict(self, row: tuple[Any, ...]) -> JournaledVerdict:
+        key, stage, subject, status, data, moment, parts = row
+        return JournaledVerdict(
+            key, stage, subject, status, self._object(data), moment, self._object(parts)
+        )
+
+    def _object(self, text: str | bytes) -> dict[str, Any]:
+        """A JSON object of a row; what else stands there tapml has not written."""
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._damage(error) from error
+        if not isinstance(found, dict):
+            raise self._damage(TypeError(f"expected a JSON object, got {str(text)[:40]!r}"))
+        return found
+
+    def _damage(self, error: Exception) -> InputError:
         return InputError(f"the journal {self._path} is damaged ({error}); start a new session")
 
     def _execute(self, statement: str, parameters: tuple[object, ...], *, synced: bool) -> None:
@@ -204,10 +220,3 @@ class Journal:
                 f"cannot write the journal {self._path}: {error}. What was journaled is kept; "
                 "free some space or fix the permissions, then resume."
             ) from error
-
-
-def _verdict(row: tuple[Any, ...]) -> JournaledVerdict:
-    key, stage, subject, status, data, moment, parts = row
-    return JournaledVerdict(
-        key, stage, subject, status, json.loads(data), moment, json.loads(parts)
-    )

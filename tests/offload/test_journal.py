@@ -46,6 +46,23 @@ def fresh(tmp_path: Path) -> Callable[[], Path]:
     return lambda: tmp_path / f"journal-{next(counter)}.sqlite"
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "7", "[" * 100_000])
+@pytest.mark.parametrize("column", ["data", "parts"])
+def test_a_verdict_edited_by_hand_is_damage(tmp_path: Path, column: str, text: str) -> None:
+    path = tmp_path / "journal.sqlite"
+    key = key_of(kernel="k")
+    with Journal(path) as journal:
+        journal.record(key, "operator", "softmax", "pass", {"tests": 1})
+    with sqlite3.connect(path) as edited:
+        edited.execute(f"UPDATE verdict SET {column} = ?", (text,))
+    edited.close()
+    with Journal(path) as journal:
+        with pytest.raises(InputError, match="is damaged"):
+            journal.verdict(key)
+        with pytest.raises(InputError, match="is damaged"):
+            journal.verdicts()
+
+
 @relaxed
 @given(events=st.lists(st.tuples(TEXT, DATA), max_size=8))
 def test_events_come_back_in_order(
