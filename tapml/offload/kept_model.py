@@ -43,7 +43,7 @@ FACTS: Final = "kept.json"
 PLAN: Final = "plan.msgpack"
 LOGITS: Final = "logits.safetensors"
 WEIGHTS: Final = "weights.safetensors"
-_FORMAT: Final = "tapml kept model/1"
+_FORMAT: Final = "tapml kept model/2"
 _DISTRIBUTIONS: Final = (*COMPILER_DISTRIBUTIONS, "torch", "transformers")
 _LARGEST_FACTS: Final = 256 << 20
 _SHOWN: Final = 12
@@ -303,7 +303,10 @@ def _unsealed(path: Path) -> dict[str, Any]:
     digest, _, text = path.read_bytes().partition(b"\n")
     if hashlib.sha256(text).hexdigest().encode() != digest:
         raise InputError(f"{path} is damaged: it is not what was written")
-    facts = json.loads(text)
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: it is not JSON") from error
     if not isinstance(facts, dict):
         raise InputError(f"{path} is damaged: expected a JSON object")
     return facts

@@ -19,10 +19,14 @@ _MOST_FILES: Final = 4096
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file: its size in bytes, when it changed (ns), and the SHA-256 of its content."""
+    """One file: its size in bytes, when it changed (ns), and the SHA-256 of its content.
+
+    The time is that of the file's status, which nobody sets: an archive or a copy gives another
+    content the same time of modification.
+    """
 
     size: int
-    mtime_ns: int
+    ctime_ns: int
     sha256: str
 
     @classmethod
@@ -37,7 +41,7 @@ class FileRecord:
         with path.open("rb") as stream:
             state = os.fstat(stream.fileno())
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return cls(state.st_size, state.st_mtime_ns, digest)
+        return cls(state.st_size, state.st_ctime_ns, digest)
 
     def same(self, path: Path) -> bool:
         """Whether the file still has this content: by size and time, else by the content itself.
@@ -50,7 +54,7 @@ class FileRecord:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode) or state.st_size != self.size:
             return False
-        return state.st_mtime_ns == self.mtime_ns or FileRecord.of(path).sha256 == self.sha256
+        return state.st_ctime_ns == self.ctime_ns or FileRecord.of(path).sha256 == self.sha256
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -66,8 +70,8 @@ class FileRecord:
             If it is something else.
         """
         match data:
-            case {"size": int(size), "mtime_ns": int(mtime_ns), "sha256": str(sha256)}:
-                return cls(size, mtime_ns, sha256)
+            case {"size": int(size), "ctime_ns": int(ctime_ns), "sha256": str(sha256)}:
+                return cls(size, ctime_ns, sha256)
         raise InputError("the record of a file: expected its size, time and hash")
 
 
