@@ -48,7 +48,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         self.mover = Mover(self.bench, self.memory, len(self.records))
         self.room = DeviceRoom(self.bench, self.memory)
-        self.runs = HybridRuns(self.bench, self.room)
+        self.runs = HybridRuns(self.bench, self.room, self.mover.earlier)
 
     def run(self) -> None:
         """Move what is to move; the journal gets what it took, whatever comes of it.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tapml.localize.diagnosis import Diagnosis
 from tapml_targets.errors import TapmlError
@@ -36,7 +37,11 @@ class EarlierFailures:
 
     def __init__(self, journal: Journal, folder: Path) -> None:
         self._folder = folder
-        self._latest = {str(data["operator"]): data for _, _, data in journal.events("failed")}
+        self._latest: dict[str, dict[str, Any]] = {}
+        self._times: dict[str, float] = {}
+        for moment, _, data in journal.events("failed"):
+            name = str(data.get("operator"))
+            self._latest[name], self._times[name] = data, moment
 
     def of(self, operator: str, key: VerdictKey) -> EarlierFailure | None:
         """What was found out under `key`; None where nothing was, or its folder is gone."""
@@ -49,4 +54,11 @@ class EarlierFailures:
             diagnosis = None if found is None else Diagnosis.from_json(found)
         except TapmlError:
             return None
-        return EarlierFailure(str(data["reason"]), folder, diagnosis)
+        return EarlierFailure(str(data.get("reason")), folder, diagnosis)
+
+    def taken_back(self, operator: str, since: float) -> bool:
+        """Whether it failed after `since`, and somebody has removed its repro folder.
+
+        So a person has a verdict made again though nothing changed: a device may have bad days.
+        """
+        return self._times.get(operator, -inf) >= since and not (self._folder / operator).is_dir()

@@ -12,7 +12,9 @@ from typing import Any
 from tapml.compare.verdict import Status
 from tapml.execute.moved_bytes import CountedExecutor, Moved
 from tapml.offload.device_room import DeviceRoom
+from tapml.offload.earlier_failures import EarlierFailures
 from tapml.offload.events import ModelRuns, Note
+from tapml.offload.journal import JournaledVerdict
 from tapml.offload.keys import model_key
 from tapml.offload.model_check import check_model
 from tapml.offload.operator_record import MODEL_VALIDATION, PASSING, OperatorRecord
@@ -58,6 +60,8 @@ class HybridRuns:
         The open session.
     room
         What the device has memory for.
+    earlier
+        Failures of earlier runs of the session.
     count
         Model-wise checks that were run.
     kept
@@ -70,6 +74,7 @@ class HybridRuns:
 
     bench: Workbench
     room: DeviceRoom
+    earlier: EarlierFailures
     promised: int = 0
     count: int = 0
     kept: int = 0
@@ -84,6 +89,8 @@ class HybridRuns:
         """MODELWISEVALIDATION with exactly these operators on the target.
 
         A verdict that the journal holds stands, whatever it says: nothing it depends on changed.
+        One that is no pass is made again where the repro folder of an operator that failed with it
+        was removed.
 
         Parameters
         ----------
@@ -100,12 +107,13 @@ class HybridRuns:
         bench = self.bench
         kernels = {record.operator.name: record.kernel for record in placed}
         key = model_key(kernels, bench.trace.key, bench.policy, bench.session.device, "model")
-        known = bench.journal.verdict(key)
-        if known is not None and known.status != "not run":
+        known = self._standing(key, placed)
+        if known is not None:
             self.kept += 1
             self._count_moved(known.data.get("moved_bytes", {}))
             status: Status = "pass" if known.status == PASSING else "fail"
-            return Checked(status, str(known.data["reason"]), known.data | {"reused": True}, key)
+            reason = str(known.data.get("reason", ""))
+            return Checked(status, reason, known.data | {"reused": True}, key)
         with subject.timed(MODEL_VALIDATION):
             checked = self._run(placed, key)
         if checked.data:
@@ -117,6 +125,19 @@ class HybridRuns:
         """Why the model cannot run with these operators on the target; empty where it can."""
         self._place(placed)
         return self.room.lack_of_hybrid()
+
+    def _standing(
+        self, key: VerdictKey, placed: Sequence[OperatorRecord]
+    ) -> JournaledVerdict | None:
+        """The journal's verdict, where the model was run and nobody has taken it back."""
+        known = self.bench.journal.verdict(key)
+        if known is None or known.status == "not run":
+            return None
+        if known.status != PASSING:
+            names = (record.operator.name for record in placed)
+            if any(self.earlier.taken_back(name, known.time) for name in names):
+                return None
+        return known
 
     def _run(self, placed: Sequence[OperatorRecord], key: VerdictKey) -> Checked:
         lack = self.lack(placed)

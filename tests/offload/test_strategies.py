@@ -5,6 +5,7 @@ The wrong kernels here pass all carved tests (:mod:`tests.offload.hidden_faults`
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log2
@@ -135,6 +136,13 @@ def test_one_operator_that_only_the_model_shows_is_found_in_halves(
     assert standing["strategy"]["model_runs"] == 0, "nothing changed: every verdict stands"
     assert failed(standing) == reasons
     assert standing["outcome"] == report["outcome"]
+
+    shutil.rmtree(session / "repro" / ALONE)
+    _, tried = resume(session, cache, "--strategy", "bisect")
+    assert tried["strategy"]["model_runs"] > 0, "taken back by whoever removed the folder"
+    assert failed(tried) == reasons
+    _, standing = resume(session, cache, "--strategy", "bisect")
+    assert standing["strategy"]["model_runs"] == 0, "it failed again, and stands again"
 
     one, report = resume(session, cache)
     assert one.exit_code == 1
