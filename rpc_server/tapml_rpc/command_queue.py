@@ -17,6 +17,8 @@ _CHUNK_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 256 << 10
 _COMMANDS: Final = 512
 _REMEMBERED: Final = 256
+# Commands that make a handle or end it.
+_HANDLES: Final = frozenset({"allocate", "free", "record", "unload"})
 _PADDING: Final = (b"", *(bytes(count) for count in range(1, wire.CHUNK_ALIGNMENT)))
 
 
@@ -37,6 +39,8 @@ class CommandQueue:
         self._pending: dict[int, Pending] = {}
         self._chunk_bytes = 0
         self._header_bytes = 0
+        # Commands, pieces and bytes of pieces that were there when the batch in hand began.
+        self._begun = (0, 0, 0)
 
     def __len__(self) -> int:
         return len(self._commands)
@@ -95,11 +99,23 @@ class CommandQueue:
         self.sent.append(ticket)
         return ticket
 
+    def begin(self) -> None:
+        """A batch begins here: what is queued already is none of it."""
+        self._begun = len(self._commands), len(self._pieces), self._chunk_bytes
+
     def give_up(self) -> None:
-        """Forget what is queued; its results will not come."""
-        for pending in self._pending.values():
+        """Forget the work queued since :meth:`begin`; its results will not come.
+
+        Handles are neither work nor results: whoever was given one may use it later.
+        """
+        commands, pieces, self._chunk_bytes = self._begun
+        for index in [index for index in self._pending if index >= commands]:
+            pending = self._pending.pop(index)
             pending.fail(InputError("its batch was given up before it was sent"))
-        self._start_anew()
+        self._commands[commands:] = [
+            command for command in self._commands[commands:] if command[0] in _HANDLES
+        ]
+        del self._pieces[pieces:]
 
     def settle(self) -> None:
         """Send what is queued and wait for every answer.
@@ -126,6 +142,7 @@ class CommandQueue:
     def _start_anew(self) -> None:
         self._commands, self._pieces, self._pending = [], [], {}
         self._chunk_bytes = self._header_bytes = 0
+        self._begun = 0, 0, 0
 
 
 def contiguous_bytes(data: Any) -> memoryview:

@@ -325,6 +325,7 @@ class Session:
         with self._lock:
             self._refuse_in_batch("batch")
             self._batch = batch = Batch(self)
+            self._queue.begin()
             try:
                 yield batch
             except BaseException as error:

@@ -23,7 +23,7 @@ from tapml.execute.fixed_entry import FixedEntry
 from tapml.graph.plan import GraphPlan
 from tapml_rpc.remote import RemoteTensor
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import InputError, TapmlError
+from tapml_targets.errors import InputError
 from tapml_targets.expression import evaluate
 from tapml_targets.library import EntryProgram, Library, Parameter
 
@@ -159,8 +159,8 @@ class PlanRunner:
                     outputs, call = self._call(batch, program, symbols, inputs, timed=timed)
                 else:
                     outputs, call = self._run_fixed(batch, program, inputs, timed=timed)
-        except TapmlError:
-            # What was recorded in a batch that failed may not exist on the device.
+        except BaseException:
+            # What was recorded in a batch that failed or was interrupted may not be on the device.
             self._fixed.pop(entry, None)
             raise
         self._advance(entry)

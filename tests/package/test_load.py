@@ -17,6 +17,7 @@ from tapml.package.load import load_package, open_package
 from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, README, WEIGHTS
 from tapml.package.runnable import notes_about
 from tapml.package.target_model import TargetModel
+from tapml_rpc.batch import Batch
 from tapml_targets import library_format
 from tapml_targets.errors import InputError, LimitExceededError, NoSuchDeviceError
 from tests.package.packages import Packages, add_tokenizer, exchange, manifest_of, put
@@ -51,6 +52,24 @@ def test_generation_ends_where_the_context_does(loaded: TargetModel) -> None:
     assert len(list(loaded.generate_tokens(prompt, max_new_tokens=50))) <= 3
     with pytest.raises(InputError, match="shorten the prompt"):
         loaded.generate_tokens([2] * (length + 1))
+
+
+def test_a_text_that_was_interrupted_leaves_a_model_that_works(
+    packages: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with load_package(packages.folder) as model:
+        tokens = model.generate_tokens(packages.prompt, max_new_tokens=2)
+        next(tokens)
+        with monkeypatch.context() as patched:
+            # Between recording the decode step and running it.
+            patched.setattr(Batch, "run", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(tokens)
+        again = list(model.generate_tokens(packages.prompt, max_new_tokens=2))
+    assert again == packages.tokens[:2]
 
 
 def test_two_texts_at_a_time_are_refused(loaded: TargetModel) -> None:

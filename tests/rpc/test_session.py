@@ -153,6 +153,19 @@ def test_a_batch_left_by_an_error_sends_nothing(session: Session) -> None:
         read.result()
 
 
+def test_a_batch_left_by_an_error_keeps_handles_and_what_came_before(session: Session) -> None:
+    before = session.allocate(4)
+    session.write(before, b"abcd")
+    with pytest.raises(ValueError, match="given up"), session.batch() as batch:
+        batch.write(before, b"....")
+        inside = batch.allocate(4)
+        batch.write(inside, b"....")
+        raise ValueError("given up")
+    assert bytes(session.read(before)) == b"abcd"
+    session.write(inside, b"efgh")
+    assert bytes(session.read(inside)) == b"efgh"
+
+
 def test_waiting_inside_a_batch_is_refused(session: Session) -> None:
     with session.batch(), pytest.raises(InputError, match="cannot run inside a batch"):
         session.fence()
