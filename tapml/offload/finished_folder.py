@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.offload.session import OffloadSession
+from tapml.offload.session import is_session
 from tapml_targets.errors import InputError
 
 FINISHED: Final = "finished"
@@ -25,8 +25,8 @@ _STATES: Final = {
 }
 
 
-def check_finished(folder: Path) -> OffloadSession:
-    """The session in `folder`.
+def check_finished(folder: Path) -> None:
+    """Refuse a folder that holds no session that has finished. Nothing is written there.
 
     Raises
     ------
@@ -34,14 +34,16 @@ def check_finished(folder: Path) -> OffloadSession:
         If there is none, or it has not ended with every operator on the target; those that are
         not there are named as far as its report knows them.
     """
-    session = OffloadSession.open(folder)
+    if not is_session(folder):
+        raise InputError(
+            f"{folder} is not a session: expected a folder made by `tapml offload --session`"
+        )
     if not (folder / FINISHED / LIBRARY).is_file():
         raise InputError(
             f"the session in {folder} has not finished: not every operator is on the target, or "
             f"the whole model did not pass there{_why(read_report(folder))}; go on with "
             f"`tapml offload --session {folder}`"
         )
-    return session
 
 
 def read_report(folder: Path) -> dict[str, Any]:

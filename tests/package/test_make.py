@@ -60,6 +60,18 @@ def test_the_weights_are_those_of_the_session(packages: Packages) -> None:
         np.testing.assert_array_equal(array, finished.weights[name])
 
 
+def test_nothing_is_written_into_the_session(packages: Packages, tmp_path: Path) -> None:
+    """It may lie on a disk that is read-only."""
+
+    def times() -> dict[Path, int]:
+        folder = packages.session.folder
+        return {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
+
+    before = times()
+    make_package(packages.session.folder, tmp_path / "package")
+    assert times() == before
+
+
 def test_the_plan_holds_what_a_run_needs_and_no_functions(packages: Packages) -> None:
     whole = (packages.session.folder / "finished" / PLAN).read_bytes()
     small = (packages.folder / PLAN).read_bytes()
