@@ -143,10 +143,12 @@ class OffloadSession:
         Raises
         ------
         InputError
-            If the session there was begun with other settings; they are named.
+            If the session there was begun with other settings; they are named. If `restart` would
+            delete kernels that somebody wrote.
         """
         path = Path(folder)
         if is_session(path) and restart:
+            _spare_kernels(path)
             with hold(path / LOCK):
                 remove_folder(path.resolve())
         if not is_session(path):
@@ -233,3 +235,15 @@ class OffloadSession:
 def is_session(folder: Path) -> bool:
     """Whether a folder holds a session's journal."""
     return (folder / JOURNAL).is_file()
+
+
+def _spare_kernels(folder: Path) -> None:
+    """Refuse to delete what nobody can make again."""
+    from tapml.kernels.written import OWN_FOLDER
+
+    kernels = folder / OWN_FOLDER
+    if any(each.is_file() for each in kernels.rglob("*")):
+        raise InputError(
+            f"{kernels} holds kernels written by hand, and --restart would delete them: move the "
+            "folder elsewhere first (--kernels FOLDER finds them there)"
+        )

@@ -47,6 +47,19 @@ def test_a_session_that_ran_keeps_its_settings(tmp_path: Path) -> None:
     assert session.create_or_open(tmp_path, other, given={}, restart=True).settings == other
 
 
+def test_beginning_anew_deletes_no_kernel_that_somebody_wrote(tmp_path: Path) -> None:
+    session = tml.OffloadSession.create(tmp_path / "session", SETTINGS)
+    kernel = tmp_path / "session" / "kernels" / "softmax" / "opencl" / "kernel.toml"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text("format = 1\n")
+    with pytest.raises(InputError, match="written by hand"):
+        session.create_or_open(tmp_path / "session", SETTINGS, given={}, restart=True)
+    assert kernel.read_text() == "format = 1\n"
+    (tmp_path / "session" / "kernels").rename(tmp_path / "kernels")
+    session.create_or_open(tmp_path / "session", SETTINGS, given={}, restart=True)
+    assert not (tmp_path / "session" / "kernels").exists()
+
+
 def test_a_session_that_never_ran_takes_new_settings(tmp_path: Path) -> None:
     session = tml.OffloadSession.create(tmp_path, SETTINGS)
     other = Settings("another-model", "opencl")
