@@ -78,7 +78,8 @@ def summary_lines(report: Mapping[str, Any], folder: Path) -> list[str]:
     """How a session stands: outcome, counts, what is slow, what failed, what to do next."""
     summary, operators = report["summary"], report["operators"]
     states = [f"{summary[name]} {name}" for name in ("moved", "failed", "kept", "waiting")]
-    probes = f", {summary['probes']} exact probes" if summary.get("probes") else ""
+    count = summary.get("probes") or 0
+    probes = f", {count} exact probe{'s' * (count != 1)}" if count else ""
     lines = [
         f"{report['outcome']['status']}: {report['outcome']['text']}",
         f"operators: {', '.join(text for text in states if not text.startswith('0 '))}; "
@@ -110,6 +111,12 @@ def time_lines(operators: list[Mapping[str, Any]]) -> list[str]:
 def _print(folder: Path, *, as_json: bool) -> int:
     page, data = folder / PAGE, folder / REPORT
     if not page.is_file() or not data.is_file():
+        if (folder / JOURNAL).is_file():
+            raise InputError(
+                f"the session in {folder} has begun and has no report yet: the first comes with "
+                f"the carved tests; go on with `tapml offload --session {folder}`, or watch it "
+                f"with `tapml report {folder} --serve`"
+            )
         raise InputError(
             f"{folder} holds no report: expected a session's folder; run `tapml offload --session "
             "FOLDER` first, or watch it from its start with `tapml report FOLDER --serve`"
@@ -161,7 +168,13 @@ def _next(report: Mapping[str, Any], folder: Path) -> str:
     if failed:
         repro = next((each["repro"] for each in failed if each.get("replayable")), None)
         look = f"`tapml replay {repro}` shows the failure again; " if repro else ""
-        return f"next: {look}once it is mended, {again} goes on"
+        first, by_hand = failed[0]["name"], bool(failed[0].get("written"))
+        mend = (
+            f"`tapml kernel check {folder} {first} --watch` tries every save of its kernel; "
+            if by_hand
+            else f"`tapml kernel new {folder} {first}` begins a kernel by hand; "
+        )
+        return f"next: {look}{mend}once it is mended, {again} goes on"
     if report["summary"]["waiting"]:
         return f"next: {again} goes on"
     if report.get("final") and report["outcome"]["status"] == "pass":
@@ -169,6 +182,8 @@ def _next(report: Mapping[str, Any], folder: Path) -> str:
             f'next: `tapml run {folder} --prompt "..."` runs it on the device, '
             f"`tapml package {folder}` ships it"
         )
+    if report["outcome"]["status"] == "pass" and report["summary"]["kept"]:
+        return f"next: {again} without --only and --keep-on-source moves the others as well"
     return f"next: {again} looks at it again"
 
 

@@ -92,6 +92,35 @@ def test_failures_come_with_their_reason_and_the_command_that_shows_them(session
     assert f"`tapml offload --session {session}` goes on" in ended.output
 
 
+@pytest.mark.parametrize(("written", "command"), [("", "new"), ("/kernels/a", "check")])
+def test_a_failure_says_how_its_kernel_is_mended(session: Path, written: str, command: str) -> None:
+    def fail(data: dict[str, Any]) -> None:
+        data["operators"][0] |= {"state": "failed", "reason": "off", "written": written}
+        data["outcome"] = {"status": "fail", "text": "1 operator failed"}
+
+    change(session, fail)
+    name = read_report(session)["operators"][0]["name"]
+    assert f"`tapml kernel {command} {session} {name}" in report(session).output
+
+
+def test_operators_kept_on_request_are_offered_to_be_moved(session: Path) -> None:
+    def keep(data: dict[str, Any]) -> None:
+        data["summary"] |= {"moved": data["summary"]["moved"] - 1, "kept": 1}
+        data["final"] = None
+
+    change(session, keep)
+    assert "without --only and --keep-on-source moves the others" in report(session).output
+
+
+def test_a_session_without_a_report_yet_is_no_stranger(session: Path) -> None:
+    (session / "report.json").unlink()
+    (session / "journal.sqlite").touch()
+    ended = report(session)
+    assert ended.exit_code == 2
+    assert "has no report yet" in ended.errors
+    assert f"go on with `tapml offload --session {session}`" in ended.errors
+
+
 def test_a_session_that_runs_is_said_to(session: Path) -> None:
     with hold(session / LOCK), LiveState(session, lambda _event: None) as live:
         live(PhaseStarted("move operators", total=9))
