@@ -10,6 +10,8 @@ from typing import Final
 
 from tapml.graph import plan_format
 from tapml.graph.plan import GraphPlan
+from tapml.models.inputs import MODEL_INPUTS
+from tapml.models.stored import StoredDecoder
 from tapml.models.tensor_file import TensorFile
 from tapml.package.codecs import open_codec
 from tapml.package.files import PackageFiles
@@ -21,6 +23,8 @@ from tapml_targets.errors import InputError, ProtocolError
 
 # Up to here weights are hashed at every load: a fraction of a second, which nobody notices.
 ALWAYS_VERIFIED_BYTES: Final = 256 << 20
+# The input with an element for every row of the context.
+_ROWS: Final = MODEL_INPUTS[2]
 
 
 def load_package(
@@ -95,6 +99,7 @@ def open_package(
             f"the package {path} cannot be used ({error}): make it anew with `tapml package`"
         ) from error
     _check_weights(path, plan, weights)
+    _check_sizes(path, plan, manifest.model)
     if library.target != manifest.device.platform:
         raise InputError(
             f"the package {path} was edited: its kernels are for {library.target}, and it says "
@@ -108,6 +113,22 @@ def open_package(
         open_codec=lambda: open_codec(manifest.tokenizer, contents.get(TOKENIZER, b"")),
         validated=manifest.device,
     )
+
+
+def _check_sizes(path: Path, plan: GraphPlan, model: StoredDecoder) -> None:
+    """Hold the model's sizes against its plan: inputs are made by them."""
+    for entry in plan.entries.values():
+        rows, logits = entry.values.get(_ROWS), entry.values[entry.outputs[0]]
+        if rows is not None and rows.shape != (model.context_length,):
+            what, size = "context", model.context_length
+        elif logits.shape[-1:] != (model.vocabulary,):
+            what, size = "vocabulary", model.vocabulary
+        else:
+            continue
+        raise InputError(
+            f"the package {path} was edited: it says that the model has a {what} of {size}, and "
+            f"its plan has another ({entry.name})"
+        )
 
 
 def _check_weights(path: Path, plan: GraphPlan, weights: TensorFile) -> None:

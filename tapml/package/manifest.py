@@ -198,13 +198,16 @@ def _files(data: object) -> dict[str, StoredFile]:
 
 
 def _texts(data: Mapping[str, Any], name: str) -> dict[str, str]:
-    """An object of short texts."""
+    """An object of short texts; a terminal shows them."""
     value = data.get(name)
     if not isinstance(value, dict) or not all(
         isinstance(each, str) and len(each) <= _LONGEST_TEXT for each in value.values()
     ):
         raise _malformed(name)
-    return value
+    return {
+        key: "".join(each if each.isprintable() else "?" for each in text)
+        for key, text in value.items()
+    }
 
 
 def _hash(value: object) -> str:

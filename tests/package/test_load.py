@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,6 +216,26 @@ def test_a_member_that_begins_elsewhere_is_refused(packages: Packages, tmp_path:
     archive.write_bytes(content)
     with pytest.raises(InputError, match="does not begin where it should"):
         open_package(archive)
+
+
+@pytest.mark.parametrize(
+    ("size", "value"), [("context_length", 10**9), ("context_length", 3), ("vocabulary", 10**9)]
+)
+def test_sizes_that_are_not_the_plans_are_refused(
+    packages: Packages, tmp_path: Path, size: str, value: int
+) -> None:
+    package = packages.copy(tmp_path / "package")
+    manifest, sizes = manifest_of(package), dict[str, Any]({size: value})
+    put(package, replace(manifest, model=replace(manifest.model, **sizes)))
+    with pytest.raises(InputError, match=f"was edited: .* of {value}, and its plan has another"):
+        open_package(package)
+
+
+def test_what_a_manifest_says_does_not_steer_a_terminal(packages: Packages, tmp_path: Path) -> None:
+    package = packages.copy(tmp_path / "package")
+    manifest = manifest_of(package)
+    put(package, replace(manifest, device=replace(manifest.device, name="\x1b[2Jboard")))
+    assert manifest_of(package).device.name == "?[2Jboard"
 
 
 def test_another_platform_is_refused(packages: Packages) -> None:
