@@ -35,7 +35,7 @@ from tests.offload.sessions import (  # noqa: E402
     assert_same_verdicts,
     offload_arguments,
 )
-from tests.offload.test_kills import assert_no_step_twice, assert_whole  # noqa: E402
+from tests.offload.wholeness import assert_no_step_twice, assert_whole  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ CHECKS = (
     ("mypy", ["-m", "mypy"]),
 )
 # Much of a test is waiting for processes it started; a file's tests share what its fixtures made.
-WHOLE_SUITE = ("-n", "2", "--dist", "loadfile")
+# Files with few tests may take longest: their order is that of tests/conftest.py.
+WHOLE_SUITE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 EXAMPLES = """\
 examples:
   python3 scripts/test.py                          the checks and every test

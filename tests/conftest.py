@@ -33,6 +33,11 @@ class RequireDevice(Protocol):
         """Return the devices of a platform that pass their self-test in `dtype`, best first."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first: processes that share the tests then end together."""
+    items.sort(key=lambda item: item.get_closest_marker("begin_early") is None)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     random.seed(SEED)

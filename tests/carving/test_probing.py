@@ -25,7 +25,7 @@ from tapml_rpc.local import open_local
 from tests.conftest import RequireDevice
 from tests.models.folders import make_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 PRODUCTS = Filters(operators=("*matmul*",))
 

@@ -22,7 +22,7 @@ from tapml_targets.library import Library, Parameter
 from tapml_targets.target import Target
 from tests.compiler.operators import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 Array = np.ndarray[Any, Any]
 SYMBOLS = {"S": 7}

@@ -14,7 +14,7 @@ from tests.offload.commands import LIMIT_SECONDS, Ended, run_here, started
 from tests.offload.processes import MARK, half_written, left_after, marked, new_mark
 from tests.offload.sessions import FinishedSession, assert_same_verdicts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> None:

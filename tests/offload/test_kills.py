@@ -1,31 +1,23 @@
-"""kill -9 where a session changes what is on disk, and at random: nothing is lost, all is whole."""
+"""kill -9 where a session changes what is on disk: nothing is lost, all is whole."""
 
 from __future__ import annotations
 
-import json
-import random
-import re
 import signal
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from tapml.carving.repro_folder import read_repro
-from tapml.carving.suite import Suite
-from tapml.graph import plan_format
 from tapml.graph.plan import GraphPlan
-from tapml.offload.kept_model import KEPT, open_kept
-from tapml_targets import library_format
 from tapml_targets.target import Target
 from tests.offload.commands import Ended
-from tests.offload.forked import forked, run_forked, timed
+from tests.offload.forked import run_forked, timed
 from tests.offload.plants import PLANTS, plant
 from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, assert_same_verdicts, states
+from tests.offload.wholeness import assert_unharmed, assert_whole
 
-pytestmark = pytest.mark.slow
-KILLS = 20
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 _NO_CHANGE = {("after", "write"), ("after", "fsync")}
 
 
@@ -54,53 +46,6 @@ def pattern(place: Path) -> str:
     if len(place.parts) > 2:
         return str(place.with_name("*"))
     return str(place.with_name("report.*") if place.stem == "report" else place)
-
-
-def assert_whole(session: Path) -> None:
-    """Whatever has its name in the folder is whole, a moment after a kill."""
-    for path in session.rglob("*"):
-        if any(part.startswith(".") for part in path.relative_to(session).parts):
-            continue
-        if path.suffix == ".sqlite":
-            connection = sqlite3.connect(path)
-            try:
-                assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",), path
-            finally:
-                connection.close()
-        elif path.suffix == ".json" and path.parent.name != KEPT:
-            json.loads(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".html":
-            assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
-        elif path.name == "plan.msgpack":
-            plan_format.unpack(path.read_bytes())
-        elif path.name == "library.msgpack":
-            library_format.unpack(path.read_bytes())
-    if (session / KEPT).exists():
-        assert open_kept(session, pytest.fail) is not None
-    if (session / "suite").exists():
-        with Suite.open(session / "suite") as suite:
-            assert suite.complete
-            suite.verify()
-
-
-def assert_no_step_twice(session: Path) -> None:
-    """What was journaled was not done again."""
-    connection = sqlite3.connect(session / "journal.sqlite")
-    try:
-        twice = connection.execute(
-            "SELECT stage, subject, count(*) FROM verdict GROUP BY key HAVING count(*) > 1"
-        ).fetchall()
-    finally:
-        connection.close()
-    assert twice == []
-
-
-def assert_unharmed(session: Path, finished: FinishedSession) -> None:
-    """A session that came to its end after all is as one that nobody disturbed."""
-    assert_same_verdicts(session, finished)
-    assert_no_step_twice(session)
-    assert_whole(session)
-    assert half_written(session) == []
 
 
 def test_killed_at_every_boundary_it_goes_on_from_there(
@@ -164,34 +109,3 @@ def test_killed_while_a_failure_is_written_it_fails_again_with_a_whole_folder(
     ended = run_forked("offload", "--session", session, cache=finished.cache, errors=errors)
     assert ended.exit_code == 0, ended.errors
     assert_same_verdicts(session, finished)
-
-
-def last_phase(errors: Path) -> str:
-    """What a killed command was doing, by the last line it wrote."""
-    lines = [line for line in errors.read_text().splitlines() if line] or [""]
-    return re.sub(r"^\[.*", "move operators", lines[-1]).partition(":")[0]
-
-
-def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
-    finished: FinishedSession, tmp_path: Path
-) -> None:
-    """Seeded parts of the time an unbroken run takes; a session that ends makes room for a new."""
-    generator, errors = random.Random(7), tmp_path / "errors"
-    whole = timed(*finished.arguments(tmp_path / "0"), cache=finished.cache, errors=errors)
-    sessions, phases = [tmp_path / "1"], set[str]()
-    for _ in range(KILLS):
-        arguments = finished.arguments(sessions[-1])
-        with forked(*arguments, cache=finished.cache, errors=errors) as running:
-            ended = running.ended(generator.uniform(0, whole))
-            if ended is None:
-                running.kill()
-        phases.add(last_phase(errors))
-        if ended is not None:
-            assert ended.exit_code == 0, ended.errors
-            sessions.append(tmp_path / str(len(sessions) + 1))
-        elif sessions[-1].exists():
-            assert_whole(sessions[-1])
-    timed(*finished.arguments(sessions[-1]), cache=finished.cache, errors=errors)
-    for session in sessions:
-        assert_unharmed(session, finished)
-    assert len(phases) >= 4, phases

@@ -12,7 +12,7 @@ from tapml_targets.dtype import dtype
 from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession, read_report
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 # Room for the largest operator at the longest input, and not for the weights of the model.
 BOUND = 215_000

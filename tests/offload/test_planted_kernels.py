@@ -16,7 +16,7 @@ from tests.offload.commands import Ended, run_here, run_process
 from tests.offload.plants import PLANTS, Plant, plant
 from tests.offload.sessions import FinishedSession, read_report
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_here, run_process
 from tests.offload.sessions import FinishedSession, offload_arguments, read_report, states
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 SCAN = "gpu_2d_continuous_cumsum"
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "scan-kernel"

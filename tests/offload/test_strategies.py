@@ -26,7 +26,7 @@ from tests.offload.hidden_faults import (
 from tests.offload.plants import Plant, plant
 from tests.offload.sessions import FinishedSession, read_report, states
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 # Holds every operator's first test, and few of the later steps'.
 BUDGET = "200K"

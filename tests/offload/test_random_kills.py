@@ -1,0 +1,48 @@
+"""kill -9 at any moment of any phase."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.offload.forked import forked, timed
+from tests.offload.sessions import FinishedSession
+from tests.offload.wholeness import assert_unharmed, assert_whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
+KILLS: Final = 20
+
+
+def last_phase(errors: Path) -> str:
+    """What a killed command was doing, by the last line it wrote."""
+    lines = [line for line in errors.read_text().splitlines() if line] or [""]
+    return re.sub(r"^\[.*", "move operators", lines[-1]).partition(":")[0]
+
+
+def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    """Seeded parts of the time an unbroken run takes; a session that ends makes room for a new."""
+    generator, errors = random.Random(7), tmp_path / "errors"
+    whole = timed(*finished.arguments(tmp_path / "0"), cache=finished.cache, errors=errors)
+    sessions, phases = [tmp_path / "1"], set[str]()
+    for _ in range(KILLS):
+        arguments = finished.arguments(sessions[-1])
+        with forked(*arguments, cache=finished.cache, errors=errors) as running:
+            ended = running.ended(generator.uniform(0, whole))
+            if ended is None:
+                running.kill()
+        phases.add(last_phase(errors))
+        if ended is not None:
+            assert ended.exit_code == 0, ended.errors
+            sessions.append(tmp_path / str(len(sessions) + 1))
+        elif sessions[-1].exists():
+            assert_whole(sessions[-1])
+    timed(*finished.arguments(sessions[-1]), cache=finished.cache, errors=errors)
+    for session in sessions:
+        assert_unharmed(session, finished)
+    assert len(phases) >= 4, phases
