@@ -12,7 +12,7 @@ import pytest
 from tests.offload.forked import run_forked
 from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, assert_same_verdicts
-from tests.offload.test_kills import assert_no_step_twice, assert_whole
+from tests.offload.wholeness import assert_no_step_twice, assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
