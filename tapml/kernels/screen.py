@@ -139,9 +139,13 @@ class _LiveView:
         self._past = Text()
         self._drawn = 0.0
         self._history: deque[Text] = deque(maxlen=_HISTORY)
+        console = Console(file=stream, highlight=False)
+        # Room for the "^C" that a terminal writes after the last line: one that wraps would
+        # leave the panel's first line behind.
+        self._width = max(1, console.width - len("^C") - 1)
         self._live = Live(
             self._draw(),
-            console=Console(file=stream, highlight=False),
+            console=console,
             auto_refresh=False,
             vertical_overflow="ellipsis",
         )
@@ -188,7 +192,13 @@ class _LiveView:
                          for line in _reason(result)]  # fmt: skip
         body.append(Text(self._activity(), style="dim"))
         body += [Text("  ") + line for line in reversed(self._history)]
-        return Panel(Group(*body), title=self._title, subtitle=self._place, border_style=style)
+        return Panel(
+            Group(*body),
+            title=self._title,
+            subtitle=self._place,
+            border_style=style,
+            width=self._width,
+        )
 
     def _activity(self) -> str:
         if self._doing is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -231,3 +232,14 @@ def test_verdicts_are_shown_in_a_terminal_and_elsewhere(
     assert "0.25 s after the save" in shown
     assert "0.50 s after the save" in shown
     assert OPERATOR in shown
+
+
+def test_the_panel_leaves_room_for_the_echo_of_ctrl_c(
+    trial: KernelTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = _Terminal()
+    with watching(trial, as_json=False, stream=stream) as tell:
+        tell(Seen(RESULT, 0.25, 1))
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert max(map(len, re.split(r"[\r\n]+", plain))) <= 60 - len("^C") - 1
