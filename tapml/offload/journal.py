@@ -25,6 +25,7 @@ from tapml.offload.verdict_key import VerdictKey
 from tapml_targets.errors import InputError, SetupError
 
 _BUSY_SECONDS: Final = 30.0
+_ANEW: Final = "begin anew in another folder (--session), or here with --restart"
 _VERDICT: Final = "SELECT key, stage, subject, status, data, time, parts FROM verdict "
 
 
@@ -90,7 +91,7 @@ class Journal:
             ) from error
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                raise InputError(f"{path} is not a journal: {error}") from error
+                raise InputError(f"{path} is not a journal: {error}; {_ANEW}") from error
             raise self._damage(error) from error
 
     def __enter__(self) -> Self:
@@ -204,7 +205,7 @@ class Journal:
         return found
 
     def _damage(self, error: Exception) -> InputError:
-        return InputError(f"the journal {self._path} is damaged ({error}); start a new session")
+        return InputError(f"the journal {self._path} is damaged ({error}); {_ANEW}")
 
     def _execute(self, statement: str, parameters: tuple[object, ...], *, synced: bool) -> None:
         # Waiting for the disk takes 1 to 5 ms: little beside the 100 ms and more that a verdict

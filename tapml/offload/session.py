@@ -165,7 +165,8 @@ class OffloadSession:
                 return cls._begin(path, settings)
             if have != value:
                 raise InputError(
-                    f"the session in {path} was begun with {name} = {have!r}, not {value!r}; "
+                    f"the session in {path} was begun with {name} = {_said(have)}, not "
+                    f"{_said(value)}; "
                     "choose another folder (--session), or begin anew here with --restart"
                 )
         return session
@@ -247,3 +248,8 @@ def _spare_kernels(folder: Path) -> None:
             f"{kernels} holds kernels written by hand, and --restart would delete them: move the "
             "folder elsewhere first (--kernels FOLDER finds them there)"
         )
+
+
+def _said(setting: object) -> str:
+    """A setting as a message shows it; what was not given is empty or 0."""
+    return repr(setting) if setting else "the default"

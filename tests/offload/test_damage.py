@@ -48,7 +48,7 @@ def test_what_can_be_made_again_is(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("journal.sqlite", "is not a journal"), ("oracle.sqlite", "delete it")],
+    [("journal.sqlite", "begin anew in another folder"), ("oracle.sqlite", "delete it")],
     ids=["journal", "expectations"],
 )
 def test_what_cannot_is_named(
