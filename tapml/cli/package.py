@@ -53,7 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     from tapml.package.make import make_package
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Elsewhere than in a terminal it would leave an empty line.
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task("reading the session", total=None)
 
         def show(done: int, total: int) -> None:

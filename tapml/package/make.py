@@ -143,8 +143,9 @@ def make_package(
 
 
 def _default_place(session: Path, *, archive: bool) -> Path:
-    resolved = session.resolve()
-    return resolved.with_name(f"{resolved.name}-package{'.zip' if archive else ''}")
+    # As it was given where it ends in a name, so that what is printed is short; "." has none.
+    named = session if session.name not in ("", "..") else session.resolve()
+    return named.with_name(f"{named.name}-package{'.zip' if archive else ''}")
 
 
 def _licences(folder: Path) -> dict[str, bytes]:
