@@ -187,7 +187,11 @@ class _Reader:
         )  # fmt: skip
 
     def number(self, table: Mapping[str, Any], key: str, where: str) -> float:
-        value = self._required(table, key, where, None)
+        if key not in table:
+            self.refuse(
+                f"{where} has no {key!r}: passing and degraded go together", *where.split()[:1]
+            )
+        value = table[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(f"{key} in {where} should be a number, got {value!r:.80}", key)
         return float(value)
