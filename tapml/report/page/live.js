@@ -114,7 +114,7 @@ function drawBanner(live) {
       "span",
       { class: "value" },
       part === null ? "" : `${count(live.done)} of ${count(live.total)}`,
-      known(live.seconds_left) ? ` · about ${seconds(live.seconds_left)} left` : "",
+      known(live.seconds_left) ? ` · about ${seconds(Math.max(1, Math.round(live.seconds_left)))} left` : "",
     ),
   );
 }
