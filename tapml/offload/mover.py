@@ -173,13 +173,15 @@ class Mover:
     def _find_kernels(self, record: OperatorRecord) -> None:
         """Line 6: an initial implementation, by hand where there is one."""
         operator, compiled = record.operator, self.bench.compiled
+        manifest = self.bench.kernels.manifest_path(operator)
+        # Said of one that cannot be used as well: it is what has to be mended.
+        record.written = "" if manifest is None else str(manifest.parent)
         written = self.bench.kernels.find(operator)
         if written is None:
             record.kernel = compiled.kernel(operator.name)
             record.read_library = partial(compiled.library, operator.name)
         else:
             record.kernel, record.library = kernel_key(written.library), written.library
-            record.written = str(written.folder)
 
     def _validate(self, record: OperatorRecord) -> bool:
         """The device's limits and OPWISEVALIDATION, where the journal does not hold the verdict."""

@@ -38,7 +38,7 @@ def test_a_broken_kernel_fails_its_operator_until_it_is_mended(
     kernel_session.manifest.write_text(right)
     assert ended.exit_code == 1, ended.errors
     failed = of_operator(kernel_session)
-    assert failed["state"] == "failed"
+    assert (failed["state"], failed["written"]) == ("failed", str(kernel_session.place))
     assert f"{kernel_session.manifest}:" in failed["reason"]
     assert "did you mean 'block'?" in failed["reason"]
 
