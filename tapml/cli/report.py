@@ -103,7 +103,8 @@ def time_lines(operators: list[Mapping[str, Any]]) -> list[str]:
     ]
     if not entries:
         return []
-    untimed = f"; {len(times['untimed'])} operators without a time" if times["untimed"] else ""
+    count = len(times["untimed"])
+    untimed = f"; {count} operator{'s' * (count != 1)} without a time" if count else ""
     slowest = slowest_line(times)
     return [f"kernels: {'; '.join(entries)}{untimed}", *([slowest] if slowest else [])]
 

@@ -18,7 +18,7 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.installed import package_version
 
 if TYPE_CHECKING:
-    from tapml.offload.finish import FinalRun
+    from tapml.offload.final_run import FinalRun
     from tapml.offload.journal import Journal
     from tapml.offload.operator_record import OperatorRecord
 
@@ -92,8 +92,9 @@ def outcome(
         # The hybrid graph passed with every operator that was to move.
         return {
             "status": "pass",
-            "text": f"{moved} of {total} operators are on {where}; {total - moved} stay on the "
-            "source as asked, and the model passes like that",
+            "text": f"{moved} of {total} operators are on {where}; {total - moved} "
+            f"stay{'s' * (total - moved == 1)} on the source as asked, and the model passes like "
+            "that",
         }
     if moved < total:
         return {
