@@ -74,6 +74,10 @@ class DeviceRoom:
             self._release_hybrid()
         return ""
 
+    def need_of_whole(self, library: Library) -> int:
+        """Bytes that the linked plan takes on the target alone."""
+        return self._whole(library).total
+
     def _release_replays(self) -> None:
         if self.memory is not None:
             self.memory.close()

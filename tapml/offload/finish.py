@@ -4,84 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from tapml.compare.modelwise import LogitVerdict, compare_tokens, not_compared
-from tapml.compare.verdict import Status
+from tapml.compare.modelwise import compare_tokens, not_compared
 from tapml.compiler.link import link_entries
 from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.plan_format import pack as pack_plan
+from tapml.graph.plan_format import plan_hash
 from tapml.offload.device_room import DeviceRoom
+from tapml.offload.events import Note
+from tapml.offload.final_run import FinalRun, PromptResult
 from tapml.offload.finished_folder import FINISHED, LIBRARY, MODEL, PLAN
+from tapml.offload.keys import model_key
 from tapml.offload.model_check import check_model
+from tapml.offload.operator_record import OperatorRecord
 from tapml.offload.workbench import Workbench
 from tapml_targets.library import Library
+from tapml_targets.library_format import library_hash
 from tapml_targets.library_format import pack as pack_library
 
-
-@dataclass(frozen=True)
-class PromptResult:
-    """What the target wrote for one prompt, and how it compares with the reference."""
-
-    prompt: str
-    text: str
-    tokens: tuple[int, ...]
-    verdict: str
-    equal: bool
+FINAL: Final = "final"
+"""Stage of the verdict on the whole model on the target alone."""
 
 
-@dataclass(frozen=True)
-class FinalRun:
-    """The whole model on the target alone."""
-
-    logits: LogitVerdict
-    prompts: tuple[PromptResult, ...]
-
-    @property
-    def status(self) -> Status:
-        """The model-wise verdict: free-running tokens are reported and decide nothing."""
-        return self.logits.status
-
-    @property
-    def headline(self) -> str:
-        """How it went, in half a line."""
-        if self.status == "not run":
-            return self.logits.reason
-        equal = sum(each.equal for each in self.prompts)
-        tokens = f"tokens equal the reference's for {equal} of {len(self.prompts)} prompts"
-        return f"logits {self.logits.status}, {tokens}"
-
-    @property
-    def text(self) -> str:
-        """The same with the numbers behind it."""
-        if self.status == "not run":
-            return self.headline
-        return f"{self.headline}: {self.logits.reason}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "status": self.status,
-            "text": self.text,
-            "logits": self.logits.to_json(),
-            "prompts": [vars(each) | {"tokens": list(each.tokens)} for each in self.prompts],
-        }
+_HASH: Final = "library_hash"
+_PLAN: Final = "plan_hash"
+_NEED: Final = "device_bytes"
 
 
-def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> FinalRun:
-    """Link the plan into one Library, run it on the target and compare logits and tokens.
+def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
+    """The whole model on the target: as the journal has it where nothing changed, else run.
 
-    A model that is larger than the device's memory is not run.
+    Parameters
+    ----------
+    bench
+        The open session.
+    records
+        Every operator of the plan; all pass their own tests.
+
+    Returns
+    -------
+    FinalRun
+        ``not run`` where the model does not fit the device.
     """
+    kernels = {name: record.kernel for name, record in records.items()}
+    key = model_key(kernels, bench.trace.key, bench.policy, bench.session.device, FINAL)
+    known = bench.journal.verdict(key)
+    if known is not None and known.status == "pass" and _stands(bench, known.data):
+        bench.watcher(Note("the whole model on the target: as the journal has it"))
+        return FinalRun.reused(known.data)
+    libraries = {
+        name: record.library for name, record in records.items() if record.library is not None
+    }
+    library = link_entries(bench.imported.plan, libraries)
+    room = DeviceRoom(bench)
+    lack = room.lack_of_whole(library)
+    final = FinalRun.of(not_compared(lack), ()) if lack else _run_on_target_alone(bench, library)
+    kept = {
+        _HASH: library_hash(pack_library(library)),
+        _PLAN: plan_hash(bench.imported.plan),
+        _NEED: room.need_of_whole(library),
+    }
+    bench.journal.record(key, FINAL, bench.model.name, final.status, final.to_json() | kept)
+    if final.status == "pass":
+        save_finished(bench, library)
+    return final
+
+
+def _stands(bench: Workbench, data: Mapping[str, Any]) -> bool:
+    """Whether what passed still lies in the folder, and still fits the device."""
+    folder, limit = bench.folder / FINISHED, bench.target.limits.memory_bytes
+    try:
+        whole = library_hash((folder / LIBRARY).read_bytes()) == data[_HASH]
+        fits = not limit or int(data[_NEED]) <= limit
+        same = plan_hash(bench.imported.plan) == data[_PLAN]
+    except (OSError, KeyError, TypeError, ValueError):
+        return False
+    return whole and fits and same and (folder / PLAN).is_file() and (folder / MODEL).is_file()
+
+
+def _run_on_target_alone(bench: Workbench, library: Library) -> FinalRun:
+    """Run the linked plan on the target and compare logits and tokens."""
     plan = bench.imported.plan
-    library = link_entries(plan, libraries)
-    lack = DeviceRoom(bench).lack_of_whole(library)
-    if lack:
-        return FinalRun(not_compared(lack), ())
     target = bench.settings.target
     with ExitStack() as stack:
         with bench.phases.phase(
@@ -117,10 +124,8 @@ def run_on_target_alone(bench: Workbench, libraries: Mapping[str, Library]) -> F
                     equal=comparison.first_parting is None,
                 )
             )
-        final = FinalRun(verdict, tuple(results))
+        final = FinalRun.of(verdict, results)
         phase.detail = final.text
-    if final.status == "pass":
-        save_finished(bench, library)
     return final
 
 

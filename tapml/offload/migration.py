@@ -12,7 +12,8 @@ from tapml.carving.replay_memory import ReplayMemory
 from tapml.durable.files import write_json, write_text
 from tapml.offload.algorithm import Algorithm
 from tapml.offload.events import PhaseEnded, PhaseStarted
-from tapml.offload.finish import FinalRun, discard_finished, run_on_target_alone
+from tapml.offload.final_run import FinalRun
+from tapml.offload.finish import discard_finished, finish
 from tapml.offload.operator_record import (
     MODEL_VALIDATION,
     OPERATOR_VALIDATION,
@@ -91,10 +92,7 @@ def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorReco
 
 
 def _finish(bench: Workbench, records: dict[str, OperatorRecord]) -> FinalRun:
-    libraries = {
-        name: record.library for name, record in records.items() if record.library is not None
-    }
-    final = run_on_target_alone(bench, libraries)
+    final = finish(bench, records)
     bench.journal.append("final", **final.to_json())
     if final.status == "pass":
         # What did not fit beside the source's part of a hybrid run has run with all the others.
