@@ -45,9 +45,16 @@ def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
     Raises
     ------
     InputError
-        If what the journal holds about them cannot be read.
+        If one that is given is no folder, or what the journal holds about them cannot be read.
     """
     if options.kernels is not None:
+        for folder in options.kernels:
+            # A mistyped one would leave the compiler's kernels in place without a word.
+            if not folder.is_dir():
+                raise InputError(
+                    f"--kernels {folder} is no folder: expected one with "
+                    "OPERATOR/TARGET/kernel.toml in it, as `tapml kernel new --shared` writes it"
+                )
         # The next run may begin in another folder.
         folders = [str(folder.absolute()) for folder in options.kernels]
         journal.write_setting(KERNELS, json.dumps(folders))

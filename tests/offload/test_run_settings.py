@@ -18,6 +18,7 @@ def test_folders_of_kernels_are_those_of_the_run_before_until_others_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "shared").mkdir()
     with Journal(tmp_path / "journal") as journal:
         assert kernel_folders(journal, RunOptions()) == ()
         given = RunOptions(kernels=(Path("shared"),))
@@ -62,3 +63,10 @@ def test_memory_is_what_the_device_has_or_less(
 ) -> None:
     limits = lowered(Limits(memory_bytes=memory, max_buffer_bytes=buffer), most)
     assert (limits.memory_bytes, limits.max_buffer_bytes) == expected
+
+
+def test_a_mistyped_folder_of_kernels_is_refused_and_not_remembered(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        with pytest.raises(InputError, match="is no folder"):
+            kernel_folders(journal, RunOptions(kernels=(tmp_path / "shraed",)))
+        assert kernel_folders(journal, RunOptions()) == ()
