@@ -51,7 +51,7 @@ def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
         ``not run`` where the model does not fit the device.
     """
     kernels = {name: record.kernel for name, record in records.items()}
-    key = model_key(kernels, bench.trace.key, bench.policy, bench.session.device, FINAL)
+    key = model_key(kernels, bench.trace.key, bench.session.device, FINAL)
     known = bench.journal.verdict(key)
     if known is not None and known.status == "pass" and _stands(bench, known.data):
         bench.watcher(Note("the whole model on the target: as the journal has it"))

@@ -106,7 +106,7 @@ class HybridRuns:
         """
         bench = self.bench
         kernels = {record.operator.name: record.kernel for record in placed}
-        key = model_key(kernels, bench.trace.key, bench.policy, bench.session.device, "model")
+        key = model_key(kernels, bench.trace.key, bench.session.device, "model")
         known = self._standing(key, placed)
         if known is not None:
             self.kept += 1

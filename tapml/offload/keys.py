@@ -10,6 +10,7 @@ from tapml.carving.carved_test import CarvedTest
 from tapml.carving.probing import PROBING_VERSION
 from tapml.compare.oracle import ORACLE_VERSION
 from tapml.compare.policy import Policy
+from tapml.compare.policy_scope import policy_of_operator
 from tapml.graph.plan import Operator
 from tapml.offload.verdict_key import VerdictKey, hash_parts
 from tapml_targets.driver import DeviceDescription
@@ -21,6 +22,7 @@ from tapml_targets.library_format import library_hash, pack
 _SHOWN: Final = 16
 """Hexadecimal digits of a hash among the parts; the whole of it is in the key's hash."""
 _DEVICES_KEPT: Final = 8
+_DEFAULTS: Final = Policy()
 # A description is not hashable: it is known by its identity for as long as it is kept here.
 _FINGERPRINTS: Final[dict[int, tuple[DeviceDescription, str, dict[str, str]]]] = {}
 
@@ -40,6 +42,7 @@ def operator_key(
     operator: Operator, kernel: str, tests: str, policy: Policy, device: DeviceDescription
 ) -> VerdictKey:
     """Key of an operator-wise verdict."""
+    limits = policy_of_operator(policy, operator).hash
     torch, forms = versions_text("torch"), repr(operator.torch_forms)
     # Its form is that of the first journals: what they hold is found again.
     found = hash_parts(
@@ -52,7 +55,7 @@ def operator_key(
         oracle=str(ORACLE_VERSION),
         tests=tests,
         probes=str(PROBING_VERSION),
-        policy=policy.hash,
+        policy=limits,
         # Reference and float64 twins are compiled, too.
         compiler=compiler_versions(),
         device=_fingerprint(device)[0],
@@ -66,22 +69,26 @@ def operator_key(
         "oracle": str(ORACLE_VERSION),
         "tests": tests[:_SHOWN],
         "probes": str(PROBING_VERSION),
-        "policy": policy.hash[:_SHOWN],
+        "policy": limits[:_SHOWN],
         "compiler": compiler_versions(),
     }
     return VerdictKey(found, parts | _fingerprint(device)[1])
 
 
 def model_key(
-    kernels: Mapping[str, str], trace: str, policy: Policy, device: DeviceDescription, stage: str
+    kernels: Mapping[str, str], trace: str, device: DeviceDescription, stage: str
 ) -> VerdictKey:
-    """Key of a model-wise verdict over the operators placed on the target, by their kernels."""
+    """Key of a model-wise verdict over the operators placed on the target, by their kernels.
+
+    Logits are held against what the reference's own deviation allows, not against a policy.
+    """
     placed = "\n".join(f"{name} {kernel}" for name, kernel in sorted(kernels.items()))
     found = hash_parts(
         stage=stage,
         placed=placed,
         trace=trace,
-        policy=policy.hash,
+        # As in the first journals, which are found again.
+        policy=_DEFAULTS.hash,
         compiler=compiler_versions(),
         device=_fingerprint(device)[0],
     )
@@ -89,7 +96,6 @@ def model_key(
         "operators": _hash("\n".join(sorted(kernels)))[:_SHOWN],
         "kernels": _hash(placed)[:_SHOWN],
         "trace": _hash(trace)[:_SHOWN],
-        "policy": policy.hash[:_SHOWN],
         "compiler": compiler_versions(),
     }
     return VerdictKey(found, parts | _fingerprint(device)[1])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tapml.compare.operator_class import traits_of
 from tapml.compare.policy import POLICY_VERSION, Policy
 from tapml.graph.plan import GraphPlan
 from tapml.offload.changes import what_changed
@@ -149,15 +150,39 @@ def _annotated(library: Library) -> Library:
 
 
 @pytest.mark.slow
-def test_another_policy_makes_every_verdict_again(
+def test_another_way_to_judge_makes_every_operators_verdict_again(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
+    """The model's logits are not judged by a policy."""
     session, policy = finished.copy(tmp_path / "session"), tmp_path / "policy.toml"
     policy.write_text(f"version = {POLICY_VERSION}\nseed = {Policy().seed + 1}\n")
     ended = resume(session, finished, "--policy", policy)
-    assert made_again(session, finished) == first_made(finished)
+    assert made_again(session, finished) == of_operators(first_made(finished))
     assert set(map(tuple, reasons(session).values())) == {("the policy",)}
     assert "were made again (the policy)" in ended.errors
+
+
+@pytest.mark.slow
+def test_another_limit_of_one_class_makes_the_verdicts_of_that_class_again(
+    finished: FinishedSession, tiny_plan: GraphPlan, tmp_path: Path
+) -> None:
+    session, policy = finished.copy(tmp_path / "session"), tmp_path / "policy.toml"
+    policy.write_text(
+        f"version = {POLICY_VERSION}\n[limits.float32.product]\npassing = 30\ndegraded = 60\n"
+    )
+    resume(session, finished, "--policy", policy)
+    products = {
+        name
+        for name, operator in tiny_plan.operators.items()
+        if {each.operator_class for each in traits_of(operator)} & {"product", "discrete"}
+    }
+    assert 0 < len(products) < len(tiny_plan.operators)
+    assert {subject for _, subject in made_again(session, finished)} == products
+    assert {name for name, lines in reasons(session).items() if lines} == products
+
+
+def of_operators(made: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+    return Counter({each: count for each, count in made.items() if each[0] == "operator"})
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_a_model_key_says_what_changed() -> None:
     def model_of(**changed: Any) -> VerdictKey:
         kernels = {"add": "k1", "matmul": "k2"}
         values: dict[str, Any] = {
-            "kernels": kernels, "trace": "t", "policy": Policy(), "device": DEVICE, "stage": "model"
+            "kernels": kernels, "trace": "t", "device": DEVICE, "stage": "model"
         }  # fmt: skip
         return keys.model_key(**(values | changed))
 
