@@ -68,9 +68,10 @@ def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
         _PLAN: plan_hash(bench.imported.plan),
         _NEED: room.need_of_whole(library),
     }
-    bench.journal.record(key, FINAL, bench.model.name, final.status, final.to_json() | kept)
     if final.status == "pass":
         save_finished(bench, library)
+    # Last: a verdict in the journal finds its Library in the folder.
+    bench.journal.record(key, FINAL, bench.model.name, final.status, final.to_json() | kept)
     return final
 
 

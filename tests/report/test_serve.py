@@ -283,7 +283,7 @@ def test_a_running_session_is_followed_to_its_end(
     """Another policy: every verdict of a finished session is made again, and nothing else."""
     session, policy = finished.copy(tmp_path / "session"), tmp_path / "limits.toml"
     policy.write_text(
-        '[[override]]\noperator = "softmax*"\npassing = 64.0\ndegraded = 128.0\nreason = "a test"\n'
+        '[[override]]\noperator = "*"\npassing = 64.0\ndegraded = 128.0\nreason = "a test"\n'
     )
     arguments = ("offload", "--session", session, "--policy", policy)
     seen: list[dict[str, Any]] = []
