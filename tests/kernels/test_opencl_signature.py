@@ -10,6 +10,7 @@ from tapml.kernels.opencl_signature import (
     read_opencl_signature,
 )
 from tapml_targets.library import Parameter
+from tests.conftest import RequireDevice
 from tests.kernels.operators import SCALE
 
 SOURCE = """\
@@ -62,8 +63,10 @@ def test_half_a_source_is_read_without_a_fault(cut: int) -> None:
     assert signature is None or len(signature.arguments) in (1, 8)
 
 
-def test_the_build_options_are_those_of_the_driver() -> None:
-    programs = pytest.importorskip("tapml_targets.opencl.programs")
+def test_the_build_options_are_those_of_the_driver(require_device: RequireDevice) -> None:
+    require_device("opencl")
+    from tapml_targets.opencl import programs
+
     assert set(OPENCL_OPTIONS) == set(programs.BUILD_OPTIONS)
 
 
