@@ -20,8 +20,12 @@ def _devices() -> tuple[list[DeviceDescription], str]:
     except TapmlError as error:
         return [], str(error)
     # A checker runs the same kernels a thousand times slower.
-    usable = [d for d in ranked if not d.problem and d.description.device_type != "checker"]
-    return [d.description for d in usable], "; ".join(d.problem for d in ranked if d.problem)
+    usable = [
+        d.description for d in ranked if not d.problem and d.description.device_type != "checker"
+    ]
+    # By index: a ranking is timed, and processes that share the tests must collect the same ones.
+    usable.sort(key=lambda device: device.index)
+    return usable, "; ".join(d.problem for d in ranked if d.problem)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
