@@ -1,10 +1,10 @@
 """A decode step of the finished plan against the sum of its kernels' times.
 
-Three clocks take turns: the step as :class:`tapml.execute.plan_runner.PlanRunner` runs it (token
-in, logits out, over the device's process), the same launches enqueued back to back by a bare loop
-of pyopencl in a process of its own, and the device's events around each kernel of a step. What the
-bare loop takes beyond its kernels is what the driver asks for its launches, the floor for any
-runtime on it. The wide model has as many launches and larger kernels.
+Four clocks take turns: the step as a package runs it (token in, logits out, the device driven by
+this process), the same over a server process of its own, the same launches enqueued back to back by
+a bare loop of pyopencl in a process of its own, and the device's events around each kernel of a
+step. What the bare loop takes beyond its kernels is what the driver asks for its launches, the
+floor for any runtime on it. The wide model has as many launches and larger kernels.
 
 Run it alone with ``python -m scripts.bench_decode``, or through ``scripts/bench.py``.
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from tapml.graph.cache import PlanCache
 from tapml.graph.importer import import_model
 from tapml.models.huggingface import load_model
 from tapml.models.loaded import LoadedModel
+from tapml_rpc.in_process import open_in_process
 from tapml_rpc.local import open_local
 from tapml_targets import library_format
 from tapml_targets.driver import DeviceDescription
@@ -79,45 +80,61 @@ def measure() -> list[dict[str, Any]]:
                 library = link_entries(imported.plan, libraries)
                 packed = Path(folder) / "library.msgpack"
                 packed.write_bytes(library_format.pack(library))
+                plan, weights = imported.plan, imported.weights
                 with (
-                    open_local(device) as session,
-                    PlanRunner(imported.plan, imported.weights, library, session) as runner,
+                    open_in_process(device) as here,
+                    open_local(device) as there,
+                    PlanRunner(plan, weights, library, here) as runner,
+                    PlanRunner(plan, weights, library, there) as served,
                     _bare_loop(packed, device) as peer,
                 ):
                     name = f"{Path(source).name}, {device.vendor_platform}"
-                    rows.append(_row(name, _take_turns(model, runner, peer), peer.launches))
+                    seconds = _take_turns(model, runner, served, peer)
+                    rows.append(_row(name, seconds, peer.launches))
     return rows
 
 
-def _take_turns(model: LoadedModel, runner: PlanRunner, peer: _BareLoop) -> dict[str, list[float]]:
-    """Seconds of a step, of its kernels by their events, and of the bare loop."""
-    seconds: dict[str, list[float]] = {"step": [], "kernels": [], "bare": []}
+def _take_turns(
+    model: LoadedModel, runner: PlanRunner, served: PlanRunner, peer: _BareLoop
+) -> dict[str, list[float]]:
+    """Seconds of a step here and over a server, of its kernels, and of the bare loop."""
+    seconds: dict[str, list[float]] = {"step": [], "served": [], "kernels": [], "bare": []}
     runner.reset()
+    served.reset()
     began = time.perf_counter()
     for turn in range(_WARM_UP + _MOST_TURNS):
         if turn >= _WARM_UP + _FEWEST_TURNS and time.perf_counter() - began > _SECONDS:
             break
         inputs = model.prepare_decode(5, turn)
-        started = time.perf_counter()
-        runner.run("decode", inputs)
-        step = time.perf_counter() - started
+        step = _seconds(runner, inputs)
+        over_server = _seconds(served, inputs)
         _, nanoseconds = runner.run_timed("decode", inputs)
         bare = peer.step()
         if turn >= _WARM_UP:
             seconds["step"].append(step)
+            seconds["served"].append(over_server)
             seconds["kernels"].append(nanoseconds * 1e-9)
             seconds["bare"].append(bare)
     return seconds
 
 
+def _seconds(runner: PlanRunner, inputs: Mapping[str, Any]) -> float:
+    started = time.perf_counter()
+    runner.run("decode", inputs)
+    return time.perf_counter() - started
+
+
 def _row(name: str, seconds: dict[str, list[float]], launches: int) -> dict[str, Any]:
-    step, kernels, bare = (statistics.median(seconds[key]) for key in ("step", "kernels", "bare"))
+    step, served, kernels, bare = (
+        statistics.median(seconds[key]) for key in ("step", "served", "kernels", "bare")
+    )
     ratio = round(step / kernels, 2)
     return {
         "part": "decode",
         "name": name,
         "launches": launches,
         "step_ms": round(step * 1e3, 3),
+        "over_a_server_ms": round(served * 1e3, 3),
         "kernels_ms": round(kernels * 1e3, 3),
         "bare_loop_ms": round(bare * 1e3, 3),
         "ratio": ratio,

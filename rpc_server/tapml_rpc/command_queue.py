@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.link import Link, Ticket
 from tapml_rpc.pending import Pending
+from tapml_rpc.transport import Ticket, Transport
 from tapml_targets.errors import InputError
 
 # A payload from here on goes in messages of its own, straight from the caller's memory; below,
@@ -31,7 +31,7 @@ class CommandQueue:
         Batches sent and not yet waited for.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Transport) -> None:
         self.sent: list[Ticket] = []
         self._link = link
         self._commands: list[list[Any]] = []

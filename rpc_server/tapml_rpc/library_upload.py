@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tapml_rpc.command_queue import PIECE_BYTES
-from tapml_rpc.link import Link, Ticket
 from tapml_rpc.pending import Pending, PendingValue
+from tapml_rpc.transport import Ticket, Transport
 
 # A stream of its own: a kernel that does not build is the caller's to handle and must not poison
 # what else goes on.
@@ -14,7 +14,7 @@ _STREAM: Final = 1
 
 
 def load_library(
-    link: Link, handle: int, digest: str, packed: bytes
+    link: Transport, handle: int, digest: str, packed: bytes
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Have a Library built under `handle`; its operators and entries.
 
@@ -35,7 +35,7 @@ def load_library(
     return tuple(operators), tuple(entries)
 
 
-def _send(link: Link, digest: str, packed: bytes) -> None:
+def _send(link: Transport, digest: str, packed: bytes) -> None:
     view = memoryview(packed)
     sent = []
     for start in range(0, len(view), PIECE_BYTES):
@@ -46,11 +46,11 @@ def _send(link: Link, digest: str, packed: bytes) -> None:
         _finish(link, ticket)
 
 
-def _run(link: Link, command: list[Any], pending: Pending) -> None:
+def _run(link: Transport, command: list[Any], pending: Pending) -> None:
     _finish(link, link.send([command], b"", {0: pending}, _STREAM))
 
 
-def _finish(link: Link, ticket: Ticket) -> None:
+def _finish(link: Transport, ticket: Ticket) -> None:
     link.wait(ticket)
     if ticket.failure is not None:
         link.wait(link.send([["reset"]], b"", None, _STREAM))

@@ -18,6 +18,7 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire, render_command
 from tapml_rpc.pending import Pending
+from tapml_rpc.transport import Ticket
 from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
 from tapml_targets.description_format import from_plain
 from tapml_targets.errors import (
@@ -25,7 +26,6 @@ from tapml_targets.errors import (
     InputError,
     ProtocolError,
     SetupError,
-    TapmlError,
 )
 
 DOWNLOAD_WINDOW: Final = 16 << 20
@@ -35,21 +35,8 @@ _ZERO_COPY_BYTES: Final = 64 << 10
 _LAST_COMMANDS: Final = 5
 
 
-class Ticket:
-    """One batch on its way and the results it will bring."""
-
-    __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence")
-
-    def __init__(self, sequence: int, chunk_bytes: int, pending: dict[int, Pending]) -> None:
-        self.sequence = sequence
-        self.chunk_bytes = chunk_bytes
-        self.pending = pending
-        self.done = False
-        self.failure: TapmlError | None = None
-
-
 class Link:
-    """A session's two connections. Methods are called by one thread at a time.
+    """A session's two connections: the :class:`Transport` to a server.
 
     Parameters
     ----------
@@ -176,11 +163,6 @@ class Link:
         while not ticket.done:
             self._receive()
 
-    def settle(self) -> None:
-        """Wait until every batch is answered."""
-        while self._tickets:
-            self._receive()
-
     def drain(self) -> bool:
         """Take the answers that are there; True when no batch is on its way."""
         with suppress(zmq.Again):
@@ -243,12 +225,8 @@ class Link:
         if kind == "data" and ticket is not None:
             self._place(ticket, header, chunk)
         elif kind == "done" and ticket is not None:
-            for result in wire.array(header.get("results", []), "results"):
-                index, value = wire.array(result, "result", 2)
-                pending = ticket.pending.get(index)
-                if pending is not None:
-                    pending.resolve(value, chunk)
-            self._finish(ticket, header)
+            ticket.answer(header, chunk)
+            self._forget(ticket)
         elif kind == "error":
             self._busy = False
             self._refused(ticket, header)
@@ -274,15 +252,7 @@ class Link:
             self._uncredited = 0
             self._data.send(wire.pack(credit))
 
-    def _finish(self, ticket: Ticket, header: wire.Header) -> None:
-        failure = header.get("error")
-        if failure is not None:
-            ticket.failure = failure_from_wire(failure)
-        if ticket.pending:
-            missing = ticket.failure or ProtocolError("the server's answer lacks a result")
-            for pending in ticket.pending.values():
-                pending.fail(missing)
-        ticket.done = True
+    def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.sequence]
         self._upload_bytes -= ticket.chunk_bytes
 
@@ -293,7 +263,8 @@ class Link:
             raise error
         if ticket is None:
             raise error
-        self._finish(ticket, header)
+        ticket.finish(header)
+        self._forget(ticket)
 
     def _connect(self, address: str) -> tuple[Socket, Socket]:
         socket: Socket = self._context.socket(zmq.DEALER)

@@ -25,14 +25,20 @@ class PieceMemory:
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._lent: deque[tuple[memoryview, zmq.MessageTracker]] = deque()
+        self._idle: memoryview | None = None
 
     def take(self) -> memoryview:
         """Memory that nobody reads any more."""
+        if self._idle is not None:
+            idle, self._idle = self._idle, None
+            return idle
         if self._lent and self._lent[0][1].done:
             return self._lent.popleft()[0]
         return memoryview(bytearray(self._nbytes))
 
     def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
-        """Remember a piece that is being sent; `tracker` says when it is done."""
-        if tracker is not None and len(self._lent) < _MOST_KEPT:
+        """Remember a piece that is being sent; `tracker` says when it is done, None that it is."""
+        if tracker is None:
+            self._idle = piece
+        elif len(self._lent) < _MOST_KEPT:
             self._lent.append((piece, tracker))

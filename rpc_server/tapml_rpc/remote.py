@@ -129,7 +129,7 @@ class RemoteLibrary:
             buffer = tensor.buffer
             if buffer.session is not session or buffer.freed:
                 raise InputError(f"{name}: {buffer} does not belong to this session or was freed")
-            arguments.append([buffer.handle, tensor.byte_offset, tensor.shape, tensor.dtype])
+            arguments.append([buffer.handle, tensor.byte_offset, [*tensor.shape], tensor.dtype])
         return [self.handle, name, arguments, dict(symbols or {})]
 
 

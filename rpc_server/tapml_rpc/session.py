@@ -19,9 +19,9 @@ from tapml_rpc import wire
 from tapml_rpc.batch import Batch
 from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
 from tapml_rpc.library_upload import load_library
-from tapml_rpc.link import Link
 from tapml_rpc.pending import CallResult, Pending, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.transport import Transport
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
@@ -47,7 +47,7 @@ class Session:
         Device memory that buffers of this session take now, and took at most at a time.
     """
 
-    def __init__(self, link: Link, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(self, link: Transport, on_close: Callable[[], None] | None = None) -> None:
         self.device: DeviceDescription = link.device
         self.epoch = link.epoch
         self.address = link.address

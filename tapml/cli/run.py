@@ -65,6 +65,12 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="of a package: hash the weights whole, also where they are large",
     )
+    parser.add_argument(
+        "--own-process",
+        action="store_true",
+        help="drive the device in a process of its own: a crashing driver then costs an error "
+        "message; every token costs a round trip more",
+    )
     parser.add_argument("--json", action="store_true", help="the result as JSON, at the end")
     parser.set_defaults(run=run)
 
@@ -78,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if runnable.nbytes >= _LARGE_BYTES:
         print(f"sending {runnable.nbytes / 1e9:.1f} GB of weights to the device", file=sys.stderr)
-    with TargetModel(runnable, arguments.device) as model:
+    with TargetModel(runnable, arguments.device, own_process=arguments.own_process) as model:
         for note in model.notes:
             print(f"note: {note}", file=sys.stderr)
         ids, text = _prompt(model, arguments)

@@ -28,7 +28,11 @@ _ROWS: Final = MODEL_INPUTS[2]
 
 
 def load_package(
-    path: str | os.PathLike[str], device: str | None = None, *, verify: bool = False
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    *,
+    verify: bool = False,
+    own_process: bool = False,
 ) -> TargetModel:
     """Load a package onto its device.
 
@@ -42,6 +46,10 @@ def load_package(
     verify
         Whether the hash of the weights is checked even above ``ALWAYS_VERIFIED_BYTES``. Their size
         and header, and the hash of every other file, always are.
+    own_process
+        Whether a process of its own drives the device: a driver that crashes then costs an error
+        here and not this process, and a kernel that hangs ends at a deadline. Every token costs a
+        round trip more. Kernels that are machine code always run in a process of their own.
 
     Returns
     -------
@@ -64,7 +72,7 @@ def load_package(
     >>> model = tml.load_package("my-package")  # doctest: +SKIP
     >>> print(model.generate("The value of the attribute"))  # doctest: +SKIP
     """
-    model = TargetModel(open_package(Path(path), verify=verify), device)
+    model = TargetModel(open_package(Path(path), verify=verify), device, own_process=own_process)
     for note in model.notes:
         warnings.warn(note, stacklevel=2)
     return model

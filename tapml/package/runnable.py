@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,9 +15,11 @@ from tapml.models.stored import StoredDecoder
 from tapml.package.codecs import Codec
 from tapml.package.manifest import ValidatedDevice
 from tapml_rpc.client import Session
+from tapml_rpc.in_process import open_in_process
+from tapml_rpc.libraries import SOURCE_DIALECTS
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
 from tapml_targets.ranking import default_device, find_device, list_devices, parse_device
@@ -60,7 +63,9 @@ class Runnable:
         )
 
 
-def open_device(runnable: Runnable, wanted: str | None = None) -> Session:
+def open_device(
+    runnable: Runnable, wanted: str | None = None, *, own_process: bool = False
+) -> Session:
     """Open a device for a model.
 
     Parameters
@@ -70,6 +75,9 @@ def open_device(runnable: Runnable, wanted: str | None = None) -> Session:
     wanted
         ``opencl:1``, or ``opencl`` for the best one; None for the device it was validated on
         where that is here, else the best one of its platform.
+    own_process
+        Whether a process of its own drives the device, as it does anyway where the kernels are
+        machine code or this process cannot see the device.
 
     Raises
     ------
@@ -80,7 +88,14 @@ def open_device(runnable: Runnable, wanted: str | None = None) -> Session:
     SetupError
         If the platform's package or driver is missing.
     """
-    return open_local(_choose(runnable, wanted), dtype=runnable.decoder.dtype)
+    device = _choose(runnable, wanted)
+    if not own_process and all(
+        module.dialect in SOURCE_DIALECTS for module in runnable.library.modules
+    ):
+        # A loader that was set up before tapml came may miss a driver that others see.
+        with suppress(NoSuchDeviceError):
+            return open_in_process(device)
+    return open_local(device, dtype=runnable.decoder.dtype)
 
 
 def notes_about(validated: ValidatedDevice | None, device: DeviceDescription) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class TargetModel:
         The model.
     device
         ``opencl:1``; None for the device it was validated on, or the platform's best one.
+    own_process
+        Whether a process of its own drives the device.
 
     Attributes
     ----------
@@ -53,7 +55,9 @@ class TargetModel:
         If there is no such device.
     """
 
-    def __init__(self, runnable: Runnable, device: str | None = None) -> None:
+    def __init__(
+        self, runnable: Runnable, device: str | None = None, *, own_process: bool = False
+    ) -> None:
         self._runnable = runnable
         self._decoder = runnable.decoder
         self.name = runnable.decoder.name
@@ -61,7 +65,7 @@ class TargetModel:
         # Texts generated so far: a device holds the state of one.
         self._texts = 0
         with ExitStack() as stack:
-            session = stack.enter_context(open_device(runnable, device))
+            session = stack.enter_context(open_device(runnable, device, own_process=own_process))
             try:
                 runner = PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
             except LimitExceededError as error:

@@ -7,15 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from tapml_rpc.client import Session
+from tapml_rpc.in_process import open_in_process
 from tapml_rpc.local import open_local
 from tests.conftest import RequireDevice
 from tests.rpc.peers import RawPeer, ServerProcess
 
 
-@pytest.fixture(scope="module")
-def shared_session(require_device: RequireDevice) -> Iterator[Session]:
-    require_device("opencl")
-    with open_local("opencl") as session:
+@pytest.fixture(scope="module", params=["server", "this-process"])
+def shared_session(
+    request: pytest.FixtureRequest, require_device: RequireDevice
+) -> Iterator[Session]:
+    """A session over a server of its own, and one whose device this process drives."""
+    device = require_device("opencl")[0]
+    opened = open_local(device) if request.param == "server" else open_in_process(device)
+    with opened as session:
         yield session
 
 

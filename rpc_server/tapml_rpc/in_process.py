@@ -1,0 +1,156 @@
+"""A device driven by this very process: no server, no socket, nothing between.
+
+For models that were validated and now have to be fast: a decode step saves the way to another
+process and back. What a process of its own gives is given up: a driver that crashes takes this
+process along, and a kernel that hangs is not ended at its deadline. Machine code, which only a
+server's flag allows, is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any, Final
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.control_loop import FEATURES
+from tapml_rpc.interpreter import Interpreter
+from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.pending import Pending
+from tapml_rpc.server_session import TOKEN_BYTES, Message, ServerSession
+from tapml_rpc.session import Session
+from tapml_rpc.transport import Ticket
+from tapml_targets.driver import DeviceDescription, Driver
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError
+from tapml_targets.platforms import load_driver_module
+
+_NO_CHUNK: Final = memoryview(b"")
+_EPOCH_BYTES: Final = 8
+
+
+def open_in_process(description: DeviceDescription) -> Session:
+    """Open a device of this machine in this process.
+
+    Parameters
+    ----------
+    description
+        From :mod:`tapml_targets.ranking`.
+
+    Raises
+    ------
+    NoSuchDeviceError
+        If this process does not see it: its driver loader may have been set up before tapml was
+        asked. :func:`tapml_rpc.local.open_local` reaches it all the same.
+    SetupError
+        If its driver does not open it.
+    """
+    driver = load_driver_module(description.platform).open_device(description)
+    return Session(InProcessTransport(driver))
+
+
+class InProcessTransport:
+    """Runs batches where they are made; see :class:`tapml_rpc.transport.Transport`.
+
+    Parameters
+    ----------
+    driver
+        The open device; closed with this.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.device = driver.description
+        self.address = "this process"
+        self.epoch = secrets.token_bytes(_EPOCH_BYTES)
+        self.features = frozenset(FEATURES)
+        self.bounds = Bounds()
+        self.closed = False
+        self._driver = driver
+        self._owner = os.getpid()
+        self._libraries = LibraryStore(
+            held_bytes=self.bounds.held_library_bytes,
+            library_bytes=self.bounds.library_bytes,
+            allow_native=False,
+        )
+        self._session = ServerSession(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            control_identity=b"",
+            download_credit=self.bounds.download_window,
+            kernel_deadline=float("inf"),
+        )
+        self._interpreter = Interpreter(driver, self._libraries, self.bounds, self._deliver)
+        self._sequence = 0
+        # The batch that runs; it stays here where it was interrupted.
+        self._running: Ticket | None = None
+
+    def send(
+        self,
+        commands: list[list[Any]],
+        chunk: memoryview | bytes,
+        pending: dict[int, Pending] | None = None,
+        stream: int = 0,
+    ) -> Ticket:
+        """Run a batch; it is answered when this returns."""
+        self._check()
+        self._sequence += 1
+        ticket = self._running = Ticket(self._sequence, len(chunk), pending or {})
+        message = Message(b"", ticket.sequence, stream, commands, memoryview(chunk))
+        for _ in self._interpreter.run(self._session, message):
+            # It waits for room to stream into: what came before has been copied by now.
+            self._session.download_credit = self.bounds.download_window
+        self._running = None
+        return ticket
+
+    def wait(self, ticket: Ticket) -> None:
+        """A batch is answered as soon as it is sent."""
+        if not ticket.done:
+            self._check()
+
+    def drain(self) -> bool:
+        """No batch is ever on its way."""
+        return True
+
+    def cancel(self) -> None:
+        """Ask that what has not started be skipped; callable from any thread."""
+        self._session.cancel_through = self._sequence
+
+    def close(self) -> None:
+        """Free everything and give the device back."""
+        if self.closed or os.getpid() != self._owner:
+            # A forked child has none of the driver's threads.
+            self.closed = True
+            return
+        self.closed = True
+        try:
+            self._interpreter.release(self._session)
+            self._libraries.close()
+        finally:
+            self._driver.close()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise InputError("this session is closed; open a new one")
+        if os.getpid() != self._owner:
+            raise InputError("this session belongs to the process that forked this one")
+        if self._running is not None:
+            raise DeviceLostError(
+                "a command on the device was interrupted half-way; open a new session"
+            )
+
+    def _deliver(
+        self,
+        session: ServerSession,
+        identity: bytes,
+        header: wire.Header,
+        parts: list[memoryview | bytes],
+    ) -> None:
+        ticket = self._running
+        assert ticket is not None  # noqa: S101 - batches run inside `send` alone
+        if header["type"] == "done":
+            chunk = parts[0] if len(parts) == 1 else b"".join(parts)
+            ticket.answer(header, memoryview(chunk) if parts else _NO_CHUNK)
+            return
+        pending = ticket.pending.get(header["index"])
+        if pending is None:
+            raise ProtocolError("bytes that no read asked for")
+        pending.place(header["offset"], memoryview(parts[0]))

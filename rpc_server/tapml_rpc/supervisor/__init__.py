@@ -1,0 +1,1 @@
+"""The device end for other people's processes: one supervisor, and a worker process a session."""

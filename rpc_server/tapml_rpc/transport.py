@@ -1,0 +1,107 @@
+"""What a session needs of the way to its device, whichever way that is."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.pending import Pending
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import ProtocolError, TapmlError
+
+
+class Ticket:
+    """One batch on its way and the results it will bring."""
+
+    __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence")
+
+    def __init__(self, sequence: int, chunk_bytes: int, pending: dict[int, Pending]) -> None:
+        self.sequence = sequence
+        self.chunk_bytes = chunk_bytes
+        self.pending = pending
+        self.done = False
+        self.failure: TapmlError | None = None
+
+    def answer(self, header: wire.Header, chunk: memoryview) -> None:
+        """Take the batch's answer: its results, or the error that kept them away."""
+        for result in wire.array(header.get("results", []), "results"):
+            index, value = wire.array(result, "result", 2)
+            pending = self.pending.get(index)
+            if pending is not None:
+                pending.resolve(value, chunk)
+        self.finish(header)
+
+    def finish(self, header: wire.Header) -> None:
+        """Note that the batch is answered; results that have not come will not."""
+        failure = header.get("error")
+        if failure is not None:
+            self.failure = failure_from_wire(failure)
+        if self.pending:
+            missing = self.failure or ProtocolError("the server's answer lacks a result")
+            for pending in self.pending.values():
+                pending.fail(missing)
+        self.done = True
+
+
+class Transport(Protocol):
+    """Takes batches to a device and brings their answers; one thread at a time.
+
+    Attributes
+    ----------
+    device
+        What the other end said about its device.
+    address
+        Where that end is, for people.
+    epoch
+        Random bytes of its life.
+    features
+        What it can do beyond the protocol's version.
+    bounds
+        What a session may hold there.
+    closed
+        Whether :meth:`close` was called.
+    """
+
+    device: DeviceDescription
+    address: str
+    epoch: bytes
+    features: frozenset[str]
+    bounds: Bounds
+    closed: bool
+
+    def send(
+        self,
+        commands: list[list[Any]],
+        chunk: memoryview | bytes,
+        pending: dict[int, Pending] | None = None,
+        stream: int = 0,
+    ) -> Ticket:
+        """Send a batch; waits only while there is no room for it.
+
+        Parameters
+        ----------
+        chunk
+            Payload of all writes; where it is large it must not change until it is answered.
+        pending
+            The results that `commands` give, by index of the command.
+        """
+
+    def wait(self, ticket: Ticket) -> None:
+        """Wait for a batch's answer.
+
+        Raises
+        ------
+        DeviceLostError
+            If the other end is gone, or a subclass that says why.
+        """
+
+    def drain(self) -> bool:
+        """Take the answers that are there; True when no batch is on its way."""
+
+    def cancel(self) -> None:
+        """Ask that batches sent so far be skipped; a running kernel is not stopped."""
+
+    def close(self) -> None:
+        """End the connection. Never raises and never waits long."""
