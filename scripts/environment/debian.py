@@ -11,6 +11,7 @@ from scripts.environment.installer import say
 
 PACKAGES = {
     "pocl-opencl-icd": "PoCL, the OpenCL driver the tests use beside Intel's",
+    "chromium": "the browser that the report's pages are tested in",
 }
 
 

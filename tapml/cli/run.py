@@ -221,8 +221,8 @@ def _generate(
     first = 0.0
     started = time.monotonic()
     steps = model.generate_tokens(ids, max_new_tokens=arguments.max_new_tokens)
-    show(" ".join(map(str, ids)) if text is None else text)
     try:
+        show(" ".join(map(str, ids)) if text is None else text)
         for token in steps:
             first = first or time.monotonic() - started
             tokens.append(token)

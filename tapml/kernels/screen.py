@@ -194,7 +194,8 @@ class _LiveView:
         body += [Text("  ") + line for line in reversed(self._history)]
         return Panel(
             Group(*body),
-            title=self._title,
+            # A panel grows with its title, whatever width it is given.
+            title=_shortened(self._title, self._width - 6),
             subtitle=self._place,
             border_style=style,
             width=self._width,
@@ -216,3 +217,9 @@ class _LiveView:
         if seen.waited is not None:
             text.append(f"  {seen.waited:.2f} s after the save", style="dim")
         return text
+
+
+def _shortened(title: str, cells: int) -> Text:
+    shown = Text(title)
+    shown.truncate(max(1, cells), overflow="ellipsis")
+    return shown

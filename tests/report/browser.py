@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -96,10 +97,16 @@ class Page:
 
 @contextlib.contextmanager
 def open_browser(profile: Path) -> Iterator[Page]:
-    """A page in a browser of its own; skips the test where no browser is installed."""
+    """A page in a browser of its own.
+
+    Where no browser is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
+    """
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
-        pytest.skip(f"no browser here: looked for {', '.join(_NAMES)}")
+        reason = f"no browser here: looked for {', '.join(_NAMES)}"
+        if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
+            pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
+        pytest.skip(reason)
     process = subprocess.Popen(
         [
             found, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic",
