@@ -6,19 +6,20 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
-
-import zmq
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.calls import Calls
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.piece_memory import PieceMemory
+from tapml_rpc.piece_memory import PieceMemory, Pieces
 from tapml_rpc.running_batch import RunningBatch
 from tapml_rpc.server_session import HeldBuffer, ServerSession
 from tapml_targets.driver import Buffer, Driver
 from tapml_targets.errors import InputError, ProtocolError
+
+if TYPE_CHECKING:
+    import zmq
 
 # Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
 INLINE_READ_BYTES: Final = 1 << 20
@@ -33,7 +34,9 @@ Send: TypeAlias = Callable[
     "zmq.MessageTracker | None",
 ]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
-Running: TypeAlias = tuple[ServerSession, object, float]
+# The session, the command, when it began, and its place in the batch.
+Running: TypeAlias = tuple[ServerSession, object, float, int]
+Note: TypeAlias = "Callable[[Running | None], None]"
 
 
 class Commands:
@@ -50,23 +53,36 @@ class Commands:
     send
         Sends a header and a chunk's parts to a session's connection; a large chunk is sent from
         where it lies, and the tracker given back says when that is done.
+    note
+        Told whenever `running` changes.
+    pieces
+        Memory for streamed reads.
 
     Attributes
     ----------
     handlers
         By name; each takes the batch, the command's index and the command's fields.
     running
-        The session, command and start of what the device is doing now, for the control thread's
-        deadline; None while idle.
+        What the device is doing now, for whoever watches the deadline; None while idle.
     """
 
-    def __init__(self, driver: Driver, libraries: LibraryStore, bounds: Bounds, send: Send) -> None:
-        self.running: Running | None = None
+    def __init__(
+        self,
+        driver: Driver,
+        libraries: LibraryStore,
+        bounds: Bounds,
+        send: Send,
+        *,
+        note: Note | None = None,
+        pieces: Pieces | None = None,
+    ) -> None:
+        self._running: Running | None = None
+        self._note = note
         self._driver = driver
         self._libraries = libraries
         self._bounds = bounds
         self._send = send
-        self._pieces = PieceMemory(PIECE_BYTES)
+        self._pieces = PieceMemory(PIECE_BYTES) if pieces is None else pieces
         calls = Calls(bounds)
         self.handlers: dict[str, Handler] = {
             "allocate": self._allocate,
@@ -85,6 +101,17 @@ class Commands:
             "fence": self._fence,
             "reset": self._reset,
         }
+
+    @property
+    def running(self) -> Running | None:
+        """See the class."""
+        return self._running
+
+    @running.setter
+    def running(self, value: Running | None) -> None:
+        self._running = value
+        if self._note is not None:
+            self._note(value)
 
     def _span(
         self, batch: RunningBatch, handle: object, offset: object, nbytes: object
@@ -224,7 +251,7 @@ class Commands:
             while session.download_credit < size:
                 self.running = None
                 yield
-            self.running = (session, message.commands[index], time.monotonic())
+            self.running = (session, message.commands[index], time.monotonic(), index)
             piece = self._pieces.take()
             data = piece[:size]
             self._driver.read_into(held.buffer, start + offset, data)

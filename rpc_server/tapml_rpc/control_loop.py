@@ -209,7 +209,7 @@ class ControlLoop:
         running = self._loop.interpreter.running if self._loop.interpreter else None
         if running is None:
             return
-        session, command, started = running
+        session, command, started, _ = running
         deadline = session.kernel_deadline
         if isinstance(command, list) and command[0] == "load":
             deadline *= _LOAD_DEADLINE_FACTOR

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.commands import Commands, Running, Send
+from tapml_rpc.commands import Commands, Note, Running, Send
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.piece_memory import Pieces
 from tapml_rpc.running_batch import RunningBatch
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_targets.driver import Driver
@@ -40,13 +41,24 @@ class Interpreter:
         What a session may hold.
     send
         Sends a header and a chunk's parts to a session's connection; raises ClientGoneError.
+    note, pieces
+        As :class:`Commands` takes them.
     """
 
-    def __init__(self, driver: Driver, libraries: LibraryStore, bounds: Bounds, send: Send) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        libraries: LibraryStore,
+        bounds: Bounds,
+        send: Send,
+        *,
+        note: Note | None = None,
+        pieces: Pieces | None = None,
+    ) -> None:
         self._driver = driver
         self._libraries = libraries
         self._send = send
-        self._commands = Commands(driver, libraries, bounds, send)
+        self._commands = Commands(driver, libraries, bounds, send, note=note, pieces=pieces)
 
     @property
     def running(self) -> Running | None:
@@ -71,7 +83,7 @@ class Interpreter:
             try:
                 if message.sequence <= session.cancel_through:
                     raise RemoteError("cancelled by the client before it ran")
-                commands.running = (session, command, time.monotonic())
+                commands.running = (session, command, time.monotonic(), index)
                 paused = handler(batch, index, *command[1:])
                 if paused is not None:
                     yield from paused
@@ -110,7 +122,8 @@ class Interpreter:
         session, message, commands = batch.session, batch.message, self._commands
         if batch.timed and message.stream not in session.failures:
             try:
-                commands.running = (session, "fence after a timed call", time.monotonic())
+                what = "fence after a timed call"
+                commands.running = (session, what, time.monotonic(), len(message.commands))
                 self._driver.finish()
                 for result, report in batch.timed:
                     result[0] = report.kernel_nanoseconds() if report.kernel_nanoseconds else None

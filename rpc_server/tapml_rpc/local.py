@@ -121,7 +121,7 @@ class LocalServer:
             return None
         self._reader.join(timeout=1)
         tail = "\n".join(self._tail)
-        return _describe_exit(code) + (f"; it printed last:\n{tail}" if tail else "")
+        return describe_exit(code) + (f"; it printed last:\n{tail}" if tail else "")
 
     def busy(self) -> bool:
         """Whether a thread of the process runs, or waits for a processor or a disk.
@@ -299,7 +299,8 @@ def _environment(platform: str, additions: Mapping[str, str]) -> dict[str, str]:
     return prepared
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
+    """How a process ended, by its exit code as Python gives it."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -6,11 +6,22 @@ Fresh memory for every piece costs more in page faults than the copy into it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-import zmq
+if TYPE_CHECKING:
+    import zmq
 
 _MOST_KEPT: Final = 16
+
+
+class Pieces(Protocol):
+    """Lends memory for the pieces of a streamed read."""
+
+    def take(self) -> memoryview:
+        """Memory that nobody reads any more."""
+
+    def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
+        """Remember a piece that is being sent; `tracker` says when it is done, None that it is."""
 
 
 class PieceMemory:
