@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import operator
 import os
+import random
+import struct
 import sys
 import time
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
-
-import numpy as np
 
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import Driver, TensorUse
@@ -33,6 +34,8 @@ SMALL_COLUMNS: Final = 512
 LAUNCHES: Final = 8
 REPEATS: Final = 5
 _ENOUGH_SECONDS: Final = 1.0
+# As the struct module spells what devices are ranked for.
+_FORMATS: Final = {"float16": "e", "float32": "f", "float64": "d"}
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,22 @@ def _time(
     driver: Driver, loaded: LoadedLibrary, dtype: str, rows: int, columns: int, launches: int
 ) -> float:
     """Seconds of the quickest of some rounds of `launches` products of one size."""
-    generator = np.random.default_rng(0)
-    kind = np.dtype(dtype)
-    matrix = generator.integers(0, 2, (rows, columns), np.int8)
-    vector = generator.integers(0, 2, columns, np.int8)
-    expected = np.count_nonzero(matrix & vector, axis=1).astype(kind)
+    # Without numpy, which a platform's own package may do without; one row is one integer.
+    generator = random.Random(0)  # noqa: S311 - test data
+    bits = [generator.getrandbits(columns) for _ in range(rows + 1)]
+    expected = tuple((row & bits[-1]).bit_count() for row in bits[:rows])
+    kind = _FORMATS[dtype]
+    matrix = b"".join(_elements(row, columns, kind) for row in bits[:rows])
+    output = bytes(rows * struct.calcsize(kind))
     tensors = []
-    for array in (matrix, vector, np.zeros(rows)):
-        data = array.astype(kind)
-        buffer = driver.allocate(data.nbytes)
-        driver.write(buffer, 0, memoryview(data.tobytes()))
-        tensors.append(TensorUse(buffer, 0, data.shape, dtype))
+    for data, shape in (
+        (matrix, (rows, columns)),
+        (_elements(bits[-1], columns, kind), (columns,)),
+        (output, (rows,)),
+    ):
+        buffer = driver.allocate(len(data))
+        driver.write(buffer, 0, memoryview(data))
+        tensors.append(TensorUse(buffer, 0, shape, dtype))
     best, begun = float("inf"), time.perf_counter()
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -94,13 +102,21 @@ def _time(
         # A simulator takes seconds for one.
         if time.perf_counter() - begun > _ENOUGH_SECONDS:
             break
-    found = np.frombuffer(driver.read(tensors[-1].buffer, 0, expected.nbytes), kind)
+    found = struct.unpack(f"<{rows}{kind}", driver.read(tensors[-1].buffer, 0, len(output)))
     for tensor in tensors:
         driver.free(tensor.buffer)
-    wrong = int(np.count_nonzero(found != expected))
+    wrong = sum(map(operator.ne, found, expected))
     if wrong:
         raise MismatchError(f"its self-test kernel computed {wrong} of {rows} sums wrong")
     return best
+
+
+def _elements(bits: int, count: int, kind: str) -> bytes:
+    """The lowest `count` bits of a number as zeros and ones of a dtype, the highest bit first."""
+    digits = f"{bits:0{count}b}".encode()
+    # No byte of either element is a digit, so the second replacement finds digits alone.
+    zero, one = (struct.pack(f"<{kind}", value) for value in (0, 1))
+    return digits.replace(b"0", zero).replace(b"1", one)
 
 
 def _answer(arguments: list[str]) -> dict[str, Any]:

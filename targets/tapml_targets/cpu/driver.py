@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any, Final, TypeAlias
 
 from tapml_targets.cpu.host_memory import HostBuffer, dlpack_view
 from tapml_targets.cpu.loader import (
@@ -33,6 +31,9 @@ from tapml_targets.errors import InputError, NoSuchDeviceError, RemoteError, Set
 from tapml_targets.installed import install_hint, package_version
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
+
+# A pattern is repeated to about this size, and that over and over: what fits into a cache.
+_FILL_BYTES: Final = 64 << 10
 
 
 def list_devices() -> list[DeviceDescription]:
@@ -146,21 +147,20 @@ class CPUDriver:
 
     def free(self, buffer: HostBuffer) -> None:
         """See :meth:`Driver.free`."""
-        buffer.nbytes = 0
-        buffer.bytes = np.empty(0, np.uint8)
+        buffer.release()
 
     def write(self, buffer: HostBuffer, byte_offset: int, data: memoryview) -> None:
         """See :meth:`Driver.write`."""
-        source = np.frombuffer(data, np.uint8)
+        source = data.cast("B")
         buffer.window(byte_offset, len(source), "write")[:] = source
 
     def read(self, buffer: HostBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""
-        return buffer.window(byte_offset, nbytes, "read").copy().data
+        return memoryview(bytearray(buffer.window(byte_offset, nbytes, "read")))
 
     def read_into(self, buffer: HostBuffer, byte_offset: int, target: memoryview) -> None:
         """See :meth:`Driver.read_into`."""
-        into = np.frombuffer(target, np.uint8)
+        into = target.cast("B")
         into[:] = buffer.window(byte_offset, len(into), "read")
 
     def fill(self, buffer: HostBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
@@ -168,11 +168,10 @@ class CPUDriver:
         if not pattern:
             raise InputError("fill: the pattern must hold at least one byte")
         window = buffer.window(byte_offset, nbytes, "fill")
-        size = len(pattern)
-        whole = nbytes - nbytes % size
-        one = np.frombuffer(pattern, np.uint8)
-        window[:whole].reshape(-1, size)[:] = one
-        window[whole:] = one[: nbytes - whole]
+        data = pattern * max(1, min(nbytes, _FILL_BYTES) // len(pattern))
+        for start in range(0, nbytes, len(data)):
+            part = window[start : start + len(data)]
+            part[:] = data[: len(part)]
 
     def copy(
         self,
@@ -183,7 +182,7 @@ class CPUDriver:
         nbytes: int,
     ) -> None:
         """See :meth:`Driver.copy`."""
-        # numpy copies overlapping windows of one buffer as if the source were read first.
+        # Overlapping windows of one buffer are copied as if the source were read first.
         target.window(target_offset, nbytes, "copy to")[:] = source.window(
             source_offset, nbytes, "copy from"
         )

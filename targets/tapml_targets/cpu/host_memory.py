@@ -1,33 +1,49 @@
-"""Host memory as kernels of the cpu platform take it: aligned bytes and DLPack views on them."""
+"""Host memory as kernels of the cpu platform take it: aligned bytes and DLPack views on them.
+
+Without numpy, which has no wheels for some of the boards that could serve.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
 
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 
 # What compiled code assumes of a tensor's start.
 ALIGNMENT: Final = 64
+# Memory of its own from the system costs a few microseconds more and is not cleared in advance.
+_LARGE_BYTES: Final = 1 << 20
 
 
 class HostBuffer:
-    """Memory on the host whose first byte is aligned."""
+    """Memory on the host whose first byte is aligned.
 
-    __slots__ = ("bytes", "nbytes")
+    Attributes
+    ----------
+    address
+        Where it starts.
+    bytes
+        Its content.
+    nbytes
+        How much of it may be used.
+    """
+
+    __slots__ = ("address", "bytes", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
-        room = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -room.ctypes.data % ALIGNMENT
-        self.bytes: npt.NDArray[np.uint8] = room[start : start + max(1, nbytes)]
+        size = nbytes + ALIGNMENT
+        room = bytearray(size) if size < _LARGE_BYTES else _from_system(size)
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        start = -begin % ALIGNMENT
+        self.address = begin + start
+        self.bytes = memoryview(room)[start : start + max(1, nbytes)]
         self.nbytes = nbytes
 
-    def window(self, byte_offset: int, nbytes: int, what: str) -> npt.NDArray[np.uint8]:
+    def window(self, byte_offset: int, nbytes: int, what: str) -> memoryview:
         """The bytes of a window.
 
         Raises
@@ -41,6 +57,18 @@ class HostBuffer:
                 f"{self.nbytes} bytes"
             )
         return self.bytes[byte_offset : byte_offset + nbytes]
+
+    def release(self) -> None:
+        """Let go of the memory; a view that a kernel still has keeps it."""
+        self.nbytes = 0
+        self.bytes = memoryview(b"")
+
+
+def _from_system(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes)
+    except OSError:
+        raise MemoryError(f"the system has no {nbytes} bytes") from None
 
 
 class _DataType(ctypes.Structure):
@@ -68,11 +96,15 @@ class _ManagedTensor(ctypes.Structure):
     )
 
 
-# DLPack's type codes for what numpy cannot name, with bits and lanes.
+# DLPack's type codes.
 _CODES: Final = {
-    "bfloat16": (4, 16),
-    "float8_e4m3fn": (10, 8),
-    "float8_e5m2": (12, 8),
+    **{f"int{bits}": 0 for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": 1 for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": 2 for bits in (16, 32, 64)},
+    "bfloat16": 4,
+    "bool": 6,
+    "float8_e4m3fn": 10,
+    "float8_e5m2": 12,
 }
 _HOST: Final = 1
 _CAPSULE_NAME: Final = b"dltensor"
@@ -93,22 +125,21 @@ _release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget)
 
 
 class TensorView:
-    """A DLPack producer over a window of a :class:`HostBuffer`, for types numpy has no name for."""
+    """A DLPack producer over a window of a :class:`HostBuffer`."""
 
     def __init__(
         self, buffer: HostBuffer, byte_offset: int, shape: tuple[int, ...], name: str
     ) -> None:
-        code, bits = _CODES[name]
-        nbytes = dtype(name).nbytes(math.prod(shape))
-        self.memory = buffer.window(byte_offset, nbytes, "tensor")
+        kind = dtype(name)
+        self.memory = buffer.window(byte_offset, kind.nbytes(math.prod(shape)), "tensor")
         self.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         self.managed = _ManagedTensor(
             _Tensor(
-                self.memory.ctypes.data,
+                buffer.address + byte_offset,
                 _HOST,
                 0,
                 len(shape),
-                _DataType(code, bits, 1),
+                _DataType(_CODES[name], kind.bits, 1),
                 self.shape,
                 None,
                 0,
@@ -128,7 +159,7 @@ class TensorView:
 
 def dlpack_view(
     buffer: HostBuffer, byte_offset: int, shape: tuple[int, ...], name: str
-) -> npt.NDArray[Any] | TensorView:
+) -> TensorView:
     """A tensor on a window of `buffer` that offers ``__dlpack__``.
 
     Raises
@@ -142,10 +173,6 @@ def dlpack_view(
             f"a tensor of the cpu platform must start at a multiple of {ALIGNMENT} bytes, "
             f"this one starts at {byte_offset}"
         )
-    if name in _CODES:
-        return TensorView(buffer, byte_offset, shape, name)
-    kind = dtype(name)
-    if kind.packing != 1:
+    if dtype(name).packing != 1:
         raise InputError(f"the cpu platform takes no {name} tensors")
-    window = buffer.window(byte_offset, kind.nbytes(math.prod(shape)), "tensor")
-    return window.view(kind.numpy_name).reshape(shape)
+    return TensorView(buffer, byte_offset, shape, name)
