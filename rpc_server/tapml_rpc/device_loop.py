@@ -21,6 +21,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.security.curve import ServerCurve, apply_server
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_targets.driver import Driver
 from tapml_targets.errors import (
@@ -214,9 +215,15 @@ class DeviceLoop:
 
 
 def bind_router(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, bounds: Bounds, heartbeats: bool
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    bounds: Bounds,
+    heartbeats: bool,
+    curve: ServerCurve | None = None,
 ) -> zmq.Socket[bytes]:
     """A ROUTER socket with every queue and frame bounded.
+
+    With `curve` its context needs an :class:`~tapml_rpc.security.curve.Authenticator` first.
 
     High-water marks count messages: the receiving one is low because each may hold a chunk, the
     sending one leaves room for all answers a client may wait for.
@@ -232,6 +239,7 @@ def bind_router(
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
     socket.setsockopt(zmq.RCVHWM, 32)
     socket.setsockopt(zmq.SNDHWM, 4 * bounds.unanswered)
+    apply_server(socket, curve)
     socket.bind(address)
     return socket
 

@@ -18,6 +18,8 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire, render_command
 from tapml_rpc.pending import Pending
+from tapml_rpc.security.curve import ClientCurve, apply_client
+from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
 from tapml_rpc.transport import Ticket
 from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
 from tapml_targets.description_format import from_plain
@@ -33,6 +35,7 @@ _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
 _ZERO_COPY_BYTES: Final = 64 << 10
 _LAST_COMMANDS: Final = 5
+_ANSWERS: Final = ("done", "blob-done")
 
 
 class Link:
@@ -50,11 +53,13 @@ class Link:
         For a local server: text about how its process ended, or None while it runs.
     busy
         For a local server: whether its process runs or waits for a processor or a disk.
+    curve
+        This client's keys and the server's public one; None for a server without.
 
     Raises
     ------
     SetupError
-        If nothing answers, or the server takes no more sessions.
+        If nothing answers, the server takes no more sessions, or the keys do not fit.
     ProtocolError
         If the server refuses, e.g. because of its version.
     """
@@ -67,8 +72,10 @@ class Link:
         kernel_deadline: float | None = None,
         exit_report: ExitReport | None = None,
         busy: Busy | None = None,
+        curve: ClientCurve | None = None,
     ) -> None:
         self.address = address
+        self._curve = curve
         self.closed = False
         self._owner = os.getpid()
         self._exit_report = exit_report
@@ -81,7 +88,7 @@ class Link:
         self._context: zmq.Context[Socket] = zmq.Context()
         try:
             control, control_monitor = self._connect(address)
-            welcome = self._hello(control, timeout, kernel_deadline)
+            welcome = self._hello(control, control_monitor, timeout, kernel_deadline)
             self.version = wire.integer(welcome.get("version"), "version")
             self.features = frozenset(wire.array(welcome.get("features"), "features", 256))
             self.device = from_plain(welcome.get("device"))
@@ -120,16 +127,9 @@ class Link:
         pending
             The results that `commands` give, by index of the command.
         """
-        self._check()
-        chunk_bytes = len(chunk)
-        bounds = self.bounds
-        while (
-            self._upload_bytes + chunk_bytes > bounds.upload_window
-            or len(self._tickets) >= bounds.unanswered
-        ):
-            self._receive()
+        self._wait_for_room(len(chunk))
         self._sequence += 1
-        ticket = Ticket(self._sequence, chunk_bytes, pending or {})
+        ticket = Ticket(self._sequence, len(chunk), pending or {})
         header: wire.Header = {
             "type": "batch",
             "session": self.token,
@@ -139,10 +139,38 @@ class Link:
         }
         if stream:
             header["stream"] = stream
+        self._post(ticket, header, chunk)
+        self._last_commands.extend(commands[-_LAST_COMMANDS:])
+        return ticket
+
+    def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
+        """Send a message that is no batch; see :class:`tapml_rpc.transport.BlobTransport`."""
+        self._wait_for_room(len(chunk))
+        self._sequence += 1
+        ticket = Ticket(self._sequence, len(chunk), {})
+        header: wire.Header = {
+            **fields,
+            "session": self.token,
+            "epoch": self.epoch,
+            "sequence": ticket.sequence,
+        }
+        self._post(ticket, header, chunk)
+        return ticket
+
+    def _wait_for_room(self, chunk_bytes: int) -> None:
+        self._check()
+        bounds = self.bounds
+        while (
+            self._upload_bytes + chunk_bytes > bounds.upload_window
+            or len(self._tickets) >= bounds.unanswered
+        ):
+            self._receive()
+
+    def _post(self, ticket: Ticket, header: wire.Header, chunk: memoryview | bytes) -> None:
         packed = wire.pack(header)
+        chunk_bytes = ticket.chunk_bytes
         self._tickets[ticket.sequence] = ticket
         self._upload_bytes += chunk_bytes
-        self._last_commands.extend(commands[-_LAST_COMMANDS:])
         self._busy = True
         if chunk_bytes:
             self._data.send(packed, zmq.SNDMORE)
@@ -150,7 +178,6 @@ class Link:
         else:
             self._data.send(packed)
         self._busy = False
-        return ticket
 
     def wait(self, ticket: Ticket) -> None:
         """Wait for a batch's answer.
@@ -224,7 +251,7 @@ class Link:
         ticket = self._tickets.get(header.get("sequence", -1))
         if kind == "data" and ticket is not None:
             self._place(ticket, header, chunk)
-        elif kind == "done" and ticket is not None:
+        elif kind in _ANSWERS and ticket is not None:
             ticket.answer(header, chunk)
             self._forget(ticket)
         elif kind == "error":
@@ -272,7 +299,8 @@ class Link:
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_CHUNK_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
         socket.setsockopt(zmq.IPV6, int("[" in address))
-        monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        apply_client(socket, self._curve)
+        monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -281,7 +309,9 @@ class Link:
             ) from None
         return socket, monitor
 
-    def _hello(self, control: Socket, timeout: float, kernel_deadline: float | None) -> wire.Header:
+    def _hello(
+        self, control: Socket, monitor: Socket, timeout: float, kernel_deadline: float | None
+    ) -> wire.Header:
         hello: wire.Header = {
             "type": "hello",
             "versions": [wire.VERSION],
@@ -292,12 +322,14 @@ class Link:
             hello["kernel_deadline"] = kernel_deadline
         control.send(wire.pack(hello))
         deadline = time.monotonic() + timeout
+        handshakes = HandshakeWatch(monitor, self.address, self._curve)
         while not control.poll(_POLL_MILLISECONDS):
+            handshakes.check()
             ended = self._exit_report(0) if self._exit_report else None
             if ended is not None:
                 raise DeviceLostError(f"the server ended before it answered: {ended}")
             if time.monotonic() > deadline:
-                raise SetupError(
+                raise handshakes.hint or SetupError(
                     f"no tapml server answers at {self.address} within {timeout:g} s; "
                     "start one there with `tapml rpc serve`"
                 )

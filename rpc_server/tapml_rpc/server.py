@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
-import ipaddress
 import json
 import os
 import queue
@@ -20,7 +19,6 @@ import sys
 from dataclasses import replace
 from types import FrameType
 from typing import Final
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -28,11 +26,12 @@ from tapml_rpc import device_loop, wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.options import DEFAULT_BIND, ServerOptions, add_arguments, options_from
+from tapml_rpc.options import ServerOptions, add_arguments, options_from
+from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.server_session import ServerSession
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription, Driver
-from tapml_targets.errors import InputError, SetupError, TapmlError
+from tapml_targets.errors import SetupError, TapmlError
 from tapml_targets.platforms import load_driver_module
 from tapml_targets.ranking import find_device
 
@@ -40,39 +39,6 @@ EPOCH_BYTES: Final = 8
 _END_SECONDS: Final = 1.0
 # Drivers that load machine code ask here.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
-
-
-def check_bind(address: str) -> tuple[str, int]:
-    """Host and port of a loopback address.
-
-    Raises
-    ------
-    InputError
-        If it is no ``tcp://`` address.
-    SetupError
-        If it is not on loopback: that needs a secret, which this version does not have.
-    """
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or address.rstrip("0123456789") != f"tcp://{_bracketed(host)}:":
-        raise InputError(f"--bind takes tcp://HOST:PORT, for example {DEFAULT_BIND}; got {address}")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise SetupError(
-            f"refusing to listen on {host}: without a secret only loopback is safe. "
-            f"Use {DEFAULT_BIND} and reach it through a tunnel such as `ssh -L`"
-        )
-    return ("127.0.0.1" if host == "localhost" else host), port
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def serve(options: ServerOptions) -> int:
@@ -85,7 +51,7 @@ def serve(options: ServerOptions) -> int:
     NoSuchDeviceError
         If there is no such device.
     """
-    host, port = check_bind(options.bind)
+    host, port = check_bind(options.bind, secret=False, schemes=("tcp",))
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     device = find_device(options.device)
     faulthandler.enable()
@@ -102,7 +68,7 @@ def serve(options: ServerOptions) -> int:
     sessions: dict[bytes, ServerSession] = {}
     # A parent that is stopped for a while comes back; one that ends is noticed as such.
     silence_seconds = 0.0 if options.parent else options.silence_seconds
-    shown_host = _bracketed(host)
+    shown_host = bracketed(host)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.setsockopt(zmq.IPV6, int(":" in host))
     try:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.server import check_bind, main
+from tapml_rpc.server import main
 from tapml_targets.description_format import from_plain
-from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE, InputError, SetupError
+from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE
 from tests.conftest import RequireDevice
 from tests.rpc.peers import RawPeer, ServerProcess
 
@@ -104,7 +104,7 @@ def test_ctrl_c_in_the_client_leaves_no_process(require_device: RequireDevice) -
     assert not _is_alive(pid)
 
 
-@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://192.168.1.4:9000", "tcp://host:1"])
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://192.168.1.4:9000"])
 def test_an_address_off_loopback_is_refused_in_one_line(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,18 +112,6 @@ def test_an_address_off_loopback_is_refused_in_one_line(
     out, log = capsys.readouterr()
     assert out == "" and log.count("\n") == 1
     assert "only loopback is safe" in log
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "tcp://127.0.0.1", "ipc:///x", "tcp://[::1"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises((InputError, SetupError)):
-        check_bind(address)
-
-
-def test_loopback_has_several_names() -> None:
-    assert check_bind("tcp://localhost:5") == ("127.0.0.1", 5)
-    assert check_bind("tcp://127.0.0.2:5") == ("127.0.0.2", 5)
-    assert check_bind("tcp://[::1]:5") == ("::1", 5)
 
 
 def test_an_address_in_use_is_said(server: ServerProcess) -> None:

@@ -1,0 +1,168 @@
+"""The clients a device admits: a text file of public keys, one a line.
+
+::
+
+    # name   public key                                 anything after a # is a comment
+    laptop   Y6jwVt3[hT+6D?Vf#j%4tYpK5cT!7QcKp/0RzC1x   # Ada's
+    bench    =XkJ]@4>pcqWYwX7OL:YQW0zzJCxUQ)7oK$gGdPL
+
+The name comes first because a key may itself begin with ``#``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tapml_rpc.security.keys import KEY_CHARACTERS, check_name, is_key
+from tapml_rpc.security.private_files import (
+    SECRET_MODE,
+    config_folder,
+    folder_lock,
+    make_folder,
+    read_checked,
+    write_private,
+)
+from tapml_rpc.security.watched_file import FILE_BYTES, WatchedFile
+from tapml_targets.errors import InputError
+
+_LINE: Final = re.compile(r"(?P<name>\S+)[ \t]+(?P<key>\S+)(?:[ \t]+#(?P<comment>.*))?[ \t]*")
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\t]")
+_HEADING: Final = "# The clients this device admits: a name, a public key, a comment after a #.\n"
+
+
+@dataclass(frozen=True)
+class Client:
+    """One admitted client: its name for people, its public key, the line's comment."""
+
+    name: str
+    public: str
+    comment: str = ""
+
+
+def default_path() -> Path:
+    """The list that is used where none is named."""
+    return config_folder("clients")
+
+
+def parse_allow_list(text: str, where: str) -> Mapping[str, Client]:
+    """The clients of a list by public key.
+
+    Raises
+    ------
+    InputError
+        If a line is none, or a name or a key is there twice; the line is named.
+    """
+    clients: dict[str, Client] = {}
+    names: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip(" \t\r")
+        if not stripped or stripped.startswith("#"):
+            continue
+        at = f"{where}, line {number}"
+        match = _LINE.fullmatch(stripped)
+        if match is None:
+            raise InputError(
+                f"{at}: expected a name, a public key and perhaps a comment after a #, got "
+                f"{_shown(stripped)}"
+            )
+        name, key = match["name"], match["key"]
+        try:
+            check_name(name)
+        except InputError as error:
+            raise InputError(f"{at}: {error}") from None
+        if not is_key(key):
+            raise InputError(
+                f"{at}: expected a public key of {KEY_CHARACTERS} characters after the name, got "
+                f"{_shown(key)}"
+            )
+        if key in clients:
+            raise InputError(f"{at}: the key of {clients[key].name!r} again")
+        if name in names:
+            raise InputError(f"{at}: the name {name!r} again, it is in line {names[name]} already")
+        names[name] = number
+        clients[key] = Client(name, key, (match["comment"] or "").strip())
+    return MappingProxyType(clients)
+
+
+def _shown(text: str) -> str:
+    return repr(_UNPRINTABLE.sub("?", text[:60]))
+
+
+class AllowList:
+    """The clients a server admits, as the file has them now.
+
+    Parameters
+    ----------
+    path
+        The list; where it is not there, nobody is admitted.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = WatchedFile(path or default_path(), parse_allow_list)
+
+    @property
+    def path(self) -> Path:
+        """Where the list lies."""
+        return self._file.path
+
+    def clients(self) -> tuple[Client, ...]:
+        """All of them.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged.
+        SetupError
+            If others may write to it.
+        """
+        return tuple(self._file.read().values())
+
+    def find(self, public: str) -> Client | None:
+        """The client with this key; None where it is not admitted. From any thread.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged: nobody is admitted then.
+        SetupError
+            If others may write to it.
+        """
+        return self._file.read().get(public)
+
+
+def admit(path: Path, name: str, public: str, comment: str = "") -> Client:
+    """Add a client to a list; it is made where it is not there. Running servers see it at once.
+
+    Raises
+    ------
+    InputError
+        If the key or the name is in it already, or the list is damaged.
+    SetupError
+        If it cannot be written.
+    """
+    check_name(name)
+    if not is_key(public):
+        raise InputError(f"expected a public key of {KEY_CHARACTERS} characters, got {public!r}")
+    comment = _UNPRINTABLE.sub("?", comment)
+    path = path.resolve()
+    make_folder(path.parent)
+    with folder_lock(path.parent):
+        text = (
+            read_checked(path, secret=False, limit=FILE_BYTES) if path.exists() else _HEADING
+        ).rstrip("\n")
+        for known in parse_allow_list(text, str(path)).values():
+            if known.public == public:
+                raise InputError(f"{path} admits this key already, as {known.name!r}")
+            if known.name == name:
+                raise InputError(
+                    f"{path} has a client {name!r} with another key; give another --name, or take "
+                    "its line out first"
+                )
+        line = f"{name} {public}" + (f" # {comment}" if comment else "")
+        write_private(path, f"{text}\n{line}\n", mode=SECRET_MODE, replace=True)
+    return Client(name, public, comment)

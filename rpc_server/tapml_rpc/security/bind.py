@@ -1,0 +1,121 @@
+"""Where a server may listen: on loopback as it likes, anywhere else only with a secret."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from tapml_targets.errors import InputError, SetupError
+
+SCHEMES: Final = ("tcp", "ws", "wss")
+_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - what is looked for, to refuse it
+
+Resolve: TypeAlias = Callable[[str, int], list[Any]]
+
+
+def _resolve(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+
+def check_bind(
+    address: str,
+    *,
+    secret: bool,
+    schemes: Sequence[str] = SCHEMES,
+    resolve: Resolve = _resolve,
+) -> tuple[str, int]:
+    """Numeric host and port that a server may bind to.
+
+    A name is looked up once, here, so that what is bound is what was checked.
+
+    Parameters
+    ----------
+    address
+        ``tcp://HOST:PORT``, ``ws://HOST:PORT`` or ``wss://HOST:PORT``. A host is a name, an
+        address, ``[IPv6]``, or ``*`` for all of IPv4; port 0 takes a free one.
+    secret
+        Whether clients have to prove who they are: keys on ``tcp``, a token on ``wss``.
+    schemes
+        Those this server speaks.
+
+    Raises
+    ------
+    InputError
+        If it is no such address, or its name is not known.
+    SetupError
+        If it is not on loopback and there is no secret, or the secret would travel readably.
+    """
+    scheme, host, port = _split(address, schemes)
+    number = _numeric(host, port, resolve)
+    if number is not None and is_loopback(number):
+        return number, port
+    example = f"{scheme}://127.0.0.1:{port}"
+    if scheme == "ws":
+        raise SetupError(
+            f"refusing to listen on {host}: without encryption only loopback is safe, for a token "
+            f"could be read on its way. Use wss://, or {example} and a tunnel such as `ssh -L`"
+        )
+    if not secret:
+        what = (
+            "make keys with `tapml rpc keygen --name device` and serve with them"
+            if scheme == "tcp"
+            else "serve with a token, which `tapml rpc keygen --token` makes"
+        )
+        raise SetupError(
+            f"refusing to listen on {host}: without a secret only loopback is safe. Either {what}, "
+            f"or use {example} and reach it through a tunnel such as `ssh -L`"
+        )
+    if number is None:
+        raise InputError(f"no address is known for {host!r}; give one of this machine's addresses")
+    return number, port
+
+
+def is_loopback(number: str) -> bool:
+    """Whether a numeric address reaches this machine alone."""
+    address = ipaddress.ip_address(number)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def bracketed(host: str) -> str:
+    """A numeric host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _split(address: str, schemes: Sequence[str]) -> tuple[str, str, int]:
+    try:
+        parts = urlsplit(address)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        scheme, host, port = "", None, None
+    # urlsplit is generous: users, paths and spaces are no part of an address to listen on.
+    if (
+        scheme not in schemes
+        or not host
+        or port is None
+        or address.lower() != f"{scheme}://{bracketed(host)}:{port}"
+    ):
+        raise InputError(
+            f"expected an address to listen on such as {schemes[0]}://127.0.0.1:0, got {address!r}"
+        )
+    return scheme, host, port
+
+
+def _numeric(host: str, port: int, resolve: Resolve) -> str | None:
+    if host == "*":
+        return _EVERYWHERE
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = [entry[4][0] for entry in resolve(host, port)]
+    except (OSError, UnicodeError):
+        return None
+    # IPv4 first: what most devices and tunnels speak.
+    found.sort(key=lambda number: ":" in number)
+    return str(found[0]) if found else None

@@ -1,0 +1,139 @@
+"""Why a ZeroMQ connection did not come about, in words for the one who called."""
+
+from __future__ import annotations
+
+import time
+from shlex import quote
+from typing import Any, Final, TypeAlias
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc.security.curve import ClientCurve
+from tapml_targets.errors import SetupError, TapmlError
+
+MONITORED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+# A wrong key is refused at every try, tries come every 0.1 to 0.2 s; a tunnel whose far end is
+# about to start looks the same for a moment.
+_SETTLED_SECONDS: Final = 1.5
+_NOT_ADMITTED: Final = 400
+
+Socket: TypeAlias = zmq.Socket[bytes]
+
+
+def handshake_failure(
+    event: dict[str, Any], address: str, curve: ClientCurve | None = None
+) -> TapmlError | None:
+    """What a monitor event of a client's socket means, with what to do next.
+
+    Parameters
+    ----------
+    event
+        As ``recv_monitor_message`` gives it.
+    curve
+        What the socket connected with.
+
+    Returns
+    -------
+    TapmlError or None
+        None where the event is about something else.
+    """
+    kind, value = event["event"], int(event["value"])
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return _not_admitted(value, address, curve)
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        return _no_common_language(value, address, curve)
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        return _hung_up(address, curve)
+    return None
+
+
+def _not_admitted(status: int, address: str, curve: ClientCurve | None) -> TapmlError:
+    if status != _NOT_ADMITTED or curve is None:
+        return SetupError(
+            f"the server at {address} admits nobody now: it cannot read its list of clients; "
+            "what it prints says why"
+        )
+    return SetupError(
+        f"the server at {address} does not admit this client's key {curve.keys.name!r}. Run there: "
+        f"tapml rpc keygen --authorize {quote(curve.keys.public)} --name {curve.keys.name}"
+    )
+
+
+def _no_common_language(value: int, address: str, curve: ClientCurve | None) -> TapmlError:
+    if value != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return SetupError(
+            f"what answers at {address} does not speak ZeroMQ as a tapml server does; is it the "
+            "address that `tapml rpc serve` printed?"
+        )
+    if curve is None:
+        return SetupError(
+            f"the server at {address} wants keys and none were given: make some with "
+            "`tapml rpc keygen`, have the public one admitted there, and connect with them and "
+            "the server's public key (TAPML_RPC_KEY, TAPML_RPC_SERVER_KEY)"
+        )
+    return SetupError(
+        f"the server at {address} speaks without encryption, and keys were given: it is not the "
+        "server these keys are for, or was started without its own; nothing was sent"
+    )
+
+
+def _hung_up(address: str, curve: ClientCurve | None) -> TapmlError:
+    if curve is None:
+        return SetupError(
+            f"{address} takes connections and drops them at once: no tapml server is behind it; "
+            "start one with `tapml rpc serve`"
+        )
+    return SetupError(
+        f"the server at {address} is not the one whose public key was given ({curve.server}), or "
+        "a tunnel ends in nothing there; nothing was sent. Compare with what `tapml rpc serve` "
+        "printed there, or with its .public file"
+    )
+
+
+class HandshakeWatch:
+    """Looks, while a welcome is waited for, whether none can come.
+
+    Parameters
+    ----------
+    monitor
+        Monitor of the connecting socket, with :data:`MONITORED` among its events.
+    """
+
+    def __init__(self, monitor: Socket, address: str, curve: ClientCurve | None) -> None:
+        self.hint: TapmlError | None = None
+        """The last failure that may still pass, for when the wait is over."""
+        self._monitor = monitor
+        self._address = address
+        self._curve = curve
+        self._since = 0.0
+
+    def check(self) -> None:
+        """Take what the monitor has to say.
+
+        Raises
+        ------
+        SetupError
+            If no connection will come about.
+        """
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)
+            failure = handshake_failure(dict(event), self._address, self._curve)
+            if failure is None:
+                continue
+            if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                raise failure
+            if self.hint is None:
+                self._since = time.monotonic()
+            self.hint = failure
+        # Plain connections go on trying: nothing says that it is the wrong server.
+        if (
+            self.hint is not None
+            and self._curve is not None
+            and time.monotonic() - self._since > _SETTLED_SECONDS
+        ):
+            raise self.hint

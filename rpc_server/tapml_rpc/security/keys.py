@@ -1,0 +1,278 @@
+"""Key pairs for ZeroMQ's CURVE, as two small text files.
+
+A public key is 40 characters of Z85, ZeroMQ's own text form, and is what a device calls its
+client. ZeroMQ is imported where a key is made or checked, so that a device that only speaks
+WebSocket needs none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tapml_rpc.security.private_files import (
+    PUBLIC_MODE,
+    SECRET_MODE,
+    check_mode,
+    config_folder,
+    make_folder,
+    read_checked,
+    write_private,
+)
+from tapml_targets.errors import InputError, SetupError
+
+KEY_CHARACTERS: Final = 40
+SECRET_SUFFIX: Final = ".secret"  # noqa: S105 - a file name
+PUBLIC_SUFFIX: Final = ".public"
+_Z85: Final = (
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+_DIGIT: Final = {character: value for value, character in enumerate(_Z85)}
+_GROUP: Final = 5
+_FILE_BYTES: Final = 4096
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_PUBLIC_KIND: Final = "tapml public key"
+_SECRET_KIND: Final = "tapml secret key"  # noqa: S105 - what a file says it is
+_FIELDS: Final = {
+    _PUBLIC_KIND: ("kind", "name", "public"),
+    _SECRET_KIND: ("kind", "name", "public", "secret"),
+}
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """One side's public key: 40 characters, and a name for people."""
+
+    name: str
+    public: str
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """One side's keys. The secret one is never shown.
+
+    Attributes
+    ----------
+    name
+        For people; nothing rests on it.
+    public, secret
+        40 characters each.
+    """
+
+    name: str
+    public: str
+    secret: str = field(repr=False)
+
+
+def check_name(name: str) -> str:
+    """A name for a key or a client: letters, digits and ``._@-``, at most 64.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InputError(
+            f"a name has 1 to 64 letters, digits or any of ._@- and starts with a letter or a "
+            f"digit; got {name[:80]!r}"
+        )
+    return name
+
+
+def is_key(text: str) -> bool:
+    """Whether a text has the form of a key."""
+    if len(text) != KEY_CHARACTERS or any(character not in _DIGIT for character in text):
+        return False
+    return all(
+        _group_value(text[start : start + _GROUP]) < 1 << 32
+        for start in range(0, KEY_CHARACTERS, _GROUP)
+    )
+
+
+def encode_key(key: bytes) -> str:
+    """The text of 32 bytes."""
+    digits = []
+    for start in range(0, len(key), 4):
+        value = int.from_bytes(key[start : start + 4], "big")
+        digits += [_Z85[value // 85**place % 85] for place in range(_GROUP - 1, -1, -1)]
+    return "".join(digits)
+
+
+def _group_value(group: str) -> int:
+    value = 0
+    for character in group:
+        value = value * 85 + _DIGIT[character]
+    return value
+
+
+def make_pair(name: str) -> KeyPair:
+    """A new key pair.
+
+    Raises
+    ------
+    SetupError
+        If this machine's ZeroMQ has no CURVE.
+    """
+    check_name(name)
+    try:
+        import zmq
+
+        public, secret = zmq.curve_keypair()
+    except (ImportError, OSError) as error:
+        raise SetupError(
+            f"this machine's ZeroMQ has no CURVE ({error}); install the wheel: `pip install pyzmq`"
+        ) from None
+    return KeyPair(name, public.decode(), secret.decode())
+
+
+def write_pair(pair: KeyPair, folder: Path | None = None, *, force: bool = False) -> Path:
+    """Write ``NAME.secret`` and ``NAME.public``. Returns the secret one's path.
+
+    Killed in the middle it leaves a secret file that holds both keys, and no public file beside it
+    that belongs to another.
+
+    Parameters
+    ----------
+    folder
+        Made for this user alone where it is not there; the user's own ``keys`` where None.
+    force
+        Whether files of this name may be replaced: whoever trusts the old key trusts nobody then.
+
+    Raises
+    ------
+    InputError
+        If one of them exists.
+    SetupError
+        If they cannot be written.
+    """
+    folder = config_folder("keys") if folder is None else folder
+    make_folder(folder)
+    secret = folder / f"{pair.name}{SECRET_SUFFIX}"
+    public = folder / f"{pair.name}{PUBLIC_SUFFIX}"
+    if force:
+        public.unlink(missing_ok=True)
+    for path in (secret, public):
+        if not force and path.exists():
+            raise InputError(
+                f"{path} exists; give another --name, or --force where nobody needs it any more"
+            )
+    write_private(secret, _render(pair, secret=True), mode=SECRET_MODE, replace=force)
+    write_private(public, _render(pair, secret=False), mode=PUBLIC_MODE, replace=force)
+    return secret
+
+
+def read_pair(path: Path) -> KeyPair:
+    """Read a secret file.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or holds no secret key.
+    SetupError
+        If others may read it.
+    """
+    text = read_checked(path, secret=False, limit=_FILE_BYTES)
+    fields = _parse(text, str(path))
+    if fields["kind"] != _SECRET_KIND:
+        raise InputError(
+            f"{path} holds a public key; here the secret one is needed, "
+            f"{path.with_suffix(SECRET_SUFFIX).name}"
+        )
+    check_mode(path, path.stat().st_mode, secret=True)
+    pair = KeyPair(fields["name"], fields["public"], fields["secret"])
+    if _public_of(pair.secret) != pair.public:
+        raise InputError(f"{path} is damaged: its two keys do not belong together")
+    return pair
+
+
+def read_public(key_or_path: str | Path) -> PublicKey:
+    """A public key given as its 40 characters or as the file that holds it.
+
+    Raises
+    ------
+    InputError
+        If it is neither, if the file is damaged, or if it holds a secret.
+    """
+    given = str(key_or_path)
+    if isinstance(key_or_path, str) and is_key(given):
+        return PublicKey("", given)
+    path = Path(given)
+    if isinstance(key_or_path, str) and not path.exists():
+        raise InputError(
+            f"expected a public key of {KEY_CHARACTERS} characters or the path of a file that "
+            f"holds one, got {given[:80]!r}; `tapml rpc keygen` prints it (quote it in a shell)"
+        )
+    fields = _parse(read_checked(path, secret=False, limit=_FILE_BYTES), str(path))
+    if fields["kind"] == _SECRET_KIND:
+        raise InputError(
+            f"{path} holds a secret key, which stays where it was made; give "
+            f"{path.with_suffix(PUBLIC_SUFFIX).name}"
+        )
+    return PublicKey(fields["name"], fields["public"])
+
+
+def parse_keys(text: str, where: str) -> PublicKey | KeyPair:
+    """What a key file says; `where` names it in errors.
+
+    Raises
+    ------
+    InputError
+        If it says anything else.
+    """
+    fields = _parse(text, where)
+    if fields["kind"] == _PUBLIC_KIND:
+        return PublicKey(fields["name"], fields["public"])
+    return KeyPair(fields["name"], fields["public"], fields["secret"])
+
+
+def _render(pair: KeyPair, *, secret: bool) -> str:
+    if secret:
+        lines = [
+            f"# Whoever has this file is {pair.name!r} to every device that knows its public key.",
+            "# It stays on the machine where it was made.",
+            f"kind: {_SECRET_KIND}",
+        ]
+    else:
+        lines = ["# This is no secret: the other side needs it.", f"kind: {_PUBLIC_KIND}"]
+    lines += [f"name: {pair.name}", f"public: {pair.public}"]
+    if secret:
+        lines.append(f"secret: {pair.secret}")
+    return "\n".join(lines) + "\n"
+
+
+def _parse(text: str, where: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line or line.startswith("#"):
+            continue
+        name, colon, value = line.partition(": ")
+        # The text of a line may be a secret: it is never repeated.
+        if not colon or name not in _FIELDS[_SECRET_KIND]:
+            raise InputError(f"{where}, line {number}: expected kind, name, public or secret")
+        if name in fields:
+            raise InputError(f"{where}, line {number}: a second {name!r}")
+        if name in ("public", "secret") and not is_key(value):
+            raise InputError(
+                f"{where}, line {number}: expected a key of {KEY_CHARACTERS} characters; "
+                "the file is damaged"
+            )
+        if name == "name":
+            check_name(value)
+        fields[name] = value
+    wanted = _FIELDS.get(fields.get("kind", ""))
+    if wanted is None:
+        raise InputError(f"{where} is no key file of `tapml rpc keygen`")
+    if set(fields) != set(wanted):
+        raise InputError(f"{where} is damaged: a {fields['kind']} has {', '.join(wanted)}")
+    return fields
+
+
+def _public_of(secret: str) -> str:
+    try:
+        import zmq
+    except ImportError as error:
+        raise SetupError(f"keys need ZeroMQ ({error}); install it: `pip install pyzmq`") from None
+    return zmq.curve_public(secret.encode()).decode()

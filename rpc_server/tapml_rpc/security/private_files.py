@@ -1,0 +1,157 @@
+"""Files of secrets: whole or not there, for this user alone, and read only if they still are.
+
+Modes are looked at, access is not tried: root may read everything, and a key that everybody can
+read is as lost on root's machine as on anybody's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tapml_targets.errors import InputError, SetupError
+
+SECRET_MODE: Final = 0o600
+PUBLIC_MODE: Final = 0o644
+FOLDER_MODE: Final = 0o700
+_OTHERS: Final = 0o077
+_OTHERS_WRITE: Final = 0o022
+
+
+def config_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's keys, lists and certificates lie; it is not made here.
+
+    ``TAPML_CONFIG_DIR`` moves it; otherwise it is ``tapml`` below ``XDG_CONFIG_HOME``, which is
+    ``~/.config`` unless it is set.
+    """
+    if chosen := environ.get("TAPML_CONFIG_DIR"):
+        base = Path(chosen)
+    else:
+        base = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tapml"
+    return base.joinpath(*parts)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for this user alone; one that is there must not be writable by others.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be made, or if others may replace what lies in it.
+    """
+    try:
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        mode = folder.stat().st_mode
+    except OSError as error:
+        raise SetupError(f"cannot make the folder {folder}: {error.strerror}") from None
+    if mode & _OTHERS_WRITE:
+        raise SetupError(
+            f"others may write to {folder} (mode {stat.S_IMODE(mode):04o}) and so replace the keys "
+            f"in it; choose another folder, or `chmod go-w {folder}`"
+        )
+
+
+def write_private(path: Path, text: str, *, mode: int = SECRET_MODE, replace: bool = False) -> None:
+    """Write a file whole, with its mode from the first byte on.
+
+    Raises
+    ------
+    InputError
+        If it exists and `replace` is not set.
+    SetupError
+        If it cannot be written.
+    """
+    temporary = None
+    claimed = False
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(descriptor)
+        if not replace:
+            # The name is taken before the content moves there: of two that write, one does. A hard
+            # link would do both in one step, where the file system has them; Android's has not.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            claimed = True
+        temporary.replace(path)
+        claimed = False
+        _sync_folder(path.parent)
+    except FileExistsError:
+        raise InputError(f"{path} exists; it is kept") from None
+    except OSError as error:
+        raise SetupError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        if claimed:
+            path.unlink(missing_ok=True)
+
+
+def read_checked(path: Path, *, secret: bool, limit: int) -> str:
+    """Read a small text file that nobody else may change or, where it is secret, read.
+
+    Raises
+    ------
+    InputError
+        If it is not there, is no file, is larger than `limit` bytes, or is no text.
+    SetupError
+        If its mode lets others at it; the message names the ``chmod``.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{path} is no file")
+            check_mode(path, status.st_mode, secret=secret)
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise InputError(f"{path} has more than {limit} bytes: it is no such file")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text: it is damaged, or another kind of file") from None
+
+
+def check_mode(path: Path, mode: int, *, secret: bool) -> None:
+    """Raise SetupError if others may read a secret file, or write any."""
+    shown = f"{stat.S_IMODE(mode):04o}"
+    if secret and mode & _OTHERS:
+        raise SetupError(
+            f"others may read the secret in {path} (mode {shown}); it is not used. If nobody has, "
+            f"`chmod 600 {path}`; else make a new one"
+        )
+    if mode & _OTHERS_WRITE:
+        raise SetupError(
+            f"others may write to {path} (mode {shown}); it is not trusted. Look what is in it, "
+            f"then `chmod go-w {path}`"
+        )
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process while a file in it is read, changed and written."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
