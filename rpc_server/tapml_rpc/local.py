@@ -93,7 +93,7 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(spec.partition(":")[0], environ),
+            env=prepared_environment(spec.partition(":")[0], environ),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._keep_tail, daemon=True)
@@ -285,7 +285,7 @@ def start_local(
     return StartingDevice(server, start_seconds)
 
 
-def _environment(platform: str, additions: Mapping[str, str]) -> dict[str, str]:
+def prepared_environment(platform: str, additions: Mapping[str, str]) -> dict[str, str]:
     """The server's environment: where our packages are, and what the platform's loader needs."""
     roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
     environment = dict(os.environ) | dict(additions)

@@ -1,0 +1,59 @@
+"""What supervisor and worker tell each other without a message: words in shared memory.
+
+They are there while a kernel hangs, while a socket is full, and after the worker has died. Each
+word has one writer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tapml_rpc.supervisor.ring import FREE_WORDS, Ring
+
+_CANCEL: Final = FREE_WORDS
+_SEQUENCE: Final = FREE_WORDS + 1
+_INDEX: Final = FREE_WORDS + 2
+_STARTED: Final = FREE_WORDS + 3
+_DEVICE_BYTES: Final = FREE_WORDS + 4
+
+
+class Board:
+    """The words, on the head of the ring that leads to the worker."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._words = ring.words
+
+    @property
+    def cancel_through(self) -> int:
+        """Batches up to this one are not to be run; -1 for none. The supervisor writes it."""
+        return self._words[_CANCEL] - 1
+
+    @cancel_through.setter
+    def cancel_through(self, sequence: int) -> None:
+        self._words[_CANCEL] = sequence + 1
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory the session holds. The worker writes it."""
+        return self._words[_DEVICE_BYTES]
+
+    @device_bytes.setter
+    def device_bytes(self, nbytes: int) -> None:
+        self._words[_DEVICE_BYTES] = nbytes
+
+    def begin(self, sequence: int, index: int, started_nanoseconds: int) -> None:
+        """A command begins. The worker writes it; the start, which says that there is one, last."""
+        words = self._words
+        words[_SEQUENCE] = sequence
+        words[_INDEX] = index
+        words[_STARTED] = started_nanoseconds
+
+    def rest(self) -> None:
+        """No command runs."""
+        self._words[_STARTED] = 0
+
+    def running(self) -> tuple[int, int, float] | None:
+        """Batch, command in it, and start by the system's monotonic clock; None while idle."""
+        words = self._words
+        started = words[_STARTED]
+        return (words[_SEQUENCE], words[_INDEX], started * 1e-9) if started else None

@@ -1,0 +1,184 @@
+"""What all fronts of a supervisor share: who is let in, the sessions, the workers, the blobs."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.control_loop import FEATURES
+from tapml_rpc.options import ServerOptions
+from tapml_rpc.server_session import TOKEN_BYTES
+from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.relay import Relay, lost_session
+from tapml_rpc.supervisor.worker_process import WorkerPool
+from tapml_targets.description_format import to_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import ProtocolError, SetupError
+from tapml_targets.installed import package_version
+from tapml_targets.platforms import load_driver_module
+
+if TYPE_CHECKING:
+    from tapml_rpc.blobs.store import BlobStore
+
+EPOCH_BYTES: Final = 8
+_MAX_DEADLINE_SECONDS: Final = 86400
+
+
+class Hub:
+    """The supervisor's state. `hello`, `relay` and `sessions` may be called from any thread.
+
+    Parameters
+    ----------
+    device
+        What is served.
+    options
+        How.
+    blobs
+        What is kept by hash; None for nothing.
+
+    Attributes
+    ----------
+    epoch
+        Random bytes of this supervisor's life.
+    """
+
+    def __init__(
+        self, device: DeviceDescription, options: ServerOptions, blobs: BlobStore | None = None
+    ) -> None:
+        self.device = device
+        self.options = options
+        self.blobs = blobs
+        self.epoch = secrets.token_bytes(EPOCH_BYTES)
+        # A driver that lets one process at a time use its device says so.
+        exclusive = bool(getattr(load_driver_module(device.platform), "EXCLUSIVE", False))
+        self.bounds = Bounds(sessions=1) if exclusive else Bounds()
+        if options.session_bytes > 0:
+            self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
+        self._device = to_plain(device)
+        self._relays: dict[bytes, tuple[Relay, float]] = {}
+        self._lock = threading.Lock()
+        self._pool = WorkerPool(
+            device, allow_native=options.allow_shared_libraries, spare=not exclusive
+        )
+
+    def start(self) -> None:
+        """Open the device in a first worker.
+
+        Raises
+        ------
+        TapmlError
+            If it does not open: nobody should be let in then.
+        """
+        self._pool.prepare().wait_until_open()
+
+    def hello(
+        self, header: wire.Header, channel: Channel, identity: str
+    ) -> tuple[Relay, wire.Header]:
+        """Let a client in: its session and the welcome, to which the front adds the data address.
+
+        Parameters
+        ----------
+        identity
+            Whom the binding found the client to be; ``loopback`` where there is no secret.
+
+        Raises
+        ------
+        ProtocolError
+            If it speaks another version.
+        SetupError
+            If there is no room.
+        """
+        versions = wire.array(header.get("versions"), "versions", 64)
+        if wire.VERSION not in versions:
+            raise ProtocolError(
+                f"this server speaks protocol version {wire.VERSION}, the client {versions}; "
+                "bring both to the same release of tapml"
+            )
+        window = wire.integer(header.get("download_window"), "download window")
+        asked = header.get("kernel_deadline")
+        deadline = self.options.kernel_deadline
+        if isinstance(asked, int | float) and 0 < asked <= _MAX_DEADLINE_SECONDS:
+            deadline = min(deadline, float(asked))
+        with self._lock:
+            if len(self._relays) >= self.bounds.sessions:
+                raise SetupError(
+                    f"all {self.bounds.sessions} sessions of this server are taken; "
+                    "close one or try again later"
+                )
+            relay = Relay(
+                token=secrets.token_bytes(TOKEN_BYTES),
+                identity=identity,
+                epoch=self.epoch,
+                channel=channel,
+                worker=self._pool.take(),
+                bounds=self.bounds,
+                kernel_deadline=deadline,
+                silence_seconds=self.options.silence_seconds,
+                download_credit=min(window, self.bounds.download_window),
+                desk=self._desk(identity),
+                on_end=self._forget,
+            )
+            self._relays[relay.token] = relay, time.monotonic()
+        return relay, {
+            "type": "welcome",
+            "version": wire.VERSION,
+            "features": [*FEATURES, *(["blobs"] if self.blobs is not None else [])],
+            "server": f"tapml {package_version('tapml') or 'from source'}",
+            "device": self._device,
+            "bounds": self.bounds.to_wire(),
+            "epoch": self.epoch,
+            "session": relay.token,
+            "kernel_deadline": deadline,
+            "silence_seconds": self.options.silence_seconds,
+        }
+
+    def refill(self) -> None:
+        """Start the next worker, so that the next client finds it open; takes milliseconds."""
+        self._pool.refill()
+
+    def relay(self, token: bytes) -> Relay:
+        """The session of a token.
+
+        Raises
+        ------
+        DeviceLostError
+            If it has ended, or never was.
+        """
+        found = self._relays.get(token)
+        if found is None:
+            raise lost_session()
+        return found[0]
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Every session as plain data, without what would let anyone speak for it."""
+        now = time.monotonic()
+        return [
+            {
+                "session": relay.token.hex()[:8],
+                "identity": relay.identity,
+                "seconds": round(now - began, 1),
+                "device_bytes": relay.device_bytes,
+                "busy_seconds": round(relay.busy_seconds(), 3),
+                "worker": relay.pid,
+            }
+            for relay, began in list(self._relays.values())
+        ]
+
+    def close(self) -> None:
+        """End the spare worker; fronts have ended their sessions by now."""
+        self._pool.close()
+
+    def _desk(self, identity: str) -> Any:
+        if self.blobs is None:
+            return None
+        from tapml_rpc.blobs.messages import BlobDesk
+
+        return BlobDesk(self.blobs, identity, self.bounds.session_bytes)
+
+    def _forget(self, relay: Relay) -> None:
+        self._relays.pop(relay.token, None)

@@ -1,0 +1,159 @@
+"""The socket between a supervisor and a worker: packed headers, and where their payloads lie."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tapml_rpc import wire
+from tapml_targets.errors import ProtocolError
+
+# Lengths of the header and of what follows it, then the place of a payload in the ring.
+_FRAME: Final = struct.Struct("<IIQI")
+NOWHERE: Final = (1 << 64) - 1
+# A payload up to here goes along with its header.
+INLINE_BYTES: Final = 16 << 10
+_MAX_INLINE_BYTES: Final = 1 << 20
+_RECEIVE_BYTES: Final = 256 << 10
+_MAX_DESCRIPTORS: Final = 8
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A header, and a payload beside it or in the ring (`start` and `nbytes`)."""
+
+    packed: bytes
+    inline: bytes
+    start: int
+    nbytes: int
+
+
+class Pipe:
+    """One end of the socket.
+
+    Parameters
+    ----------
+    connection
+        A connected unix stream socket.
+    most_unsent
+        Bytes kept for a peer that does not read; more is an error.
+
+    Attributes
+    ----------
+    descriptors
+        File descriptors that came, oldest first.
+    """
+
+    def __init__(self, connection: socket.socket, *, most_unsent: int = 0) -> None:
+        self.descriptors: deque[int] = deque()
+        self._socket = connection
+        self._most_unsent = most_unsent
+        self._unsent = bytearray()
+        self._received = bytearray()
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        if most_unsent:
+            connection.setblocking(False)
+
+    def fileno(self) -> int:
+        """What a poller takes; -1 once closed."""
+        return self._socket.fileno()
+
+    def send(
+        self,
+        packed: bytes,
+        inline: bytes | memoryview = b"",
+        place: tuple[int, int] = (NOWHERE, 0),
+        descriptor: int | None = None,
+    ) -> None:
+        """Send a frame; with `most_unsent` it never waits.
+
+        Raises
+        ------
+        OSError
+            If the peer is gone, or does not read and too much is waiting for it.
+        """
+        frame = b"".join((_FRAME.pack(len(packed), len(inline), *place), packed, inline))
+        if descriptor is not None:
+            self.flush()
+            if self._unsent:
+                raise BlockingIOError("the other process does not read")
+            sent = socket.send_fds(self._socket, [frame], [descriptor])
+        elif self._unsent:
+            sent = 0
+        elif self._most_unsent:
+            try:
+                sent = self._socket.send(frame)
+            except BlockingIOError:
+                sent = 0
+        else:
+            self._socket.sendall(frame)
+            return
+        if sent < len(frame):
+            if len(self._unsent) + len(frame) - sent > max(self._most_unsent, len(frame)):
+                raise BlockingIOError("the other process does not read")
+            self._unsent += frame[sent:]
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the peer takes it."""
+        with suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent[:_RECEIVE_BYTES])]
+
+    def receive(self) -> bool:
+        """Take what has come, waiting for it if the socket waits; False at the peer's end."""
+        try:
+            count, ancillary, _, _ = self._socket.recvmsg_into(
+                [self._buffer], socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4)
+            )
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors = array.array("i")
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+                self.descriptors.extend(descriptors)
+        self._received += self._buffer[:count]
+        return count > 0
+
+    def waiting(self) -> Frame | None:
+        """The next whole frame that has come; it stays the next one."""
+        received = bytes(self._received)
+        frame = self.next()
+        self._received[:] = received
+        return frame
+
+    def next(self) -> Frame | None:
+        """The next whole frame that has come.
+
+        Raises
+        ------
+        ProtocolError
+            If its lengths are over what either side sends.
+        """
+        received = self._received
+        if len(received) < _FRAME.size:
+            return None
+        header, inline, start, nbytes = _FRAME.unpack_from(received)
+        if header > wire.MAX_HEADER_BYTES or inline > _MAX_INLINE_BYTES:
+            raise ProtocolError(f"a frame of {header} and {inline} bytes")
+        body = _FRAME.size + header
+        if len(received) < body + inline:
+            return None
+        packed, beside = bytes(received[_FRAME.size : body]), bytes(received[body : body + inline])
+        del received[: body + inline]
+        return Frame(packed, beside, start, nbytes)
+
+    def close(self) -> None:
+        """Close the socket and what came over it unused."""
+        self._socket.close()
+        while self.descriptors:
+            os.close(self.descriptors.popleft())

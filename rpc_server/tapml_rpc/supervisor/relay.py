@@ -1,0 +1,387 @@
+"""One session: batches from its client to its worker, answers back, and the end of either.
+
+Nothing here waits, and nothing here runs a command: a relay copies payloads into shared memory,
+passes headers on, and watches the clock. When the worker dies or is over its deadline, what it was
+doing, how it ended and what it printed are collected first, and then told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.failures import failure_to_wire, render_command
+from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame
+from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
+from tapml_targets.errors import (
+    DeviceLostError,
+    DeviceRestartedError,
+    KernelTimeoutError,
+    ProtocolError,
+    TapmlError,
+)
+
+if TYPE_CHECKING:
+    from tapml_rpc.blobs.messages import BlobDesk
+    from tapml_rpc.blobs.store import Attachment
+
+PROBE_SECONDS: Final = 1.0
+# A worker that hangs is asked where it is, and given so long to say it.
+_STACK_SECONDS: Final = 0.25
+# Building kernels is slow on small boards and says nothing about a hang.
+_LOAD_DEADLINE_FACTOR: Final = 10
+_LAST_COMMANDS: Final = 5
+_LAST_BATCHES: Final = 16
+_NO_CHUNK: Final = memoryview(b"")
+
+
+class Relay:
+    """A session's bridge; all methods run on the thread of its front.
+
+    Parameters
+    ----------
+    token, identity, epoch
+        Who may speak for the session, and in which life of the supervisor.
+    worker
+        Its worker; ended with the session.
+    kernel_deadline
+        Longest time of one command in seconds.
+    silence_seconds
+        A client that says nothing for so long is given up; 0 for never.
+    download_credit
+        Bytes the client takes before it says more.
+    desk
+        Its blobs; None where none are kept.
+    on_end
+        Called once, with this, when the session has ended.
+
+    Attributes
+    ----------
+    ended
+        Why the session is over; empty while it is not.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: bytes,
+        identity: str,
+        epoch: bytes,
+        channel: Channel,
+        worker: WorkerProcess,
+        bounds: Bounds,
+        kernel_deadline: float,
+        silence_seconds: float,
+        download_credit: int,
+        desk: BlobDesk | None,
+        on_end: Callable[[Relay], None],
+    ) -> None:
+        self.token = token
+        self.identity = identity
+        self.ended = ""
+        self.answered = 0
+        self._epoch = epoch
+        self._channel = channel
+        self._worker = worker
+        self._bounds = bounds
+        self._kernel_deadline = kernel_deadline
+        self._silence_seconds = silence_seconds
+        self._desk = desk
+        self._on_end = on_end
+        self._heard = self._probed = time.monotonic()
+        self._ready = False
+        self._asked_for_stack = 0.0
+        # Chunk bytes of batches on their way, by sequence, and the last of them whole.
+        self._sent: dict[int, int] = {}
+        self._uploading = 0
+        self._last: deque[tuple[int, bytes]] = deque(maxlen=_LAST_BATCHES)
+        self._last_sequence = -1
+        grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
+        worker.pipe.send(wire.pack({"type": "grant", **grant}))
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory it holds, as its worker last said."""
+        return self._worker.board.device_bytes
+
+    @property
+    def pid(self) -> int:
+        """Its worker's process."""
+        return self._worker.pid
+
+    def fileno(self) -> int:
+        """The worker's socket, to be polled for reading; -1 once the session has ended."""
+        return self._worker.pipe.fileno()
+
+    def busy_seconds(self) -> float:
+        """How long the present command has been running; 0 while idle."""
+        running = self._worker.board.running()
+        return max(0.0, time.monotonic() - running[2]) if running else 0.0
+
+    def accept(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
+        """Take a data message of the client.
+
+        Raises
+        ------
+        TapmlError
+            What is wrong with it, for the client to read.
+        """
+        if header.get("epoch") != self._epoch:
+            wire.octets(header.get("epoch"), "epoch", 64)
+            raise DeviceRestartedError(
+                "this server started after the session did: its handles mean nothing here; "
+                "open a new session"
+            )
+        self._heard = time.monotonic()
+        kind = header.get("type")
+        if kind == "batch":
+            self._accept_batch(header, packed, chunk)
+        elif kind == "credit":
+            wire.integer(header.get("bytes"), "credit")
+            self._forward(packed)
+        elif kind == "goodbye":
+            self.end("closed by the client")
+        elif kind == "blob" and self._desk is not None:
+            self._accept_blob(header, chunk)
+        else:
+            raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
+
+    def control(self, header: wire.Header) -> wire.Header | None:
+        """Take a control message of the client; the reply, where there is one.
+
+        Raises
+        ------
+        ProtocolError
+            If there is no such message.
+        """
+        self._heard = time.monotonic()
+        kind = header.get("type")
+        if kind == "ping":
+            return self._pong(header)
+        if kind == "cancel":
+            sequence = wire.integer(header.get("sequence"), "sequence")
+            board = self._worker.board
+            # What has not come yet is not meant, whatever a client says.
+            board.cancel_through = max(board.cancel_through, min(sequence, self._last_sequence))
+        elif kind == "goodbye":
+            self.end("closed by the client")
+        else:
+            raise ProtocolError(f"unknown control message {str(kind)[:60]!r}")
+        return None
+
+    def readable(self) -> None:
+        """Pass on what the worker says."""
+        pipe = self._worker.pipe
+        try:
+            alive = pipe.receive()
+            while not self.ended and (frame := pipe.next()) is not None:
+                self._pass_on(frame)
+        except (TapmlError, OSError) as error:
+            self._lose(f"the worker of this session sent nonsense: {error}")
+            return
+        if not alive and not self.ended:
+            self._lose("the worker of this session died")
+
+    def check(self, now: float) -> None:
+        """Look at the clock: deadline, silence, a worker that does not read."""
+        if self.ended:
+            return
+        self._worker.pipe.flush()
+        for reply, attachment in self._desk.due() if self._desk is not None else ():
+            self._hand_over(reply, attachment)
+        running = self._worker.board.running()
+        if running is not None:
+            self._check_deadline(now, *running)
+        else:
+            self._asked_for_stack = 0.0
+        if self._over():
+            return
+        silence = now - self._heard
+        if 0 < self._silence_seconds < silence:
+            self.end(f"silent for {silence:.0f} s")
+        elif silence > 2 * PROBE_SECONDS and now - self._probed > PROBE_SECONDS:
+            self._probed = now
+            if not self._channel.send_control(wire.pack({"type": "probe"})):
+                self.end("its connection is gone")
+
+    def end(self, why: str, *, kill: bool = False) -> None:
+        """End the session and its worker, and free what both held."""
+        if self.ended:
+            return
+        self.ended = why
+        if self._desk is not None:
+            self._desk.close()
+        if kill:
+            self._worker.end(kill=True)
+        self._worker.let_go()
+        self._on_end(self)
+
+    def _over(self) -> bool:
+        return bool(self.ended)
+
+    def _accept_batch(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
+        sequence = wire.integer(header.get("sequence"), "sequence")
+        wire.integer(header.get("stream", 0), "stream", self._bounds.streams - 1)
+        wire.array(header.get("commands"), "commands", self._bounds.commands)
+        if sequence <= self._last_sequence:
+            raise ProtocolError(
+                f"batch {sequence} does not follow batch {self._last_sequence}: sequence rises"
+            )
+        if len(self._sent) >= self._bounds.unanswered:
+            raise ProtocolError(
+                f"{len(self._sent)} batches wait for an answer; at most "
+                f"{self._bounds.unanswered} may"
+            )
+        nbytes = len(chunk)
+        if self._uploading + nbytes > self._bounds.upload_window:
+            raise ProtocolError(
+                f"{self._uploading + nbytes} bytes wait for an answer; at most "
+                f"{self._bounds.upload_window} may"
+            )
+        self._last_sequence = sequence
+        self._forward(packed, chunk)
+        self._sent[sequence] = nbytes
+        self._uploading += nbytes
+        self._last.append((sequence, packed))
+
+    def _accept_blob(self, header: wire.Header, chunk: memoryview) -> None:
+        assert self._desk is not None  # noqa: S101 - its caller has looked
+        self._hand_over(*self._desk.handle(header, chunk))
+
+    def _hand_over(self, reply: wire.Header | None, attachment: Attachment | None) -> None:
+        """Tell the worker of a blob it may look at, or may no more, and answer the client."""
+        if attachment is not None:
+            digest, descriptor, nbytes = attachment
+            packed = wire.pack({"type": "blob", "digest": digest, "nbytes": nbytes})
+            given = descriptor if descriptor >= 0 else None
+            self._write(lambda: self._worker.pipe.send(packed, descriptor=given))
+        if reply is not None:
+            self._answer(wire.pack(reply))
+
+    def _forward(self, packed: bytes, chunk: memoryview = _NO_CHUNK) -> None:
+        pipe, nbytes = self._worker.pipe, len(chunk)
+        if nbytes <= INLINE_BYTES:
+            self._write(lambda: pipe.send(packed, chunk))
+            return
+        room = self._worker.up.reserve(nbytes)
+        if room is None:
+            raise ProtocolError("more bytes wait for an answer than this server takes")
+        start, memory = room
+        memory[:] = chunk
+        self._write(lambda: pipe.send(packed, place=(start, nbytes)))
+
+    def _write(self, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except OSError as error:
+            self._lose(f"the worker of this session does not read: {error}")
+
+    def _pass_on(self, frame: Frame) -> None:
+        header = wire.unpack(frame.packed)
+        kind = header.get("type")
+        if not self._ready:
+            self._ready = True
+            try:
+                check_ready(header)
+            except TapmlError as error:
+                self._tell(error, "")
+                self.end("its worker could not open the device")
+            return
+        if kind == "done":
+            sequence = wire.integer(header.get("sequence"), "sequence")
+            self._uploading -= self._sent.pop(sequence, 0)
+            self.answered = sequence
+        if frame.start == NOWHERE:
+            self._answer(frame.packed, frame.inline)
+            return
+        down, start, nbytes = self._worker.down, frame.start, frame.nbytes
+        chunk = down.view(start, nbytes)
+        if not self._channel.send_data(
+            frame.packed, [chunk], sent=lambda: down.release(start, nbytes)
+        ):
+            self.end("its client does not take its bytes, or is gone")
+
+    def _answer(self, packed: bytes, inline: bytes = b"") -> None:
+        if not self._channel.send_data(packed, [inline] if inline else []):
+            self.end("its client does not take its answers, or is gone")
+
+    def _pong(self, header: wire.Header) -> wire.Header:
+        pong: wire.Header = {
+            "type": "pong",
+            "sequence": wire.integer(header.get("sequence"), "sequence"),
+            "answered": self.answered,
+            "device_bytes": self.device_bytes,
+        }
+        running = self._worker.board.running()
+        if running is not None:
+            sequence, index, started = running
+            pong["busy_seconds"] = round(max(0.0, time.monotonic() - started), 3)
+            pong["command"] = self._command(sequence, index)
+        return pong
+
+    def _check_deadline(self, now: float, sequence: int, index: int, started: float) -> None:
+        deadline = self._kernel_deadline
+        command = self._command(sequence, index)
+        if command.startswith("load("):
+            deadline *= _LOAD_DEADLINE_FACTOR
+        if now - started <= deadline:
+            self._asked_for_stack = 0.0
+        elif not self._asked_for_stack:
+            self._asked_for_stack = now
+            self._worker.ask_for_stack()
+        elif now - self._asked_for_stack > _STACK_SECONDS:
+            error = KernelTimeoutError(
+                f"the device has not finished after {deadline:g} s, in {command}; its worker was "
+                "ended, and this session with it. A kernel loops for ever, or needs a longer "
+                f"deadline{self._last_words()}"
+            )
+            self._tell(error, command)
+            self.end("over its deadline", kill=True)
+
+    def _lose(self, what: str) -> None:
+        """The worker is gone, or of no use: collect what it leaves behind, and tell."""
+        if self.ended:
+            return
+        running = self._worker.board.running()
+        command = self._command(running[0], running[1]) if running else ""
+        how = self._worker.end(kill=True)
+        where = f" in {command}" if command else " between two commands"
+        error = DeviceLostError(f"{what}{where}: {how}{self._last_words()}")
+        self._tell(error, command)
+        self.end(what, kill=True)
+
+    def _tell(self, error: TapmlError, command: str) -> None:
+        """Send the client its session's last message."""
+        failure = failure_to_wire(error, command)
+        failure["traceback"] = self._worker.stack()[-16384:]
+        failure["log"] = self._worker.tail()[-65536:]
+        self._channel.send_control(wire.pack({"type": "event", "error": failure}))
+
+    def _last_words(self) -> str:
+        shown = []
+        for _, packed in reversed(self._last):
+            commands = wire.unpack(packed)["commands"]
+            shown += [render_command(each) for each in reversed(commands)]
+            if len(shown) >= _LAST_COMMANDS:
+                break
+        if not shown:
+            return ""
+        lines = "\n  ".join(reversed(shown[:_LAST_COMMANDS]))
+        return f"\nlast commands received:\n  {lines}"
+
+    def _command(self, sequence: int, index: int) -> str:
+        for number, packed in self._last:
+            if number == sequence:
+                commands = wire.unpack(packed)["commands"]
+                return render_command(commands[index]) if index < len(commands) else "fence"
+        return f"command {index} of batch {sequence}"
+
+
+def lost_session() -> DeviceLostError:
+    """What a message for a session that is not there any more is answered with."""
+    return DeviceLostError("the session has ended: it was closed, went silent, or its worker died")

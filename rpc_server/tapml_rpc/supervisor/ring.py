@@ -1,0 +1,103 @@
+"""Memory shared by a supervisor and a worker: bytes go through it in the order they came.
+
+A payload lies in the ring from the moment its sender has placed it until its receiver is done with
+it; only where it lies goes through a socket. One side places, the other releases; the count of
+released bytes is the one word both look at, and only one of them writes it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import Final
+
+from tapml_targets.errors import ProtocolError
+
+# The words of the head: the first counts released bytes, the others are the users'.
+HEAD_BYTES: Final = 4096
+RELEASED: Final = 0
+FREE_WORDS: Final = 8
+_ALIGNMENT: Final = 64
+
+
+class Ring:
+    """One end of a ring.
+
+    Positions count bytes since the ring began, and never turn back.
+
+    Parameters
+    ----------
+    descriptor
+        The memory, as :func:`make_memory` gives it; this object's from now on.
+
+    Attributes
+    ----------
+    nbytes
+        Bytes that fit.
+    words
+        Unsigned 64-bit words of the head, shared; from ``FREE_WORDS`` on they are the users' own.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.nbytes = os.fstat(descriptor).st_size - HEAD_BYTES
+        self._memory = mmap.mmap(descriptor, self.nbytes + HEAD_BYTES)
+        os.close(descriptor)
+        whole = memoryview(self._memory)
+        self.words = whole[:HEAD_BYTES].cast("Q")
+        self._bytes = whole[HEAD_BYTES:]
+        self._placed = 0
+
+    def reserve(self, nbytes: int) -> tuple[int, memoryview] | None:
+        """Take room in one piece: its position and the memory; None while there is not so much."""
+        start = self._placed
+        to_end = self.nbytes - start % self.nbytes
+        if nbytes > to_end:
+            start += to_end
+        end = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        if end - self.words[RELEASED] > self.nbytes:
+            return None
+        self._placed = end
+        offset = start % self.nbytes
+        return start, self._bytes[offset : offset + nbytes]
+
+    def view(self, start: int, nbytes: int) -> memoryview:
+        """What the other side has placed.
+
+        Raises
+        ------
+        ProtocolError
+            If that does not lie in one piece: the other side is out of its mind.
+        """
+        offset = start % self.nbytes
+        if offset + nbytes > self.nbytes or nbytes < 0:
+            raise ProtocolError(f"{nbytes} bytes at {start} do not lie in a ring of {self.nbytes}")
+        return self._bytes[offset : offset + nbytes]
+
+    def release(self, start: int, nbytes: int) -> None:
+        """Be done with a piece and with everything placed before it."""
+        self.words[RELEASED] = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    def close(self) -> None:
+        """Let go of the memory, as far as nobody looks at it any more."""
+        for view in (self.words, self._bytes):
+            try:
+                view.release()
+            except BufferError:
+                return
+        try:
+            self._memory.close()
+        except BufferError:
+            # A message on its way out still reads it; it goes with that message.
+            return
+
+
+def make_memory(nbytes: int, name: str) -> int:
+    """A descriptor of `nbytes` and a head, all zero, that child processes may be given."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create(f"tapml-{name}", 0)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, nbytes + HEAD_BYTES)
+    return descriptor

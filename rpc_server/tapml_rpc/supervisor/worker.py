@@ -1,0 +1,255 @@
+"""The process that runs one session: ``python -m tapml_rpc.supervisor.worker``.
+
+It opens the device, takes batches from the supervisor, and runs them. It may crash, hang or lose
+the device: that costs this session and nothing else. It ends with its supervisor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.commands import PIECE_BYTES, Running
+from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.interpreter import Interpreter
+from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.server_session import Message, ServerSession
+from tapml_rpc.supervisor.board import Board
+from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
+from tapml_rpc.supervisor.ring import Ring
+from tapml_targets.description_format import from_plain
+from tapml_targets.platforms import load_driver_module
+
+_ROOM_SECONDS: Final = 0.0005
+_PR_SET_PDEATHSIG: Final = 1
+# Who is ended first when memory runs out: -1000 never, 1000 before all others.
+_OOM_SCORE: Final = "700"
+# Drivers that load machine code ask here.
+_ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
+
+
+class Worker:
+    """One session's batches on an open driver.
+
+    Parameters
+    ----------
+    pipe
+        To the supervisor.
+    up, down
+        The rings that payloads come and go by.
+    """
+
+    def __init__(self, pipe: Pipe, up: Ring, down: Ring, *, allow_native: bool) -> None:
+        self._pipe = pipe
+        self._up = up
+        self._down = down
+        self._board = Board(up)
+        self._allow_native = allow_native
+        self._sequence = 0
+        # Batches that may not be answered yet, with what they hold of the ring.
+        self._places: dict[int, tuple[int, int]] = {}
+        self._piece = (NOWHERE, 0)
+        self._session = _Session(b"", b"", 0, 0.0)
+        self._session.board = self._board
+
+    def run(self, device: dict[str, Any]) -> None:
+        """Open the device and serve until the supervisor closes the socket."""
+        description = from_plain(device)
+        try:
+            driver = load_driver_module(description.platform).open_device(description)
+        except Exception as error:
+            self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
+            return
+        self._pipe.send(wire.pack({"type": "ready"}))
+        # What start-up made stays: the collector need not look at it again.
+        gc.freeze()
+        libraries = None
+        try:
+            grant = self._next_frame()
+            if grant is None:
+                return
+            header = wire.unpack(grant.packed)
+            bounds = Bounds.from_wire(header["bounds"])
+            self._session.download_credit = header["download_credit"]
+            libraries = LibraryStore(
+                held_bytes=bounds.held_library_bytes,
+                library_bytes=bounds.library_bytes,
+                allow_native=self._allow_native,
+            )
+            interpreter = Interpreter(
+                driver, libraries, bounds, self._send, note=self._note, pieces=self
+            )
+            while (frame := self._next_frame()) is not None:
+                self._dispatch(interpreter, bounds, frame)
+            interpreter.release(self._session)
+            libraries.close()
+        finally:
+            driver.close()
+
+    def take(self) -> memoryview:
+        """Memory of the ring for a piece of a streamed read, which is sent from there."""
+        start, memory = self._room(PIECE_BYTES)
+        self._piece = (start, PIECE_BYTES)
+        return memory
+
+    def lend(self, piece: memoryview, tracker: object) -> None:
+        """The supervisor gives the piece back by itself."""
+
+    def _next_frame(self) -> Frame | None:
+        while (frame := self._pipe.next()) is None:
+            if not self._pipe.receive():
+                return None
+        return frame
+
+    def _dispatch(self, interpreter: Interpreter, bounds: Bounds, frame: Frame) -> None:
+        header = wire.unpack(frame.packed)
+        session = self._session
+        if header["type"] == "credit":
+            credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
+            session.download_credit = min(credit, bounds.download_window)
+        else:
+            chunk: memoryview = memoryview(frame.inline)
+            sequence = wire.integer(header.get("sequence"), "sequence")
+            if frame.start != NOWHERE:
+                chunk = self._up.view(frame.start, frame.nbytes)
+                self._places[sequence] = (frame.start, frame.nbytes)
+            session.queue.append(
+                Message(
+                    b"",
+                    sequence,
+                    wire.integer(header.get("stream", 0), "stream", bounds.streams - 1),
+                    wire.array(header.get("commands"), "commands", bounds.commands),
+                    chunk,
+                )
+            )
+            if session.job is not None:
+                return
+        self._continue(interpreter)
+
+    def _continue(self, interpreter: Interpreter) -> None:
+        session = self._session
+        while True:
+            if session.job is None:
+                if not session.queue:
+                    return
+                message = session.queue.popleft()
+                self._sequence = message.sequence
+                session.job = interpreter.run(session, message)
+            for _ in session.job:
+                return
+            session.job = None
+            self._board.device_bytes = session.nbytes
+            place = self._places.pop(self._sequence, None)
+            if place is not None:
+                self._up.release(*place)
+
+    def _note(self, running: Running | None) -> None:
+        if running is None:
+            self._board.rest()
+        else:
+            self._board.begin(self._sequence, running[3], int(running[2] * 1e9))
+
+    def _send(
+        self,
+        session: ServerSession,
+        identity: bytes,
+        header: wire.Header,
+        parts: list[memoryview | bytes],
+    ) -> None:
+        packed = wire.pack(header)
+        if header["type"] == "data":
+            start, _ = self._piece
+            self._pipe.send(packed, place=(start, len(parts[0])))
+            return
+        nbytes = sum(map(len, parts))
+        if nbytes <= INLINE_BYTES:
+            self._pipe.send(packed, b"".join(parts))
+            return
+        start, memory = self._room(nbytes)
+        position = 0
+        for part in parts:
+            memory[position : position + len(part)] = part
+            position += len(part)
+        self._pipe.send(packed, place=(start, nbytes))
+
+    def _room(self, nbytes: int) -> tuple[int, memoryview]:
+        """Room in the ring; the client takes its bytes, or the supervisor ends this process."""
+        while (room := self._down.reserve(nbytes)) is None:
+            self._board.rest()
+            time.sleep(_ROOM_SECONDS)
+        return room
+
+
+class _Session(ServerSession):
+    """The session, whose cancellation is read off the board."""
+
+    board: Board
+
+    @property
+    def cancel_through(self) -> int:
+        return self.board.cancel_through if hasattr(self, "board") else -1
+
+    @cancel_through.setter
+    def cancel_through(self, value: int) -> None:
+        """The supervisor's to write."""
+
+
+def _stay_behind_nobody(parent: int) -> None:
+    """End with the supervisor, however it ends and whatever a driver is doing here."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def main() -> int:
+    """Entry point of the worker."""
+    parser = argparse.ArgumentParser(prog="tapml_rpc.supervisor.worker")
+    for name in ("--socket", "--up", "--down", "--parent"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--allow-shared-libraries", action="store_true")
+    options = parser.parse_args()
+    _stay_behind_nobody(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+    os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
+    pipe = Pipe(socket.socket(fileno=options.socket))
+    worker = Worker(
+        pipe, Ring(options.up), Ring(options.down), allow_native=options.allow_shared_libraries
+    )
+    try:
+        worker.run(json.loads(options.device))
+    except OSError:
+        # The supervisor is gone.
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    # A driver's threads may outlive the interpreter.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

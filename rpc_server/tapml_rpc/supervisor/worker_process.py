@@ -1,0 +1,212 @@
+"""A worker as the supervisor holds it: process, rings, what it printed; and the spare one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import tapml_rpc
+import tapml_targets
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.local import describe_exit
+from tapml_rpc.supervisor.board import Board
+from tapml_rpc.supervisor.pipe import Pipe
+from tapml_rpc.supervisor.ring import Ring, make_memory
+from tapml_targets.description_format import to_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
+
+RING_BYTES: Final = 32 << 20
+START_SECONDS: Final = 60.0
+_UNSENT_BYTES: Final = 64 << 20
+_TAIL_LINES: Final = 200
+_STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n]*(?:\n.*)*")
+
+
+class WorkerProcess:
+    """One worker. Started and ended on threads that live as long as the supervisor.
+
+    Attributes
+    ----------
+    pipe, up, down, board
+        The ways to it; see :mod:`tapml_rpc.supervisor.worker`.
+    """
+
+    def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        up, down = make_memory(RING_BYTES, "up"), make_memory(RING_BYTES, "down")
+        given = (theirs.fileno(), up, down)
+        command = [
+            # The folder we happen to be in has no say in what is imported.
+            *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
+            *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
+            *("--parent", str(os.getpid()), "--device", json.dumps(to_plain(device))),
+            *(["--allow-shared-libraries"] if allow_native else []),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            pass_fds=given,
+            start_new_session=True,
+        )
+        theirs.close()
+        self.up, self.down = Ring(up), Ring(down)
+        self.board = Board(self.up)
+        self.pipe = Pipe(ours, most_unsent=_UNSENT_BYTES)
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._reader = threading.Thread(target=self._keep_tail, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def wait_until_open(self, seconds: float = START_SECONDS) -> None:
+        """Wait until the device is open; what the worker said of it is kept for its session.
+
+        Raises
+        ------
+        TapmlError
+            What kept the device from opening.
+        """
+        deadline = time.monotonic() + seconds
+        while self.pipe.waiting() is None:
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"the device was not open after {seconds:g} s; its driver printed:\n"
+                    f"{self.tail()}"
+                )
+            if not self.pipe.receive() or not self.alive():
+                raise DeviceLostError(f"the worker ended while it opened the device: {self.end()}")
+            time.sleep(0.005)
+        frame = self.pipe.waiting()
+        assert frame is not None  # noqa: S101 - the loop has seen it
+        check_ready(wire.unpack(frame.packed))
+
+    def ask_for_stack(self) -> None:
+        """Have it print where its threads are, which works while a kernel hangs."""
+        with suppress(OSError):
+            self._process.send_signal(signal.SIGUSR1)
+
+    def tail(self) -> str:
+        """What it printed last."""
+        return "\n".join(list(self._tail))
+
+    def stack(self) -> str:
+        """The Python stacks in what it printed: at a crash, or when it was asked for them."""
+        found = _STACK.search(self.tail())
+        return found.group(0) if found else ""
+
+    def end(self, *, kill: bool = False) -> str:
+        """End it, at once where `kill` says so, and say how it ended."""
+        if kill and self.alive():
+            self._process.kill()
+        try:
+            code = self._process.wait(None if kill else 1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._reader.join(timeout=1)
+        return describe_exit(code)
+
+    def let_go(self) -> None:
+        """End it in order without waiting: it sees its socket close, and is killed if it stays."""
+        self.pipe.close()
+        self.up.close()
+        self.down.close()
+        threading.Thread(target=self.end, name="tapml-worker-end", daemon=True).start()
+
+    def _keep_tail(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        for line in self._process.stdout:
+            self._tail.append(line.decode(errors="replace").rstrip()[:2000])
+        self._process.stdout.close()
+
+
+class WorkerPool:
+    """Workers for sessions to come: one waits, its device open.
+
+    Parameters
+    ----------
+    device
+        What they open.
+    allow_native
+        Whether they may load machine code.
+    spare
+        Whether one is kept waiting; not where the driver lets one process at a time use the device.
+    """
+
+    def __init__(self, device: DeviceDescription, *, allow_native: bool, spare: bool) -> None:
+        self._device = device
+        self._allow_native = allow_native
+        self._keep_spare = spare
+        self._spare: WorkerProcess | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self) -> WorkerProcess:
+        """Start the spare worker if there is none, and return it."""
+        with self._lock:
+            if self._spare is None or not self._spare.alive():
+                self._spare = self._start()
+            return self._spare
+
+    def take(self) -> WorkerProcess:
+        """A worker for a session: the spare one, where it is alive."""
+        with self._lock:
+            worker, self._spare = self._spare, None
+        if worker is not None and not worker.alive():
+            worker.let_go()
+            worker = None
+        return worker or self._start()
+
+    def refill(self) -> None:
+        """Start the next spare worker, where one is kept."""
+        if self._keep_spare:
+            self.prepare()
+
+    def close(self) -> None:
+        """End the spare worker."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.pipe.close()
+            spare.end(kill=True)
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._device, allow_native=self._allow_native)
+
+
+def check_ready(header: wire.Header) -> None:
+    """Raise what kept a worker from opening its device; its first word says so."""
+    if header.get("type") == "failed":
+        error: TapmlError = failure_from_wire(header.get("error"))
+        raise error
+
+
+def _environment() -> dict[str, str]:
+    """Where our packages are; the platform has prepared the rest for the supervisor already."""
+    roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
+    environment = dict(os.environ)
+    known = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
+    return environment
