@@ -106,13 +106,15 @@ class SessionFacts:
             row = connection.execute(query, (operator,)).fetchone()
         if row is None:
             return None
-        status, kernel, data, moment = row
-        ratio = json.loads(data).get("worst_ratio")
+        status, parts, data, moment = row
+        try:
+            ratio, kernel = json.loads(data).get("worst_ratio"), json.loads(parts).get("kernel", "")
+            when = float(moment)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            # Somebody edited it: the next run of the session passes it over as well, and says so.
+            return None
         return LastVerdict(
-            str(status),
-            str(json.loads(kernel).get("kernel", "")),
-            float(ratio) if isinstance(ratio, int | float) else None,
-            float(moment),
+            str(status), str(kernel), float(ratio) if isinstance(ratio, int | float) else None, when
         )
 
 
@@ -138,13 +140,20 @@ def read_facts(folder: Path) -> SessionFacts:
     settings = Settings.from_json(kept["settings"])
     try:
         policy = Policy.from_json(json.loads(kept[POLICY])) if POLICY in kept else Policy()
-        shared = tuple(Path(str(each)) for each in json.loads(kept.get(KERNELS, "[]")))
     except (InputError, ValueError, TypeError) as error:
         raise InputError(
-            f"the journal of {folder} is damaged ({error}); run `tapml offload` on it again"
+            f"the policy in {folder / JOURNAL} cannot be read ({error}); name one with "
+            f"`tapml offload --session {folder} --policy FILE`"
         ) from error
-    device = kept.get("device") or settings.device or settings.target
-    return SessionFacts(folder, settings, device, policy, shared)
+    try:
+        shared = [Path(each) for each in json.loads(kept.get(KERNELS, "[]"))]
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"the folders of kernels in {folder / JOURNAL} cannot be read ({error}); name them "
+            f"with `tapml offload --session {folder} --kernels FOLDER`"
+        ) from error
+    device = str(kept.get("device") or "") or settings.device or settings.target
+    return SessionFacts(folder, settings, device, policy, tuple(shared))
 
 
 def find_operator(suite: Suite, name: str) -> Operator:

@@ -5,6 +5,9 @@ killed at any moment, or cut off from power, loses at most the step in hand. A v
 under a key that names everything it depends on; a resumed session asks for the key it would write
 and skips the step when the key is there. Nothing is ever replaced: earlier verdicts are the
 history.
+
+A row that is not as tapml writes it, for somebody edited it or a disk lost it, counts as not there:
+its step is taken again, and the run says so (:attr:`Journal.passed_over`).
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ from typing import Any, Final, Self
 from tapml.durable.files import sync_folder
 from tapml.durable.transactions import transaction
 from tapml.offload.journal_schema import prepare
+from tapml.offload.row_shapes import fault_of_event, fault_of_parts, fault_of_verdict
 from tapml.offload.verdict_key import VerdictKey
 from tapml_targets.errors import InputError, SetupError
 
 _BUSY_SECONDS: Final = 30.0
 _ANEW: Final = "begin anew in another folder (--session), or here with --restart"
-_VERDICT: Final = "SELECT key, stage, subject, status, data, time, parts FROM verdict "
+_VERDICT: Final = "SELECT id, key, stage, subject, status, data, time, parts FROM verdict "
+_STATUSES: Final = ("pass", "degraded", "fail", "not run")
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,13 @@ class JournaledVerdict:
 class Journal:
     """The journal of one session folder. Used from one thread.
 
+    Attributes
+    ----------
+    path
+        Its file.
+    passed_over
+        Rows that were read and are not as tapml writes them, a sentence each.
+
     Raises
     ------
     InputError
@@ -73,7 +85,8 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+        self.passed_over: dict[str, None] = {}
         made = not path.exists()
         try:
             self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
@@ -130,13 +143,18 @@ class Journal:
 
     def events(self, kind: str | None = None) -> Iterator[tuple[float, str, dict[str, Any]]]:
         """Events in the order they happened, as (time, kind, data)."""
-        query = "SELECT time, kind, data FROM event"
+        query = "SELECT id, time, kind, data FROM event"
         parameters: tuple[str, ...] = ()
         if kind is not None:
             query += " WHERE kind = ?"
             parameters = (kind,)
-        for moment, name, data in self._rows(query + " ORDER BY id", parameters):
-            yield float(moment), str(name), self._object(data)
+        for row, moment, name, text in self._rows(query + " ORDER BY id", parameters):
+            data, fault = _object(text)
+            fault = fault or _time_fault(moment) or fault_of_event(str(name), data)
+            if not fault:
+                yield float(moment), str(name), data
+            else:
+                self._pass_over(f"event {row} ({name!r})", fault, "it counts as not told")
 
     def record(
         self, key: VerdictKey, stage: str, subject: str, status: str, data: Mapping[str, Any]
@@ -158,7 +176,7 @@ class Journal:
         )
 
     def verdict(self, key: VerdictKey) -> JournaledVerdict | None:
-        """The newest verdict stored under `key`, if there is one."""
+        """The newest verdict stored under `key`; None where there is none that can be read."""
         return self._one("WHERE key = ? ORDER BY id DESC LIMIT 1", (key.hash,))
 
     def latest(self, stage: str, subject: str) -> JournaledVerdict | None:
@@ -175,9 +193,11 @@ class Journal:
         named = {name: value for name, value in given.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in named) or "TRUE"
         rows = self._rows(f"{_VERDICT}WHERE {where} ORDER BY id", tuple(named.values()))
-        return [self._verdict(row) for row in rows]
+        found = (self._verdict(row) for row in rows)
+        return [each for each in found if each is not None]
 
     def _one(self, where: str, parameters: tuple[object, ...]) -> JournaledVerdict | None:
+        # An older one in place of one that cannot be read may say the contrary.
         return next((self._verdict(row) for row in self._rows(_VERDICT + where, parameters)), None)
 
     def _rows(self, query: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
@@ -188,24 +208,27 @@ class Journal:
                 raise
             raise self._damage(error) from error
 
-    def _verdict(self, row: tuple[Any, ...]) -> JournaledVerdict:
-        key, stage, subject, status, data, moment, parts = row
-        return JournaledVerdict(
-            key, stage, subject, status, self._object(data), moment, self._object(parts)
-        )
+    def _verdict(self, row: tuple[Any, ...]) -> JournaledVerdict | None:
+        number, key, stage, subject, status, text, moment, parts_text = row
+        data, fault = _object(text)
+        parts, other = _object(parts_text)
+        fault = fault or other or _time_fault(moment)
+        if status not in _STATUSES:
+            fault = fault or f"status: expected one of {', '.join(_STATUSES)}, got {status!r:.40}"
+        fault = fault or fault_of_verdict(str(stage), data) or fault_of_parts(parts)
+        if not fault:
+            return JournaledVerdict(
+                str(key), str(stage), str(subject), str(status), data, float(moment), parts
+            )
+        self._pass_over(f"verdict {number} ({stage} {subject!r})", fault, "it counts as not made")
+        return None
 
-    def _object(self, text: str | bytes) -> dict[str, Any]:
-        """A JSON object of a row; what else stands there tapml has not written."""
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self._damage(error) from error
-        if not isinstance(found, dict):
-            raise self._damage(TypeError(f"expected a JSON object, got {str(text)[:40]!r}"))
-        return found
+    def _pass_over(self, row: str, fault: str, so: str) -> None:
+        text = f"{self.path}, {row} is not as tapml writes it ({fault}): {so}"
+        self.passed_over["".join(each if each.isprintable() else "?" for each in text)] = None
 
     def _damage(self, error: Exception) -> InputError:
-        return InputError(f"the journal {self._path} is damaged ({error}); {_ANEW}")
+        return InputError(f"the journal {self.path} is damaged ({error}); {_ANEW}")
 
     def _execute(self, statement: str, parameters: tuple[object, ...], *, synced: bool) -> None:
         # Waiting for the disk takes 1 to 5 ms: little beside the 100 ms and more that a verdict
@@ -218,6 +241,21 @@ class Journal:
                 self._connection.execute(statement, parameters)
         except sqlite3.OperationalError as error:
             raise SetupError(
-                f"cannot write the journal {self._path}: {error}. What was journaled is kept; "
+                f"cannot write the journal {self.path}: {error}. What was journaled is kept; "
                 "free some space or fix the permissions, then resume."
             ) from error
+
+
+def _object(text: object) -> tuple[dict[str, Any], str]:
+    """The JSON object in a row, or what stands there instead."""
+    try:
+        found = json.loads(text) if isinstance(text, str | bytes) else text
+    except (ValueError, RecursionError) as error:
+        return {}, f"no JSON, {error}"
+    if not isinstance(found, dict):
+        return {}, f"expected a JSON object, got {str(text)[:40]!r}"
+    return found, ""
+
+
+def _time_fault(moment: object) -> str:
+    return "" if isinstance(moment, int | float) else f"time: expected a number, got {moment!r:.40}"

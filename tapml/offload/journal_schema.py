@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,9 @@ _FROM_1: Final = (
     " SELECT key, '{}', time, stage, subject, status, data FROM verdict_1 ORDER BY time, rowid",
     "DROP TABLE verdict_1",
 )
+MIGRATED: Final = "migrated"
+"""Kind of the event that a migration leaves: the next run of the session tells of it."""
+_TELL: Final = "INSERT INTO event (time, kind, data) VALUES (?, ?, ?)"
 _SET: Final = "INSERT OR REPLACE INTO session VALUES ('schema', ?)"
 
 
@@ -61,9 +66,10 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
             for statement in (*_TABLES, *_VERDICTS):
                 connection.execute(statement)
         elif found == 1:
-            _copy(path)
+            data = {"from": found, "to": SCHEMA_VERSION, "copy": _copy(path).name}
             for statement in _FROM_1:
                 connection.execute(statement)
+            connection.execute(_TELL, (time.time(), MIGRATED, json.dumps(data)))
         connection.execute(_SET, (str(SCHEMA_VERSION),))
 
 
@@ -88,7 +94,7 @@ def _found(connection: sqlite3.Connection, path: Path) -> int | None:
     )
 
 
-def _copy(path: Path) -> None:
+def _copy(path: Path) -> Path:
     """Keep the file as it is, whole or not at all, while a transaction holds it still."""
     kept = path.with_name(f"{path.stem}.schema1{path.suffix}")
     with replace_file(kept) as partial:
@@ -102,3 +108,4 @@ def _copy(path: Path) -> None:
         finally:
             copy.close()
             source.close()
+    return kept

@@ -35,7 +35,8 @@ def policy_of(journal: Journal, options: RunOptions) -> Policy:
         return Policy() if kept is None else Policy.from_json(json.loads(kept))
     except (InputError, ValueError) as error:
         raise InputError(
-            f"the policy this session ran under cannot be read ({error}); name one with --policy"
+            f"the policy this session ran under cannot be read ({error}; setting {POLICY!r} in "
+            f"{journal.path}); name one with --policy"
         ) from error
 
 
@@ -65,7 +66,8 @@ def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
         kept = None
     if not isinstance(kept, list) or not all(isinstance(each, str) for each in kept):
         raise InputError(
-            "the folders of kernels this session ran with cannot be read; name them with --kernels"
+            f"the folders of kernels this session ran with cannot be read (setting {KERNELS!r} in "
+            f"{journal.path}); name them with --kernels"
         )
     return tuple(map(Path, kept))
 

@@ -12,6 +12,7 @@ from tapml.carving.lost import rephrased
 from tapml.durable.files import remove_folder, remove_left, sync_folder, writing
 from tapml.offload import events
 from tapml.offload.journal import Journal
+from tapml.offload.journal_schema import MIGRATED
 from tapml.offload.live import LiveState
 from tapml.offload.lock import LOCK, hold
 from tapml.offload.session_device import SessionDevice
@@ -113,7 +114,13 @@ class OffloadSession:
                 f"{path} holds a session that was never begun; begin it with "
                 f"`tapml offload --session {path}`"
             )
-        return cls(path, Settings.from_json(text))
+        try:
+            return cls(path, Settings.from_json(text))
+        except InputError as error:
+            raise InputError(
+                f"{error} (setting {_SETTINGS!r} in {path / JOURNAL}); begin anew in another "
+                "folder (--session), or here with --restart"
+            ) from error
 
     @classmethod
     def create_or_open(
@@ -201,6 +208,8 @@ class OffloadSession:
             with LiveState(self.folder, watcher) as live:
                 if died is not None:
                     live(events.Note(f"the run before did not end by itself: {died}"))
+                for text in _since_last_run(journal):
+                    live(events.Note(text))
                 journal.append("run", options=options.to_json(), process=os.getpid())
                 try:
                     report, page = self._run(journal, live, options)
@@ -210,6 +219,8 @@ class OffloadSession:
                     after = f"; what was journaled is kept: {go_on}"
                     raise rephrased(error, after=after) from error
                 journal.append("ended", status=report["outcome"]["status"])
+                for text in journal.passed_over:
+                    live(events.Note(text))
         status = str(report["outcome"]["status"])
         return SessionResult(
             status,
@@ -236,6 +247,24 @@ class OffloadSession:
 def is_session(folder: Path) -> bool:
     """Whether a folder holds a session's journal."""
     return (folder / JOURNAL).is_file()
+
+
+def _since_last_run(journal: Journal) -> list[str]:
+    """What whoever opened the journal since the last run has done to it, a sentence each.
+
+    A migration leaves an event: any command may be the first to open an old journal.
+    """
+    told: list[str] = []
+    for _, kind, data in journal.events():
+        if kind == "run":
+            told.clear()
+        elif kind == MIGRATED:
+            copy = journal.path.with_name(data["copy"])
+            told.append(
+                f"the journal was migrated from schema {data['from']} to {data['to']}; as it was, "
+                f"it lies in {copy}"
+            )
+    return told
 
 
 def _spare_kernels(folder: Path) -> None:

@@ -9,7 +9,8 @@ from tapml.models.checkpoint import inspect_checkpoint
 from tapml.models.resolve import resolve_model
 from tapml.offload.events import Note, Watcher
 from tapml_rpc.local import StartingDevice, open_local, start_local
-from tapml_targets.errors import NoSuchDeviceError
+from tapml_targets.errors import InputError, NoSuchDeviceError
+from tapml_targets.ranking import parse_device
 
 if TYPE_CHECKING:
     from tapml.offload.journal import Journal
@@ -36,7 +37,7 @@ class SessionDevice:
     def __init__(self, settings: Settings, journal: Journal) -> None:
         self._settings = settings
         self._journal = journal
-        self._used = journal.read_setting(DEVICE)
+        self._used = _device(journal.read_setting(DEVICE), settings.target)
         self._starting: StartingDevice | None = None
         self._session: Session | None = None
         if self._used is not None and settings.device in ("", self._used):
@@ -101,3 +102,12 @@ class SessionDevice:
                 raise
             # No device has it: the model runs as float32, or says that it was told not to.
             return open_local(device)
+
+
+def _device(text: str | None, target: str) -> str | None:
+    """The device of the run before; None where what is written there is no device of the target."""
+    try:
+        platform, index = parse_device(text or "")
+    except InputError:
+        return None
+    return text if platform == target and index is not None else None

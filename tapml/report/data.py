@@ -117,7 +117,7 @@ def phases(journal: Journal) -> list[dict[str, Any]]:
             rows = []
         elif kind == "phase":
             rows.append(data)
-    return sorted(rows, key=lambda row: row["group"] != "rooting")
+    return sorted(rows, key=lambda row: row.get("group") != "rooting")
 
 
 def _latest(journal: Journal, kind: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,63 @@ def test_what_can_be_made_again_is(
     ended = run_here("run", session, "--tokens", "1 2", "--max-new-tokens", "1",
                      cache=finished.cache)  # fmt: skip
     assert ended.exit_code == 0, ended.errors
+
+
+def test_rows_that_somebody_edited_are_made_again_and_named(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    journal = session / "journal.sqlite"
+    (first, second, *_), (last, *_) = (
+        [row for (row,) in query(journal, f"SELECT id FROM verdict WHERE stage = '{stage}'")]
+        for stage in ("operator", "final")
+    )
+    edits = {first: '{"times": {"entries": 7}}', second: "[]", last: '{"headline": 1}'}
+    for row, data in edits.items():
+        query(journal, "UPDATE verdict SET data = ? WHERE id = ?", data, row)
+    query(journal, "UPDATE verdict SET data = '{\"moved_bytes\": {\"decode\": 7}}' "
+          "WHERE stage = 'model'")  # fmt: skip
+    query(journal, "UPDATE session SET value = 'my laptop' WHERE name = 'device'")
+    query(journal, "INSERT INTO event (time, kind, data) VALUES (1.0, 'failed', '{}')")
+    ended = run_here("offload", "--session", session, cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+    assert set(states(session).values()) == {"moved"}
+    for row in edits:
+        assert f"{journal}, verdict {row} (" in ended.errors
+    assert "is not as tapml writes it (times.entries: expected an object, got 7)" in ended.errors
+    assert "resumed:" in ended.errors
+    again = run_here("offload", "--session", session, cache=finished.cache)
+    assert again.exit_code == 0, again.errors
+    assert "made again" not in again.errors
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("settings", "{", "begin anew in another folder (--session), or here with --restart"),
+        ("settings", '{"model": 7}', "begin anew"),
+        ("policy", "[1]", "name one with --policy"),
+        ("kernels", "7", "name them with --kernels"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_named_with_what_to_do(
+    finished: FinishedSession, tmp_path: Path, name: str, value: str, words: str
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    query(session / "journal.sqlite", "INSERT OR REPLACE INTO session VALUES (?, ?)", name, value)
+    ended = run_here("offload", "--session", session, "--quiet", cache=finished.cache)
+    assert ended.exit_code == 2
+    (line,) = ended.error_lines
+    assert f"setting '{name}' in {session / 'journal.sqlite'}" in line
+    assert words in line
+
+
+def query(journal: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
+    """What somebody does with another tool."""
+    with sqlite3.connect(journal) as connection:
+        found = connection.execute(statement, values).fetchall()
+    connection.close()
+    return found
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -46,21 +47,130 @@ def fresh(tmp_path: Path) -> Callable[[], Path]:
     return lambda: tmp_path / f"journal-{next(counter)}.sqlite"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", "[" * 100_000])
+GOOD: dict[str, dict[str, Any]] = {
+    "operator": {
+        "status": "pass", "tests": 1, "worst_ratio": 1.5, "suspects": [], "reason": "",
+        "worst": {"outputs": [{"expected": 1.0, "actual": 1.0, "ratio": "inf", "passing": 8.0,
+                               "degraded": 32.0}]},
+        "times": {"target_ms": 0.1, "entries": {"decode": {"calls": 1, "target_ms": 0.1}}},
+    },
+    "model": {"status": "pass", "moved_bytes": {"decode": {"runs": 1, "moved": 8, "minimum": 8}}},
+    "final": {"status": "pass", "headline": "x", "text": "y", "prompts": [{"tokens": [1]}]},
+}  # fmt: skip
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    """What somebody with another tool does to a journal."""
+    with sqlite3.connect(path) as edited:
+        edited.execute(statement, values)
+    edited.close()
+
+
+def with_leaf(data: Any, place: tuple[Any, ...], value: object) -> Any:
+    """The same data with something else at one place."""
+    copy = json.loads(json.dumps(data))
+    inner = copy
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", "[" * 100_000, b"\xff", None])
 @pytest.mark.parametrize("column", ["data", "parts"])
-def test_a_verdict_edited_by_hand_is_damage(tmp_path: Path, column: str, text: str) -> None:
+def test_a_verdict_edited_to_another_kind_counts_as_not_made(
+    tmp_path: Path, column: str, text: object
+) -> None:
     path = tmp_path / "journal.sqlite"
     key = key_of(kernel="k")
     with Journal(path) as journal:
-        journal.record(key, "operator", "softmax", "pass", {"tests": 1})
-    with sqlite3.connect(path) as edited:
-        edited.execute(f"UPDATE verdict SET {column} = ?", (text,))
-    edited.close()
+        journal.record(key, "operator", "softmax", "fail", {"status": "fail"})
+        journal.record(key, "operator", "softmax", "pass", GOOD["operator"])
+    edit(path, f"UPDATE verdict SET {column} = ? WHERE id = 2", b"" if text is None else text)
     with Journal(path) as journal:
-        with pytest.raises(InputError, match="is damaged"):
-            journal.verdict(key)
-        with pytest.raises(InputError, match="is damaged"):
-            journal.verdicts()
+        assert journal.verdict(key) is None, "an older one does not take its place"
+        assert [each.status for each in journal.verdicts()] == ["fail"]
+        (said,) = journal.passed_over
+    assert f"{path}, verdict 2 (operator 'softmax') is not as tapml writes it" in said
+    assert said.endswith("it counts as not made")
+
+
+@pytest.mark.parametrize(
+    ("stage", "place", "value", "words"),
+    [
+        ("operator", ("times",), 7, "times: expected an object, got 7"),
+        ("operator", ("times", "entries"), [1], "times.entries: expected an object"),
+        ("operator", ("times", "entries", "decode"), "x", "entries.decode: expected an object"),
+        ("operator", ("times", "entries", "decode"), {}, "entries.decode.calls is missing"),
+        ("operator", ("times", "target_ms"), "fast", "times.target_ms: expected a number or null"),
+        ("operator", ("worst_ratio",), "big", "worst_ratio: expected a number or null"),
+        ("operator", ("tests",), True, "tests: expected a whole number"),
+        ("operator", ("suspects",), [1], "suspects[0]: expected text"),
+        ("operator", ("worst",), None, "worst: expected an object"),
+        ("operator", ("worst", "outputs", 0), {}, "worst.outputs[0].expected is missing"),
+        ("operator", ("worst", "outputs", 0, "passing"), "nan", "expected a finite number"),
+        ("model", ("moved_bytes",), [], "moved_bytes: expected an object"),
+        ("model", ("moved_bytes", "decode"), {"runs": 1}, "moved_bytes.decode.moved is missing"),
+        ("model", ("moved_bytes", "decode", "moved"), "8", "decode.moved: expected a whole number"),
+        ("final", ("headline",), 1, "headline: expected text"),
+        ("final", ("prompts", 0, "tokens"), "1", "prompts[0].tokens: expected a list"),
+    ],
+)  # fmt: skip
+def test_a_verdict_edited_to_another_shape_counts_as_not_made(
+    tmp_path: Path, stage: str, place: tuple[Any, ...], value: object, words: str
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    key = key_of(kernel="k")
+    with Journal(path) as journal:
+        journal.record(key, stage, "softmax", "pass", GOOD[stage])
+        assert journal.verdict(key) is not None
+        assert not journal.passed_over
+    edit(path, "UPDATE verdict SET data = ?", json.dumps(with_leaf(GOOD[stage], place, value)))
+    with Journal(path) as journal:
+        assert journal.verdict(key) is None
+        assert journal.latest(stage, "softmax") is None
+        (said,) = journal.passed_over
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("time", "noon"), ("status", "fine"), ("parts", '{"kernel": 7}')]
+)
+def test_what_stands_beside_a_verdicts_data_is_held_against_its_shape(
+    tmp_path: Path, column: str, value: str
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(path) as journal:
+        journal.record(key_of(kernel="k"), "operator", "softmax", "pass", GOOD["operator"])
+    edit(path, f"UPDATE verdict SET {column} = ?", value)
+    with Journal(path) as journal:
+        assert journal.verdicts() == []
+        assert len(journal.passed_over) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("failed", {"operator": 7, "reason": "x"}),
+        ("failed", {"operator": "softmax"}),
+        ("phase", {"name": "x", "seconds": "long", "group": "rooting"}),
+        ("moved_bytes", {"decode": 7}),
+        ("strategy", {"culprits": "softmax"}),
+        ("verdicts", {"why": []}),
+    ],
+)
+def test_an_event_of_another_shape_counts_as_not_told(
+    tmp_path: Path, kind: str, data: dict[str, Any]
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(path) as journal:
+        journal.append("run", process=1)
+        journal.append("run", process=2)
+    edit(path, "UPDATE event SET kind = ?, data = ? WHERE id = 2", kind, json.dumps(data))
+    with Journal(path) as journal:
+        assert [name for _, name, _ in journal.events()] == ["run"]
+        (said,) = journal.passed_over
+    assert f"event 2 ('{kind}') is not as tapml writes it" in said
 
 
 @relaxed

@@ -14,6 +14,7 @@ import pytest
 
 from tapml.offload.changes import UNKNOWN, what_changed
 from tapml.offload.journal import Journal
+from tapml.offload.session import _since_last_run
 from tapml.offload.verdict_key import VerdictKey, hash_parts
 from tapml_targets.boundaries import VARIABLE
 from tapml_targets.errors import InputError
@@ -114,6 +115,18 @@ def test_it_opens_with_all_it_held_and_the_old_file_is_kept(old: Path) -> None:
     assert kept == before
     assert_migrated(old)
     assert content(copy_of(old)) == kept, "once and for all"
+
+
+def test_the_migration_is_an_event_for_the_next_run_to_tell(old: Path) -> None:
+    with Journal(old) as journal:
+        (said,) = _since_last_run(journal)
+        assert said == (
+            f"the journal was migrated from schema 1 to 2; as it was, it lies in {copy_of(old)}"
+        )
+    with Journal(old) as journal:
+        assert _since_last_run(journal) == [said], "also where another command opened it first"
+        journal.append("run", process=1)
+        assert _since_last_run(journal) == []
 
 
 def test_killed_at_any_boundary_it_is_of_one_schema_or_the_other(old: Path, tmp_path: Path) -> None:
