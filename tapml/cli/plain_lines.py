@@ -88,7 +88,9 @@ class PlainLines:
                 return
             if not self._held.take(event):
                 self._release()
-                self._print(self._operator(event, remaining(self._state)))
+                # A failure may be the end of the run.
+                left = "" if event.state == "failed" else remaining(self._state)
+                self._print(self._operator(event, left))
         elif self._only_failures:
             if isinstance(event, PhaseEnded):
                 self._release()

@@ -46,6 +46,21 @@ def test_a_log_has_one_line_per_finished_thing() -> None:
     ]
 
 
+def test_a_line_that_fails_promises_no_time() -> None:
+    numbers = {"tests": 2, "worst_ratio": 1.0}
+    lines = shown(
+        [
+            PhaseStarted("move operators", total=9),
+            OperatorChanged("a", "replaying", 0, 9, numbers),
+            OperatorChanged("a", "moved", 1, 9, numbers),
+            OperatorChanged("b", "replaying", 1, 9, numbers),
+            OperatorChanged("b", "failed", 2, 9, numbers | {"reason": "wrong at [0, 1]"}),
+        ]
+    ).splitlines()
+    assert re.search(r"a: moved.* left\)$", lines[0])
+    assert lines[1].endswith("wrong at [0, 1]")
+
+
 def test_a_quiet_run_shows_failures_and_what_stays() -> None:
     text = shown(RUN, quiet=True)
     assert "matmul: failed" in text

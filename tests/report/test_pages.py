@@ -224,6 +224,24 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
     wait_for(browser, f"document.querySelector('#page h1')?.textContent === {json.dumps(name)}")
 
 
+def test_what_was_found_on_the_map_stays_in_sight_while_it_is_zoomed(
+    browser: Page, tmp_path: Path
+) -> None:
+    show(browser, tmp_path, large_report(tmp_path))
+    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
+    for site in ("layers.33/7", "layers.2/0", "layers.63/29"):
+        typed = f"find.value = '{site}'; find.dispatchEvent(new Event('input'))"
+        browser.evaluate(f"{{ const find = document.getElementById('find-site'); {typed} }}")
+        browser.evaluate("document.querySelector('.canvas').focus({ preventScroll: true })")
+        before = browser.evaluate("map.view.scale")
+        for key in "+++":
+            press(browser, key)
+            assert browser.evaluate(_IN_SIGHT), (site, key)
+        assert browser.evaluate("map.view.scale") > before
+        browser.evaluate("document.querySelector('.buttons button:nth-child(2)').click()")
+        assert browser.evaluate(_IN_SIGHT), (site, "button")
+
+
 def test_the_map_is_dragged_by_hand_and_not_clicked_then(browser: Page, tmp_path: Path) -> None:
     show(browser, tmp_path, small_report(tmp_path))
     wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")

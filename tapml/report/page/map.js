@@ -233,6 +233,7 @@ function mapButtons(frame) {
 /** Mark the sites that a text is found in, and dim the others. */
 function light(text, status) {
   map.text = text;
+  map.view.focus = null;
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   let found = 0;
   map.nodes.forEach((each, index) => {

@@ -18,6 +18,7 @@ class MapView {
       top: 0,
       dragged: false,
       placed: false,
+      focus: null, // A place of the drawing that keys and buttons zoom about: the match of a search.
     });
     this.pointers = new Map();
     canvas.addEventListener("pointerdown", event => this.press(event));
@@ -53,7 +54,8 @@ class MapView {
     this.apply();
   }
 
-  zoom(factor, x = this.size.width / 2, y = this.size.height / 2) {
+  zoom(factor, x, y) {
+    if (x === undefined) [x, y] = this.anchor();
     const scale = Math.min(ZOOM.most, Math.max(ZOOM.least, this.scale * factor));
     this.left = x - ((x - this.left) * scale) / this.scale;
     this.top = y - ((y - this.top) * scale) / this.scale;
@@ -61,8 +63,20 @@ class MapView {
     this.apply();
   }
 
+  /** Where the window's focus is seen, else its middle. */
+  anchor() {
+    const { width, height } = this.size;
+    if (this.focus) {
+      const x = this.focus[0] * this.scale + this.left;
+      const y = this.focus[1] * this.scale + this.top;
+      if (x >= 0 && x <= width && y >= 0 && y <= height) return [x, y];
+    }
+    return [width / 2, height / 2];
+  }
+
   /** Bring a place of the drawing to the middle, near enough to be read. */
   center(x, y) {
+    this.focus = [x, y];
     this.scale = Math.max(this.scale, 0.9);
     const room = this.size.width - this.width * this.scale;
     this.left = room >= 0 ? room / 2 : this.size.width / 2 - x * this.scale;
