@@ -1,0 +1,61 @@
+"""How to reach one server over each binding it announced."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import zmq
+
+from scripts.wire_fuzz.peer import Wire
+from scripts.wire_fuzz.zmq_wire import ZmqWire
+
+BINDINGS: Final = ("zmq", "websocket")
+# What each binding's options to `tapml rpc serve` are, and where the announcement has its address.
+SERVE_OPTIONS: Final[dict[str, tuple[str, ...]]] = {"zmq": (), "websocket": ()}
+ADDRESS_KEYS: Final = {"zmq": "address", "websocket": "websocket_address"}
+
+
+@contextmanager
+def open_binding(binding: str, line: dict[str, Any]) -> Iterator[Callable[[], Wire]]:
+    """Gives what connects the control socket to the server that announced `line`."""
+    address = address_of(binding, line)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield lambda: ZmqWire(context, address)
+    finally:
+        context.destroy(linger=0)
+
+
+def address_of(binding: str, line: dict[str, Any]) -> str:
+    """Where the server listens in this binding.
+
+    Raises
+    ------
+    LookupError
+        If it does not.
+    """
+    address = line.get(ADDRESS_KEYS[binding])
+    if binding != "zmq" or not isinstance(address, str):
+        raise LookupError(f"this server has no {binding} binding")
+    return address
+
+
+def throw_garbage(rng: random.Random, address: str) -> int:
+    """Random bytes on a plain connection, which speaks neither binding; how many were sent."""
+    parts = urlsplit(address)
+    data = rng.choice(
+        [
+            rng.randbytes(rng.randint(1, 4096)),
+            b"GET /control HTTP/1.1\r\nUpgrade: websocket\r\n" + rng.randbytes(40),
+            # The greeting of ZMTP, then nonsense.
+            b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48) + rng.randbytes(200),
+        ]
+    )
+    with suppress(OSError), socket.create_connection((parts.hostname, parts.port), 5) as plain:
+        plain.sendall(data)
+    return len(data)

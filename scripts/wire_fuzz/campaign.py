@@ -1,0 +1,282 @@
+"""A campaign: conversations that lie, one after the other, and a watch on all that must hold."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of, open_binding, throw_garbage
+from scripts.wire_fuzz.good_client import Experience, GoodClient
+from scripts.wire_fuzz.messages import Names, Shot
+from scripts.wire_fuzz.mutations import shots
+from scripts.wire_fuzz.peer import Heard, NoAnswerError, Peer, Wire
+from scripts.wire_fuzz.server import ServerUnderTest, Weight
+
+SESSION_BYTES: Final = 64 << 20
+# Memory at most: the quotas of the fuzzer's sessions, one of them just ended, and what drivers and
+# allocators keep.
+PEAK_BYTES: Final = 4 * SESSION_BYTES + (128 << 20)
+LASTING_BYTES: Final = 96 << 20
+LASTING_DESCRIPTORS: Final = 4
+WORST_SECONDS: Final = 5.0
+_CONVERSATIONS_PER_SESSION: Final = 40
+_SETTLE_SECONDS: Final = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to fuzz.
+
+    Attributes
+    ----------
+    frames
+        At least so many are sent.
+    binding
+        A name of :data:`scripts.wire_fuzz.bindings.BINDINGS`.
+    session
+        Whether the liar has a valid session, or none.
+    device
+        As ``--device`` takes it.
+    module
+        Server to start with ``python -m`` in place of ``tapml rpc serve``; empty for that.
+    """
+
+    frames: int
+    seed: int
+    binding: str = "zmq"
+    session: bool = False
+    device: str = "opencl"
+    module: str = ""
+
+
+@dataclass
+class Finding:
+    """Something that must not be.
+
+    Attributes
+    ----------
+    what
+        What was seen.
+    first, last
+        The conversations of the session in which it was seen; -1 where it belongs to none.
+    """
+
+    what: str
+    first: int = -1
+    last: int = -1
+
+
+@dataclass
+class Report:
+    """What a campaign did and saw."""
+
+    settings: Settings
+    seconds: float = 0.0
+    frames: int = 0
+    conversations: int = 0
+    sessions: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
+    heard: Heard = field(default_factory=Heard)
+    good: Experience = field(default_factory=Experience)
+    before: Weight = field(default_factory=lambda: Weight(0, 0, 0))
+    after: Weight = field(default_factory=lambda: Weight(0, 0, 0))
+    peak_bytes: int = 0
+    sessions_left: int = 0
+    device_bytes_left: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+class Campaign:
+    """Runs against one server.
+
+    Parameters
+    ----------
+    progress
+        Called now and then with the frames sent so far.
+    """
+
+    def __init__(
+        self, settings: Settings, progress: Callable[[int], None] = lambda frames: None
+    ) -> None:
+        self.report = Report(settings)
+        self._settings = settings
+        self._progress = progress
+        self._faults: set[str] = set()
+        self._logged = 0
+
+    def run(self) -> Report:
+        """Everything, from the server's start to its end."""
+        report, settings = self.report, self._settings
+        started = time.monotonic()
+        with ExitStack() as stack:
+            server = stack.enter_context(start_server(settings))
+            address = address_of(settings.binding, server.line)
+            open_wire = stack.enter_context(open_binding(settings.binding, server.line))
+            # What a first session brings into the server, its kernels for one, stays there.
+            GoodClient(address).end()
+            scout = Peer(open_wire, Heard())
+            _await_empty(scout)
+            report.before = server.weigh()
+            good = GoodClient(address)
+            try:
+                self._fuzz(server, open_wire, good, address, scout)
+            finally:
+                report.good = good.end()
+            if server.process.poll() is None:
+                self._look_after(server, scout)
+        self._judge()
+        report.seconds = time.monotonic() - started
+        return report
+
+    def _fuzz(
+        self,
+        server: ServerUnderTest,
+        open_wire: Callable[[], Wire],
+        good: GoodClient,
+        address: str,
+        scout: Peer,
+    ) -> None:
+        report, settings = self.report, self._settings
+        rng = random.Random(f"{settings.seed}:garbage")  # noqa: S311 - repeatable, no secret
+        index = 0
+        while report.frames < settings.frames and not good.ended:
+            first = index
+            try:
+                with ExitStack() as stack:
+                    peer = open_peer(stack, open_wire, report.heard, scout, settings.session)
+                    report.sessions += 1
+                    while index < first + _CONVERSATIONS_PER_SESSION:
+                        index += 1
+                        self._say(peer, index - 1, blobs="blobs" in scout.features)
+                        if not peer.settle() and settings.session:
+                            break
+            except NoAnswerError as error:
+                status = server.process.poll()
+                what = f"the server ended with {status}" if status is not None else str(error)
+                report.findings.append(Finding(what, first, index - 1))
+                return
+            self._look(server, first, index - 1)
+            report.sent["random bytes on a plain connection"] += 1
+            throw_garbage(rng, address)
+            self._progress(report.frames)
+        report.conversations = index
+
+    def _say(self, peer: Peer, index: int, *, blobs: bool) -> None:
+        report = self.report
+        for shot in shots(self._settings.seed, index, blobs=blobs):
+            peer.send(shot)
+            report.frames += len(shot.frames)
+            report.sent[shot.what] += len(shot.frames)
+
+    def _look(self, server: ServerUnderTest, first: int, last: int) -> None:
+        report = self.report
+        report.peak_bytes = max(report.peak_bytes, server.weigh().resident_bytes)
+        for fault in report.heard.faults.keys() - self._faults:
+            self._faults.add(fault)
+            report.findings.append(Finding(f"a fault of the server's own: {fault}", first, last))
+        log = server.log()
+        if "Traceback" in log[self._logged :]:
+            report.findings.append(
+                Finding(f"it logged: {log[self._logged :][-1500:]}", first, last)
+            )
+        self._logged = len(log)
+
+    def _look_after(self, server: ServerUnderTest, scout: Peer) -> None:
+        report = self.report
+        try:
+            pong = _await_empty(scout)
+        except NoAnswerError as error:
+            report.findings.append(Finding(f"when all was over: {error}"))
+            return
+        report.sessions_left = pong["sessions"] - 1
+        report.device_bytes_left = pong["device_bytes"]
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            report.after = server.weigh()
+            if report.after.descriptors <= report.before.descriptors + LASTING_DESCRIPTORS:
+                return
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.2)
+
+    def _judge(self) -> None:
+        report = self.report
+        before, after, good = report.before, report.after, report.good
+        wrong = {
+            f"the good client saw an error: {good.error}": bool(good.error),
+            f"the good client waited {good.worst_seconds:.1f} s": (
+                good.worst_seconds > WORST_SECONDS
+            ),
+            "the good client did nothing": not good.operations,
+            "the server grew beyond its quota": (
+                report.peak_bytes > before.resident_bytes + PEAK_BYTES
+            ),
+            "the server keeps memory": (
+                after.resident_bytes > before.resident_bytes + LASTING_BYTES
+            ),
+            "the server keeps file descriptors": (
+                after.descriptors > before.descriptors + LASTING_DESCRIPTORS
+            ),
+            "the server keeps processes": after.processes > before.processes,
+            "the server keeps sessions": report.sessions_left > 0,
+            "the server keeps device memory": report.device_bytes_left > 0,
+        }
+        report.findings += [Finding(what) for what, seen in wrong.items() if seen]
+
+
+def start_server(settings: Settings) -> ServerUnderTest:
+    """The server under test, with a quota that a fuzzer can reach."""
+    options = (*SERVE_OPTIONS[settings.binding], "--session-bytes", str(SESSION_BYTES))
+    return ServerUnderTest(settings.device, *options, module=settings.module)
+
+
+def open_peer(
+    stack: ExitStack,
+    open_wire: Callable[[], Wire],
+    heard: Heard,
+    scout: Peer,
+    session: bool,
+) -> Peer:
+    """A liar with a session of its own, or a stranger; and a victim whose token it knows."""
+    victim = Peer(open_wire, Heard())
+    stack.callback(victim.close)
+    peer = Peer(open_wire, heard, data_address=None if session else scout.data_address)
+    stack.callback(peer.close)
+    own = peer.names if session else Names()
+    peer.names = Names(own.token, victim.names.token, scout.names.epoch, own.sequence)
+    return peer
+
+
+def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
+    """Say frames to a fresh server; what went wrong, or nothing."""
+    with ExitStack() as stack:
+        server = stack.enter_context(start_server(settings))
+        open_wire = stack.enter_context(open_binding(settings.binding, server.line))
+        scout = Peer(open_wire, Heard())
+        peer = open_peer(stack, open_wire, heard, scout, settings.session)
+        try:
+            for shot in said:
+                peer.send(shot)
+            peer.settle()
+        except NoAnswerError as error:
+            status = server.process.poll()
+            return f"the server ended with {status}" if status is not None else str(error)
+        if heard.faults:
+            return f"a fault of the server's own: {next(iter(heard.faults))}"
+        return "it logged a traceback" if "Traceback" in server.log() else ""
+
+
+def _await_empty(scout: Peer) -> dict[str, Any]:
+    """The first pong that knows of no session but the scout's, or the last one asked for."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        pong = scout.ask()
+        empty = pong["sessions"] == 1 and not pong["device_bytes"]
+        if empty or time.monotonic() > deadline:
+            return pong
+        time.sleep(0.1)

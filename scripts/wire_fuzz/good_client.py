@@ -1,0 +1,139 @@
+"""A client that does what clients do, beside the fuzzer, and keeps the time of every answer.
+
+``python -m scripts.wire_fuzz.good_client ADDRESS`` runs operator tests with checked results until
+its standard input ends, then prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from scripts.wire_fuzz.kernel import packed_library
+from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session, connect
+from tapml_targets.errors import TapmlError
+
+_ELEMENTS: Final = 1024
+# Leaves the processor to the server and the fuzzer, whom this one watches.
+_PAUSE_SECONDS: Final = 0.005
+_STREAMED_EVERY: Final = 50
+_STREAMED_BYTES: Final = 3 << 20
+_PATIENCE_SECONDS: Final = 30
+
+
+@dataclass
+class Experience:
+    """How the server was to it.
+
+    Attributes
+    ----------
+    operations
+        Operator tests with the right result.
+    worst_seconds
+        The longest of them.
+    error
+        What went wrong; empty where nothing did.
+    """
+
+    operations: int = 0
+    worst_seconds: float = 0.0
+    error: str = ""
+
+
+class GoodClient:
+    """The client's process, seen from the fuzzer's."""
+
+    def __init__(self, address: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "scripts.wire_fuzz.good_client", address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"ready\n":
+            raise RuntimeError("the good client did not get its first result")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has given up."""
+        return self._process.poll() is not None
+
+    def end(self) -> Experience:
+        """Stop it and hear how it was."""
+        try:
+            output, _ = self._process.communicate(timeout=_PATIENCE_SECONDS)
+            return Experience(**json.loads(output))
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            self._process.kill()
+            self._process.communicate()
+            return Experience(error=f"it gave no account of itself: {error}")
+
+
+def _operator_test(session: Session, library: RemoteLibrary, turn: int) -> None:
+    given = np.arange(turn, turn + _ELEMENTS, dtype=np.float32)
+    with session.batch() as batch:
+        tensors = [
+            RemoteTensor(batch.allocate(given.nbytes), 0, given.shape, "float32") for _ in range(2)
+        ]
+        batch.write(tensors[0].buffer, given)
+        batch.fill(tensors[1].buffer, b"\xff")
+        batch.call(library, "add_one", tensors)
+        read = batch.read(tensors[1].buffer)
+        for tensor in tensors:
+            batch.free(tensor.buffer)
+    found = np.frombuffer(read.result(), np.float32)
+    if not np.array_equal(found, given + 1):
+        raise ValueError("an operator's result is wrong")
+
+
+def _stream(session: Session, turn: int) -> None:
+    data = np.full(_STREAMED_BYTES, turn % 251, np.uint8)
+    buffer = session.allocate(data.nbytes)
+    session.write(buffer, data)
+    found = np.frombuffer(session.read(buffer), np.uint8)
+    session.free(buffer)
+    if not np.array_equal(found, data):
+        raise ValueError("a streamed read is wrong")
+
+
+def _work(session: Session, experience: Experience) -> None:
+    library = session.upload(packed_library())
+    _operator_test(session, library, 0)
+    _stream(session, 0)
+    print("ready", flush=True)
+    while not select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0]:
+        started = time.monotonic()
+        _operator_test(session, library, experience.operations)
+        if experience.operations % _STREAMED_EVERY == 0:
+            _stream(session, experience.operations)
+        taken = time.monotonic() - started
+        experience.worst_seconds = max(experience.worst_seconds, round(taken, 4))
+        experience.operations += 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run operator tests until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    options = parser.parse_args(arguments)
+    experience = Experience()
+    try:
+        with connect(options.address) as session:
+            _work(session, experience)
+    except (TapmlError, ValueError) as error:
+        experience.error = f"{type(error).__name__}: {error}"
+    account: dict[str, Any] = asdict(experience)
+    print(json.dumps(account), flush=True)
+    return 1 if experience.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""What the fuzzer needs of a binding, and what it hears."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from scripts.wire_fuzz.conversations import HELLO
+from scripts.wire_fuzz.messages import Names, Shot, Socket
+from tapml_rpc import wire
+from tapml_targets.errors import ProtocolError
+
+PATIENCE_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 0.5
+_CREDIT: Final = 64 << 20
+# Errors of Python that only a fault of the server's own brings forth.
+_OWN_FAULTS: Final = (
+    "TypeError", "KeyError", "AttributeError", "IndexError", "ValueError", "AssertionError",
+    "OverflowError", "UnboundLocalError", "ZeroDivisionError", "RecursionError", "BufferError",
+    "UnicodeDecodeError", "UnicodeEncodeError", "struct.error", "error", "RuntimeError",
+    "NameError", "OSError", "ZMQError",
+)  # fmt: skip
+
+
+class Wire(Protocol):
+    """A session's two connections in one binding, with nothing of our client in between."""
+
+    def send(self, socket: Socket, frames: tuple[bytes, ...]) -> bool:
+        """Send one message as it is; False where nobody takes it."""
+
+    def receive(self, seconds: float) -> list[tuple[Socket, bytes]]:
+        """The headers that came, packed; waits up to `seconds` for the first."""
+
+    def open_data(self, address: str) -> None:
+        """Connect the data socket to the address that a welcome named."""
+
+    def close(self) -> None:
+        """Drop both connections without a word."""
+
+
+class NoAnswerError(Exception):
+    """The server is there and says nothing."""
+
+
+@dataclass
+class Heard:
+    """Everything the server said, counted.
+
+    Attributes
+    ----------
+    answers
+        By type of message.
+    refusals
+        By kind of error.
+    faults
+        Errors that are the server's own fault, with how often each came.
+    """
+
+    answers: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def note(self, header: dict[str, Any]) -> None:
+        """Count a message."""
+        self.answers[str(header.get("type"))] += 1
+        error = header.get("error")
+        if not isinstance(error, dict):
+            return
+        kind, message = str(error.get("kind")), str(error.get("message"))
+        self.refusals[kind] += 1
+        if kind == "RemoteError" and message.partition(":")[0] in _OWN_FAULTS:
+            self.faults[message[:160]] += 1
+
+
+class Peer:
+    """One session of the fuzzer, or a stranger without one.
+
+    Parameters
+    ----------
+    open_wire
+        Connects the control socket.
+    heard
+        Where to count what the server says.
+    data_address
+        For a stranger: where the data socket is.
+    """
+
+    def __init__(
+        self, open_wire: Callable[[], Wire], heard: Heard, *, data_address: str | None = None
+    ) -> None:
+        self.names = Names()
+        self.features: frozenset[str] = frozenset()
+        self._heard = heard
+        self._wire = open_wire()
+        self._sequence = 0
+        self._session = data_address is None
+        try:
+            self.data_address = data_address or self._hello()
+            self._wire.open_data(self.data_address)
+        except BaseException:
+            self._wire.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the connections."""
+        self._wire.close()
+
+    def send(self, shot: Shot) -> None:
+        """Send one message of a conversation."""
+        frames = tuple(self.names.put_into(frame) for frame in shot.frames)
+        if not self._wire.send(shot.socket, frames):
+            raise NoAnswerError("the server takes no more messages")
+        self._hear(0)
+
+    def settle(self) -> bool:
+        """Wait until everything sent is dealt with; False where the session is over.
+
+        Raises
+        ------
+        NoAnswerError
+            If the server says nothing.
+        """
+        self._sequence += 1 << 20
+        sequence = self._sequence
+        self.names = Names(self.names.token, self.names.other_token, self.names.epoch, sequence + 1)
+        own = {"session": self.names.token, "epoch": self.names.epoch}
+        credit = wire.pack({"type": "credit", "bytes": _CREDIT, **own})
+        batch = wire.pack(
+            {"type": "batch", "sequence": sequence, "commands": [["reset"], ["fence"]], **own}
+        )
+        ping = wire.pack({"type": "ping", "sequence": sequence, **own})
+        waited: dict[Socket, tuple[bytes, ...]] = {"control": (ping,), "data": (credit, batch)}
+        alive = True
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while waited:
+            for socket, packed in waited.items():
+                for each in packed:
+                    self._wire.send(socket, (each,))
+            again = time.monotonic() + _AGAIN_SECONDS
+            while waited and time.monotonic() < again:
+                for socket, header in self._hear(0.05):
+                    verdict = _about(header, sequence)
+                    if verdict is not None:
+                        waited.pop(socket, None)
+                        alive = alive and verdict
+            if waited and time.monotonic() > deadline:
+                raise NoAnswerError(f"no answer on {', '.join(waited)} for {PATIENCE_SECONDS} s")
+        return alive and self._session
+
+    def ask(self) -> dict[str, Any]:
+        """The server's answer to a ping."""
+        self._sequence += 1
+        ping = {"type": "ping", "session": self.names.token, "sequence": self._sequence}
+        return self._await("pong", again=wire.pack(ping))
+
+    def _hello(self) -> str:
+        # The one before may have taken all sessions, and its end is only just being noticed.
+        welcome = self._await("welcome", again=wire.pack(dict(HELLO)))
+        token, epoch = welcome["session"], welcome["epoch"]
+        self.names = Names(token=token, epoch=epoch)
+        self.features = frozenset(welcome["features"])
+        return str(welcome["data_address"])
+
+    def _await(self, kind: str, again: bytes) -> dict[str, Any]:
+        """Say `again` until an answer of a kind comes."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        said, next_time = "", 0.0
+        while time.monotonic() < deadline:
+            if time.monotonic() >= next_time:
+                next_time = time.monotonic() + _AGAIN_SECONDS
+                self._wire.send("control", (again,))
+            for _, header in self._hear(0.1):
+                if header.get("type") == kind:
+                    return header
+                said = str(header.get("error", said))
+        raise NoAnswerError(f"no {kind} for {PATIENCE_SECONDS} s; {said[:300]}")
+
+    def _hear(self, seconds: float) -> list[tuple[Socket, dict[str, Any]]]:
+        headers: list[tuple[Socket, dict[str, Any]]] = []
+        for socket, packed in self._wire.receive(seconds):
+            try:
+                header = wire.unpack(packed)
+            except ProtocolError as error:
+                self._heard.faults[f"an answer that is no header: {error}"[:160]] += 1
+                continue
+            self._heard.note(header)
+            headers.append((socket, header))
+        return headers
+
+
+def _about(header: dict[str, Any], sequence: int) -> bool | None:
+    """Whether a message says that the session is well (True) or over (False); None: neither."""
+    kind = header.get("type")
+    if kind == "refused":
+        message = str(header.get("error", {}).get("message"))
+        return False if "session" in message else None
+    if header.get("sequence") != sequence:
+        return None
+    if kind == "done":
+        # A cancel for all time makes a session of no more use to anybody.
+        return "error" not in header
+    return kind == "pong" if kind in ("pong", "error") else None

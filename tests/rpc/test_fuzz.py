@@ -1,0 +1,69 @@
+"""A few thousand lies to a real server, with a good client beside; scripts/fuzz_wire.py has more.
+
+A failure prints its seed and conversations: the same command line says them again and shrinks them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.wire_fuzz.campaign import Campaign, Settings, replay
+from scripts.wire_fuzz.messages import OTHER_TOKEN, TOKEN, Names, sequence
+from scripts.wire_fuzz.mutations import shots
+from scripts.wire_fuzz.peer import Heard
+from scripts.wire_fuzz.shrink import shrink
+from tapml_rpc import wire
+from tests.conftest import RequireDevice
+
+FRAMES = 1500
+SEED = 20240229
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["stranger", "session"])
+@pytest.mark.parametrize("binding", ["zmq"])
+def test_a_server_stands_and_serves_others_whatever_is_said_to_it(
+    require_device: RequireDevice, binding: str, session: bool
+) -> None:
+    require_device("opencl")
+    settings = Settings(FRAMES, SEED, binding, session, "opencl:0")
+    report = Campaign(settings).run()
+    assert not report.findings, report.findings
+    assert report.frames >= FRAMES and report.good.operations > 10
+    # Lies that nobody refuses were not heard.
+    assert {"ProtocolError", "DeviceLostError", "DeviceRestartedError"} <= set(
+        report.heard.refusals
+    )
+
+
+def test_a_conversation_without_lies_is_refused_nothing(require_device: RequireDevice) -> None:
+    require_device("opencl")
+    honest = [
+        said
+        for said in (shots(SEED, index, blobs=False) for index in range(400))
+        if all(shot.what.endswith(": valid") for shot in said)
+    ]
+    assert len(honest) > 5
+    spoken = [shot for said in honest for shot in said if "goodbye" not in shot.what]
+    heard = Heard()
+    assert not replay(Settings(0, SEED, session=True, device="opencl:0"), spoken, heard)
+    assert heard.answers["done"] > 20
+    assert not heard.refusals
+
+
+def test_a_seed_says_the_same_bytes_to_every_server() -> None:
+    assert shots(SEED, 7, blobs=True) == shots(SEED, 7, blobs=True)
+    assert shots(SEED, 7, blobs=True) != shots(SEED, 8, blobs=True)
+
+
+def test_placeholders_become_the_bytes_of_a_session() -> None:
+    frame = wire.pack({"session": TOKEN, "other": OTHER_TOKEN, "sequence": sequence(3)})
+    names = Names(b"t" * 16, b"o" * 16, b"e" * 8, 40)
+    assert wire.unpack(names.put_into(frame)) == {
+        "session": b"t" * 16,
+        "other": b"o" * 16,
+        "sequence": 43,
+    }
+
+
+def test_shrinking_leaves_what_a_failure_needs() -> None:
+    assert shrink(list(range(40)), lambda some: 7 in some and 31 in some, 100) == [7, 31]
