@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 from tapml_rpc.batch import Batch
-from tapml_rpc.link import Link
 from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.session import Session
@@ -57,4 +56,7 @@ def connect(
     ProtocolError
         If it speaks another version.
     """
+    # Boards without ZeroMQ use the other binding.
+    from tapml_rpc.link import Link
+
     return Session(Link(address, timeout=timeout, kernel_deadline=kernel_deadline))

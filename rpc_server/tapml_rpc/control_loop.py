@@ -22,21 +22,13 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.device_loop import DeviceLoop, bind_router
 from tapml_rpc.failures import failure_to_wire, render_command
+from tapml_rpc.features import FEATURES
 from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
 from tapml_targets.installed import package_version
 
-FEATURES: Final = (
-    "batch",
-    "credit",
-    "library-hash",
-    "entries",
-    "timing",
-    "workspace-poison",
-    wire.RECORDED_CALLS,
-)
 EXIT_KERNEL_DEADLINE: Final = 70
 _POLL_MILLISECONDS: Final = 100
 _PROBE_SECONDS: Final = 1.0

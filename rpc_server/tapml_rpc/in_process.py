@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.control_loop import FEATURES
+from tapml_rpc.features import FEATURES
 from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.pending import Pending

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 import tapml_rpc
 import tapml_targets
-from tapml_rpc.client import Session
-from tapml_rpc.link import Link
+from tapml_rpc.session import Session
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 from tapml_targets.ranking import find_device
@@ -198,6 +197,9 @@ class StartingDevice:
         SetupError
             If it does not come up.
         """
+        # A supervisor without ZeroMQ needs this module's other half.
+        from tapml_rpc.link import Link
+
         server = self._server
         try:
             server.ready()

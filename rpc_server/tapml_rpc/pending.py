@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tapml_rpc import wire
 from tapml_targets.errors import InputError, ProtocolError, TapmlError
 
@@ -77,8 +75,7 @@ class PendingRead(Pending):
             )
         if not self._streamed:
             self._streamed = True
-            # numpy does not clear the memory first, which bytearray would.
-            self._data = np.empty(self.nbytes, np.uint8).data
+            self._data = _memory(self.nbytes)
         self._data[offset : offset + len(data)] = data
         self._received += len(data)
 
@@ -107,6 +104,15 @@ class PendingRead(Pending):
         """
         self._check()
         return self._data
+
+
+def _memory(nbytes: int) -> memoryview:
+    """Memory to receive into: numpy, where it is there, does not clear it first."""
+    try:
+        import numpy as np
+    except ModuleNotFoundError:
+        return memoryview(bytearray(nbytes))
+    return np.empty(nbytes, np.uint8).data
 
 
 class PendingValue(Pending):

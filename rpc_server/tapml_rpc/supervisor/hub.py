@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.control_loop import FEATURES
+from tapml_rpc.features import FEATURES
 from tapml_rpc.options import ServerOptions
 from tapml_rpc.server_session import TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel

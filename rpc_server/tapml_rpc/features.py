@@ -1,0 +1,17 @@
+"""What this release can do beyond the protocol's version, as a welcome names it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tapml_rpc import wire
+
+FEATURES: Final = (
+    "batch",
+    "credit",
+    "library-hash",
+    "entries",
+    "timing",
+    "workspace-poison",
+    wire.RECORDED_CALLS,
+)

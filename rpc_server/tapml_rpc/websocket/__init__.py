@@ -1,0 +1,1 @@
+"""The WebSocket binding: the same messages for browsers, and for boards without ZeroMQ."""

@@ -1,0 +1,99 @@
+"""One binary WebSocket message: a header and at most one chunk, each where it can be used in place.
+
+::
+
+    header length (4 bytes, little endian) | header | zeros up to a multiple of 8 | chunk
+
+Without a chunk the message ends with the header. There is one encoding of every message, so that
+what a peer sends is either that or refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from tapml_rpc import wire
+from tapml_targets.errors import ProtocolError
+
+SUBPROTOCOL: Final = "tapml.1"
+TOKEN_PREFIX: Final = "tapml-token."  # noqa: S105 - what stands before a token
+"""Before a token that is offered as a subprotocol: a browser can set no header."""
+CONTROL_PATH: Final = "/control"
+DATA_PATH: Final = "/data"
+MAX_MESSAGE_BYTES: Final = wire.MAX_HEADER_BYTES + wire.MAX_CHUNK_BYTES + 16
+
+_LENGTH: Final = struct.Struct("<I")
+_PADDING: Final = tuple(bytes(count) for count in range(wire.CHUNK_ALIGNMENT))
+_NO_CHUNK: Final = memoryview(b"")
+
+
+def head(packed: bytes, chunk_bytes: int) -> bytes:
+    """What goes before the chunk: the length, the header and the zeros.
+
+    Parameters
+    ----------
+    packed
+        The header as :func:`tapml_rpc.wire.pack` gives it.
+    chunk_bytes
+        Size of the chunk; 0 for none.
+
+    Raises
+    ------
+    ProtocolError
+        If the chunk is longer than any peer accepts.
+    """
+    if chunk_bytes > wire.MAX_CHUNK_BYTES:
+        raise ProtocolError(
+            f"a chunk of {chunk_bytes} bytes is over the bound of {wire.MAX_CHUNK_BYTES}; "
+            "send it in several messages"
+        )
+    length = _LENGTH.pack(len(packed))
+    if not chunk_bytes:
+        return length + packed
+    end = _LENGTH.size + len(packed)
+    return b"".join((length, packed, _PADDING[wire.aligned(end) - end]))
+
+
+def join(packed: bytes, chunk: bytes | memoryview = b"") -> bytes:
+    """A whole message; raises as :func:`head` does."""
+    return b"".join((head(packed, len(chunk)), chunk))
+
+
+def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
+    """The packed header and the chunk of a message, both where they lie in it.
+
+    Raises
+    ------
+    ProtocolError
+        If it is no message, or a part is longer than its bound.
+    """
+    view = memoryview(message)
+    size = len(view)
+    if size < _LENGTH.size:
+        raise ProtocolError(
+            f"a message of {size} bytes; expected a header's length in 4 bytes and the header"
+        )
+    (length,) = _LENGTH.unpack_from(view)
+    if length > wire.MAX_HEADER_BYTES:
+        raise ProtocolError(
+            f"a header of {length} bytes; at most {wire.MAX_HEADER_BYTES} are allowed"
+        )
+    end = _LENGTH.size + length
+    if end > size:
+        raise ProtocolError(
+            f"a header of {length} bytes is announced, {size - _LENGTH.size} follow"
+        )
+    packed = view[_LENGTH.size : end]
+    if end == size:
+        return packed, _NO_CHUNK
+    start = wire.aligned(end)
+    if start >= size:
+        raise ProtocolError(f"{size - end} bytes after the header are no chunk; leave them out")
+    if view[end:start] != _PADDING[start - end]:
+        raise ProtocolError("the bytes between header and chunk must be zero")
+    if size - start > wire.MAX_CHUNK_BYTES:
+        raise ProtocolError(
+            f"a chunk of {size - start} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
+        )
+    return packed, view[start:]

@@ -1,0 +1,154 @@
+"""What waits to be sent to one client's connection: bounded, in order, never waited for.
+
+Small messages leave at once. Large ones are sent by a task, in fragments that fit the processor's
+cache and between which the loop serves others; a client that takes nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import OPEN
+
+FRAGMENT_BYTES: Final = 256 << 10
+_AT_ONCE_BYTES: Final = 32 << 10
+_FLUSH_SECONDS: Final = 1.0
+_MOST_REASON_BYTES: Final = 120
+
+Parts = Sequence[memoryview | bytes]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    head: bytes
+    parts: Parts
+    nbytes: int
+    sent: Callable[[], None] | None
+
+
+class Outbox:
+    """Sends to one connection. All methods run on the loop's thread.
+
+    Parameters
+    ----------
+    connection
+        An open connection.
+    most_bytes
+        What may wait; one more byte ends the connection.
+    """
+
+    def __init__(self, connection: ServerConnection, most_bytes: int) -> None:
+        self._connection = connection
+        self._most_bytes = most_bytes
+        self._queue: deque[_Entry] = deque()
+        self._nbytes = 0
+        self._moved = time.monotonic()
+        self._closed = False
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._write())
+
+    def put(self, head: bytes, parts: Parts = (), sent: Callable[[], None] | None = None) -> bool:
+        """Send `head` and `parts` as one message; False where nobody takes it.
+
+        Parameters
+        ----------
+        sent
+            Called once `parts` may be overwritten, in the order of the calls, and also where
+            nobody takes them.
+        """
+        nbytes = len(head) + sum(map(len, parts))
+        if self._closed or self._connection.state is not OPEN:
+            _call(sent)
+            return False
+        waiting = self._nbytes + self._connection.transport.get_write_buffer_size()
+        if waiting + nbytes > self._most_bytes:
+            self.abort()
+            _call(sent)
+            return False
+        if not self._nbytes and nbytes <= _AT_ONCE_BYTES:
+            broadcast((self._connection,), b"".join((head, *parts)))
+            _call(sent)
+            return True
+        if not self._nbytes:
+            self._moved = time.monotonic()
+            self._idle.clear()
+        self._queue.append(_Entry(head, parts, nbytes, sent))
+        self._nbytes += nbytes
+        self._wake.set()
+        return True
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the client has taken nothing of what waits; 0 where nothing does."""
+        return now - self._moved if self._nbytes else 0.0
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._closed = True
+        self._connection.transport.abort()
+        self._task.cancel()
+        self._forget()
+
+    async def close(self, code: int, reason: str) -> None:
+        """Send what waits, if the client takes it soon, and close with a reason."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await self._idle.wait()
+        if self._nbytes:
+            self.abort()
+            return
+        self._closed = True
+        self._task.cancel()
+        shown = reason.encode()[:_MOST_REASON_BYTES].decode(errors="ignore")
+        await self._connection.close(code, shown)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    entry = self._queue[0]
+                    await self._send(entry)
+                    self._queue.popleft()
+                    self._nbytes -= entry.nbytes
+                    self._moved = time.monotonic()
+                    _call(entry.sent)
+                self._idle.set()
+        except ConnectionClosed:
+            self._closed = True
+            self._forget()
+
+    async def _send(self, entry: _Entry) -> None:
+        if entry.nbytes <= FRAGMENT_BYTES:
+            await self._connection.send(b"".join((entry.head, *entry.parts)))
+        else:
+            await self._connection.send(_fragments(entry))
+
+    def _forget(self) -> None:
+        while self._queue:
+            _call(self._queue.popleft().sent)
+        self._nbytes = 0
+        self._idle.set()
+
+
+def _fragments(entry: _Entry) -> Iterator[bytes | memoryview]:
+    yield entry.head
+    for part in entry.parts:
+        view = memoryview(part)
+        for start in range(0, len(view), FRAGMENT_BYTES):
+            yield view[start : start + FRAGMENT_BYTES]
+
+
+def _call(sent: Callable[[], None] | None) -> None:
+    if sent is not None:
+        sent()

@@ -1,0 +1,100 @@
+"""A supervisor's hub behind the WebSocket binding alone, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tapml_rpc.local import prepared_environment
+from tapml_rpc.options import ServerOptions, add_arguments, options_from
+from tapml_rpc.supervisor.hub import Hub
+from tapml_rpc.websocket.front import STALL_SECONDS, serve_websocket
+from tapml_targets.ranking import find_device
+
+ROOT = Path(__file__).parents[3]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.add_argument("--token")
+    parser.add_argument("--stall", type=float, default=STALL_SECONDS)
+    parser.add_argument("--certificate")
+    arguments = parser.parse_args()
+    options: ServerOptions = options_from(arguments)
+    device = find_device(options.device)
+    os.environ.update(prepared_environment(device.platform, {}))
+    hub = Hub(device, options)
+    hub.start()
+    context = None
+    if arguments.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(arguments.certificate)
+    front = serve_websocket(
+        hub,
+        "127.0.0.1",
+        0,
+        token=arguments.token,
+        ssl_context=context,
+        stall_seconds=arguments.stall,
+    )
+    print(json.dumps({"address": front.address}), flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        signal.pause()
+    finally:
+        front.close()
+        hub.close()
+
+
+class WebSocketServer:
+    """The process, with its announcement read."""
+
+    def __init__(self, *arguments: str, device: str = "opencl:0") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__, "--device", device, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            cwd=ROOT,
+        )
+        assert self.process.stdout is not None
+        announcement = self.process.stdout.readline()
+        if not announcement:
+            raise AssertionError(self.process.communicate()[1].decode())
+        line: dict[str, Any] = json.loads(announcement)
+        self.address: str = line["address"]
+
+    def __enter__(self) -> WebSocketServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            _, self.errors = self.process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            _, self.errors = self.process.communicate()
+            raise
+
+    def signal(self, number: int) -> None:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+
+
+if __name__ == "__main__":
+    main()
