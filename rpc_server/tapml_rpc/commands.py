@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tapml_rpc import wire
+from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.calls import Calls
 from tapml_rpc.libraries import LibraryStore
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 INLINE_READ_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 2 << 20
 MAX_PATTERN_BYTES: Final = 4096
+# Of a blob, between two looks at the deadline.
+PASTE_BYTES: Final = 16 << 20
 # What is kept of the memory a session gives back.
 MAX_SPARE_BYTES: Final = 64 << 20
 MAX_SPARE_SIZES: Final = 256
@@ -57,6 +60,8 @@ class Commands:
         Told whenever `running` changes.
     pieces
         Memory for streamed reads.
+    blobs
+        What the session has attached; None where there is no blob store.
 
     Attributes
     ----------
@@ -75,6 +80,7 @@ class Commands:
         *,
         note: Note | None = None,
         pieces: Pieces | None = None,
+        blobs: AttachedBlobs | None = None,
     ) -> None:
         self._running: Running | None = None
         self._note = note
@@ -82,6 +88,7 @@ class Commands:
         self._libraries = libraries
         self._bounds = bounds
         self._send = send
+        self._blobs = AttachedBlobs() if blobs is None else blobs
         self._pieces = PieceMemory(PIECE_BYTES) if pieces is None else pieces
         calls = Calls(bounds)
         self.handlers: dict[str, Handler] = {
@@ -101,6 +108,8 @@ class Commands:
             "fence": self._fence,
             "reset": self._reset,
         }
+        if blobs is not None:
+            self.handlers["paste"] = self._paste
 
     @property
     def running(self) -> Running | None:
@@ -193,6 +202,24 @@ class Commands:
         data = batch.window(chunk_offset, length)
         if length:
             self._driver.write(held.buffer, start, data)
+
+    def _paste(
+        self,
+        batch: RunningBatch,
+        index: int,
+        handle: object,
+        offset: object,
+        digest: object,
+        blob_offset: object,
+        nbytes: object,
+    ) -> None:
+        held, start, length = self._span(batch, handle, offset, nbytes)
+        first = wire.integer(blob_offset, "blob offset")
+        data = self._blobs.window(wire.text(digest, "hash", 64), first, length)
+        for position in range(0, length, PASTE_BYTES):
+            self.running = (batch.session, batch.message.commands[index], time.monotonic(), index)
+            piece = data[position : position + PASTE_BYTES]
+            self._driver.write(held.buffer, start + position, piece)
 
     def _fill(
         self,
@@ -295,7 +322,9 @@ class Commands:
     def _load(self, batch: RunningBatch, index: int, handle: object, digest: object) -> None:
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
-        built = self._libraries.load(self._driver, wire.text(digest, "hash", 64))
+        name = wire.text(digest, "hash", 64)
+        attached = self._blobs.view(name) if name in self._blobs else None
+        built = self._libraries.load(self._driver, name, attached)
         session.libraries[number] = built
         library = built.loaded.library
         batch.give(index, [list(library.operators), list(library.entries)])

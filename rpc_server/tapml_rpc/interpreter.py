@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.commands import Commands, Note, Running, Send
 from tapml_rpc.failures import failure_to_wire
@@ -41,7 +42,7 @@ class Interpreter:
         What a session may hold.
     send
         Sends a header and a chunk's parts to a session's connection; raises ClientGoneError.
-    note, pieces
+    note, pieces, blobs
         As :class:`Commands` takes them.
     """
 
@@ -54,11 +55,14 @@ class Interpreter:
         *,
         note: Note | None = None,
         pieces: Pieces | None = None,
+        blobs: AttachedBlobs | None = None,
     ) -> None:
         self._driver = driver
         self._libraries = libraries
         self._send = send
-        self._commands = Commands(driver, libraries, bounds, send, note=note, pieces=pieces)
+        self._commands = Commands(
+            driver, libraries, bounds, send, note=note, pieces=pieces, blobs=blobs
+        )
 
     @property
     def running(self) -> Running | None:

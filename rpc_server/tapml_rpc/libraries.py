@@ -114,8 +114,13 @@ class LibraryStore:
         self._keep(digest, packed)
         return True
 
-    def load(self, driver: Driver, digest: str) -> BuiltLibrary:
+    def load(self, driver: Driver, digest: str, attached: memoryview | None = None) -> BuiltLibrary:
         """Build a held Library, or return the one already built.
+
+        Parameters
+        ----------
+        attached
+            The packed Library where it came as a blob, whose hash is known to be right.
 
         Raises
         ------
@@ -126,9 +131,14 @@ class LibraryStore:
         """
         built = self._built.get(digest)
         if built is None:
-            packed = self._held.get(digest)
+            packed = self._held.get(digest, attached)
             if packed is None:
                 raise InputError(f"Library {digest[:12]} is not held here: upload it first")
+            if len(packed) > self._library_bytes:
+                raise InputError(
+                    f"a Library of {len(packed)} bytes; this server takes at most "
+                    f"{self._library_bytes}"
+                )
             library = unpack(packed)
             for module in library.modules:
                 if module.dialect not in SOURCE_DIALECTS and not self._allow_native:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tapml_rpc.blob_upload import attach_library, detach
 from tapml_rpc.command_queue import PIECE_BYTES
 from tapml_rpc.pending import Pending, PendingValue
-from tapml_rpc.transport import Ticket, Transport
+from tapml_rpc.transport import BlobTransport, Ticket, Transport
 
 # A stream of its own: a kernel that does not build is the caller's to handle and must not poison
 # what else goes on.
@@ -25,12 +26,18 @@ def load_library(
     InputError
         If the server refuses the Library.
     """
-    held = PendingValue()
-    _run(link, ["holds", [digest]], held)
-    if held.result() != [True]:
-        _send(link, digest, packed)
+    attached = attach_library(link, digest, packed)
+    if not attached:
+        held = PendingValue()
+        _run(link, ["holds", [digest]], held)
+        if held.result() != [True]:
+            _send(link, digest, packed)
     loaded = PendingValue()
-    _run(link, ["load", handle, digest], loaded)
+    try:
+        _run(link, ["load", handle, digest], loaded)
+    finally:
+        if attached and isinstance(link, BlobTransport):
+            detach(link, digest)
     operators, entries = loaded.result()
     return tuple(operators), tuple(entries)
 

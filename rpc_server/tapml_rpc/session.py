@@ -17,6 +17,7 @@ from typing import Any
 
 from tapml_rpc import wire
 from tapml_rpc.batch import Batch
+from tapml_rpc.blob_upload import BlobUploads
 from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
 from tapml_rpc.library_upload import load_library
 from tapml_rpc.pending import CallResult, Pending, PendingRead
@@ -61,6 +62,8 @@ class Session:
         self._libraries: dict[str, RemoteLibrary] = {}
         self._lock = threading.RLock()
         self._batch: Batch | None = None
+        uploads = BlobUploads(self)
+        self.write_blob, self.write_blobs = uploads.write_blob, uploads.write_blobs
 
     def __enter__(self) -> Session:
         return self
@@ -116,12 +119,10 @@ class Session:
             buffer.check_window(self, byte_offset, len(view))
             if not view:
                 return
-            if self._batch is not None:
+            if self._batch is not None or len(view) < LARGE_BYTES:
                 self._collect()
-                self._queue.add_write(buffer.handle, byte_offset, view)
-            elif len(view) < LARGE_BYTES:
-                self._collect()
-                self._queue.add_write(buffer.handle, byte_offset, bytes(view))
+                kept = view if self._batch is not None else bytes(view)
+                self._queue.add_write(buffer.handle, byte_offset, kept)
             else:
                 self._queue.add_write(buffer.handle, byte_offset, view)
                 sent, self._queue.sent = self._queue.sent, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
@@ -13,9 +13,17 @@ from tapml_targets.errors import ProtocolError, TapmlError
 
 
 class Ticket:
-    """One batch on its way and the results it will bring."""
+    """A message on its way and the answer it will bring: a batch's results, or one value.
 
-    __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence")
+    Attributes
+    ----------
+    value
+        What a message that is no batch was answered with.
+    failure
+        The error that came instead, or None.
+    """
+
+    __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence", "value")
 
     def __init__(self, sequence: int, chunk_bytes: int, pending: dict[int, Pending]) -> None:
         self.sequence = sequence
@@ -23,9 +31,11 @@ class Ticket:
         self.pending = pending
         self.done = False
         self.failure: TapmlError | None = None
+        self.value: Any = None
 
     def answer(self, header: wire.Header, chunk: memoryview) -> None:
-        """Take the batch's answer: its results, or the error that kept them away."""
+        """Take the answer: its results, or the error that kept them away."""
+        self.value = header.get("value")
         for result in wire.array(header.get("results", []), "results"):
             index, value = wire.array(result, "result", 2)
             pending = self.pending.get(index)
@@ -105,3 +115,24 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End the connection. Never raises and never waits long."""
+
+
+@runtime_checkable
+class BlobTransport(Transport, Protocol):
+    """A transport whose other end may keep blobs: it says so by the feature ``blobs``."""
+
+    def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
+        """Send a message that is no batch, within the same bounds and in order with batches.
+
+        Parameters
+        ----------
+        fields
+            Its header, ``type`` included; session, epoch and sequence number are added.
+        chunk
+            Where it is large it must not change until it is answered.
+
+        Returns
+        -------
+        Ticket
+            Its `value` comes with the answer.
+        """

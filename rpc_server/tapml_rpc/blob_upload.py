@@ -1,0 +1,246 @@
+"""Brings bytes to a device by their hash: what its server holds already is not sent again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tapml_rpc import wire
+from tapml_rpc.command_queue import PIECE_BYTES, contiguous_bytes
+from tapml_rpc.transport import BlobTransport, Ticket, Transport
+from tapml_targets.errors import DeviceLostError, InputError, SetupError
+
+if TYPE_CHECKING:
+    from tapml_rpc.remote import RemoteBuffer
+    from tapml_rpc.session import Session
+
+SMALL_BYTES: Final = 64 << 10
+"""Bytes below which hashing and asking cost more than sending."""
+# Attached at a time, one blob more at most: the store keeps what is attached whatever else comes.
+_GROUP_BYTES: Final = 64 << 20
+_GROUP_BLOBS: Final = 16
+_ASKED_AT_ONCE: Final = 4096
+
+
+class BlobWrite(NamedTuple):
+    """Bytes for a window of a buffer.
+
+    Attributes
+    ----------
+    buffer, byte_offset
+        Where they go.
+    data
+        Any contiguous buffer.
+    digest
+        SHA-256 of the bytes in hex where the caller knows it: it is believed. None has it computed.
+    """
+
+    buffer: RemoteBuffer
+    data: Any
+    byte_offset: int = 0
+    digest: str | None = None
+
+
+@dataclass
+class _Attaching:
+    """Blobs that are being brought and attached, and the pastes from them."""
+
+    writes: list[tuple[BlobWrite, memoryview, str]] = field(default_factory=list)
+    nbytes: int = 0
+    puts: list[Ticket] = field(default_factory=list)
+    attaches: dict[str, Ticket] = field(default_factory=dict)
+    pastes: list[Ticket] = field(default_factory=list)
+
+
+class BlobUploads:
+    """Writes of a session that go by hash.
+
+    Parameters
+    ----------
+    session
+        Its lock, queue and link are used.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def write_blob(
+        self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0, *, digest: str | None = None
+    ) -> int:
+        """Write bytes that may be on the server already, e.g. a weight; see :meth:`write_blobs`."""
+        return self.write_blobs([BlobWrite(buffer, data, byte_offset, digest)])
+
+    def write_blobs(self, writes: Iterable[BlobWrite]) -> int:
+        """Write bytes that may be on the server already, e.g. the weights of a model.
+
+        All of them are asked for together, what is missing is sent, and the server keeps it for the
+        sessions to come of whoever this is. Where it keeps none, inside a batch, for less than 64
+        KiB, and where it has no room this is :meth:`Session.write`. Windows must not overlap: the
+        order of the writes is not theirs here.
+
+        Returns
+        -------
+        int
+            Bytes that were sent.
+
+        Raises
+        ------
+        InputError
+            If bytes do not fit their buffer.
+        ProtocolError
+            If a digest that was given is another's.
+        """
+        session = self._session
+        link = session._link
+        keeps = wire.BLOBS in link.features and isinstance(link, BlobTransport)
+        sent = 0
+        with session._lock:
+            large: list[tuple[BlobWrite, memoryview, str]] = []
+            for write in writes:
+                view = contiguous_bytes(write.data)
+                write.buffer.check_window(session, write.byte_offset, len(view))
+                if not keeps or session._batch is not None or len(view) < SMALL_BYTES:
+                    session.write(write.buffer, view, write.byte_offset)
+                    sent += len(view)
+                else:
+                    digest = write.digest or hashlib.sha256(view).hexdigest()
+                    large.append((write, view, digest))
+            if large and isinstance(link, BlobTransport):
+                sent += self._write_large(link, large)
+        return sent
+
+    def _write_large(
+        self, link: BlobTransport, writes: list[tuple[BlobWrite, memoryview, str]]
+    ) -> int:
+        held = _held(link, list(dict.fromkeys(digest for _, _, digest in writes)))
+        sent = 0
+        earlier = _Attaching()
+        try:
+            for group in _groups(writes):
+                sent += _bring(link, group, held)
+                # The pastes before ran meanwhile.
+                _let_go(link, earlier, keep=group.attaches)
+                earlier = group
+                sent += self._paste(group, held)
+        finally:
+            _let_go(link, earlier, keep={})
+        return sent
+
+    def _paste(self, group: _Attaching, held: set[str]) -> int:
+        """Have the device copy what is attached, and send what could not be; bytes sent."""
+        session = self._session
+        sent = 0
+        refused = [ticket.failure for ticket in group.puts if ticket.failure is not None]
+        refused += [each.failure for each in group.attaches.values() if each.failure is not None]
+        for failure in refused:
+            if not isinstance(failure, InputError | SetupError):
+                raise failure
+        for write, view, digest in group.writes:
+            if group.attaches[digest].value is True:
+                fields = [write.buffer.handle, write.byte_offset, digest, 0, len(view)]
+                session._add(["paste", *fields], 100)
+                continue
+            # No room, or evicted just now: it takes the plain way.
+            held.discard(digest)
+            session.write(write.buffer, view, write.byte_offset)
+            sent += len(view)
+        session._queue.flush()
+        group.pastes = [ticket for ticket in session._queue.sent if not ticket.done]
+        return sent
+
+
+def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
+    """Have a group's blobs attached, sending those that are not held; bytes sent."""
+    sent = 0
+    try:
+        for _, view, digest in group.writes:
+            if digest not in held:
+                held.add(digest)
+                sent += len(view)
+                group.puts += put(link, digest, view)
+            if digest not in group.attaches:
+                group.attaches[digest] = attach(link, digest)
+    finally:
+        # What is on its way is sent from the caller's memory.
+        _wait(link, [*group.puts, *group.attaches.values()])
+    return sent
+
+
+def _let_go(link: BlobTransport, group: _Attaching, *, keep: dict[str, Ticket]) -> None:
+    """Detach a group's blobs once they are pasted, but for those used again."""
+    _wait(link, group.pastes)
+    for digest, ticket in group.attaches.items():
+        if ticket.value is True and digest not in keep:
+            detach(link, digest)
+
+
+def attach_library(link: Transport, digest: str, packed: bytes) -> bool:
+    """Have a packed Library attached, for ``load`` to find; False where it takes the plain way."""
+    if wire.BLOBS not in link.features or not isinstance(link, BlobTransport):
+        return False
+    ticket = attach(link, digest)
+    link.wait(ticket)
+    if ticket.value is not True and ticket.failure is None:
+        tickets = [*put(link, digest, memoryview(packed)), attach(link, digest)]
+        _wait(link, tickets)
+        ticket = tickets[-1]
+    return ticket.value is True
+
+
+def attach(link: BlobTransport, digest: str) -> Ticket:
+    """Ask for a blob to be attached; the ticket's value says whether it is."""
+    return link.request({"type": "blob", "operation": "attach", "digest": digest})
+
+
+def detach(link: BlobTransport, digest: str) -> None:
+    """Say that a blob is not needed any more; who is gone holds none."""
+    with suppress(DeviceLostError):
+        link.request({"type": "blob", "operation": "detach", "digest": digest})
+
+
+def put(link: BlobTransport, digest: str, view: memoryview) -> list[Ticket]:
+    """Send a blob; `view` must not change until the tickets are answered."""
+    fields = {"type": "blob", "operation": "put", "digest": digest, "total": len(view)}
+    return [
+        link.request({**fields, "offset": start}, view[start : start + PIECE_BYTES])
+        for start in range(0, len(view), PIECE_BYTES)
+    ]
+
+
+def _held(link: BlobTransport, digests: list[str]) -> set[str]:
+    """Which of these the server holds for us."""
+    asked = [
+        digests[start : start + _ASKED_AT_ONCE] for start in range(0, len(digests), _ASKED_AT_ONCE)
+    ]
+    tickets = [
+        link.request({"type": "blob", "operation": "holds", "digests": part}) for part in asked
+    ]
+    held: set[str] = set()
+    for part, ticket in zip(asked, tickets, strict=True):
+        link.wait(ticket)
+        if ticket.failure is not None:
+            raise ticket.failure
+        answers = wire.array(ticket.value, "held blobs", len(part))
+        held.update(digest for digest, answer in zip(part, answers, strict=False) if answer is True)
+    return held
+
+
+def _groups(writes: list[tuple[BlobWrite, memoryview, str]]) -> Iterator[_Attaching]:
+    """Blobs to have attached at the same time."""
+    group = _Attaching()
+    for write in writes:
+        group.writes.append(write)
+        group.nbytes += len(write[1])
+        if group.nbytes >= _GROUP_BYTES or len(group.writes) >= _GROUP_BLOBS:
+            yield group
+            group = _Attaching()
+    if group.writes:
+        yield group
+
+
+def _wait(link: BlobTransport, tickets: list[Ticket]) -> None:
+    for ticket in tickets:
+        link.wait(ticket)

@@ -1,0 +1,181 @@
+"""The ``blob`` messages of one session: what it asks, what it is answered, what its worker gets."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Final, TypeAlias
+
+from tapml_rpc import wire
+from tapml_rpc.blobs.arrival import Arrival
+from tapml_rpc.blobs.folder import DIGEST
+from tapml_rpc.blobs.memory import cost
+from tapml_rpc.blobs.store import Attachment, BlobStore
+from tapml_rpc.failures import failure_to_wire
+from tapml_targets.errors import InputError, ProtocolError, TapmlError
+
+MAX_ARRIVALS: Final = 4
+MAX_WAITING: Final = 64
+MAX_DIGESTS: Final = 4096
+
+Answer: TypeAlias = tuple[wire.Header | None, Attachment | None]
+
+
+class BlobDesk:
+    """One session at the counter of the blob store. All methods run on its front's thread.
+
+    Parameters
+    ----------
+    store
+        The blobs.
+    identity
+        Who the session is: it sees what this identity owns and nothing else.
+    session_bound
+        Most bytes its unfinished uploads may take, and most it may have attached.
+    """
+
+    def __init__(self, store: BlobStore, identity: str, session_bound: int) -> None:
+        self._store = store
+        self._identity = identity
+        self._bound = session_bound
+        self._arrivals: dict[str, Arrival] = {}
+        self._attached: dict[str, int] = {}
+        self._waiting: list[tuple[int, str, Future[None]]] = []
+
+    def handle(self, header: wire.Header, chunk: memoryview) -> Answer:
+        """Do what a message asks.
+
+        Returns
+        -------
+        header or None, Attachment or None
+            The reply; None where it comes with :meth:`due`. And what the session's worker is to be
+            told: a descriptor to send along, or with -1 that it is to let go of a blob.
+
+        Raises
+        ------
+        ProtocolError
+            If the message is malformed, a piece is out of place, or the hash differs.
+        InputError
+            If there is no room; the same bytes can be written without the store.
+        SetupError
+            If the machine has no memory left.
+        """
+        sequence = wire.integer(header.get("sequence"), "sequence")
+        operation = wire.text(header.get("operation"), "operation", 16)
+        if operation == "holds":
+            asked = wire.array(header.get("digests"), "digests", MAX_DIGESTS)
+            held = [self._store.holds(self._identity, _digest(digest)) for digest in asked]
+            return _done(sequence, held), None
+        digest = _digest(header.get("digest"))
+        if operation == "put":
+            total = wire.integer(header.get("total"), "blob size")
+            offset = wire.integer(header.get("offset"), "offset")
+            return _done(sequence, self._put(digest, total, offset, chunk)), None
+        if operation == "attach":
+            return self._attach(sequence, digest)
+        if operation == "detach":
+            let_go = self._attached.pop(digest, None) is not None
+            self._store.detach(self, digest)
+            return _done(sequence, let_go), Attachment(digest, -1, 0) if let_go else None
+        raise ProtocolError(
+            f"unknown blob operation {operation!r}; known: holds, put, attach, detach"
+        )
+
+    def due(self) -> list[Answer]:
+        """Answers to attaches that had to wait for a disk; to be asked for while any may be."""
+        if not self._waiting:
+            return []
+        waiting, self._waiting = self._waiting, []
+        answers: list[Answer] = []
+        for sequence, digest, loading in waiting:
+            if not loading.done():
+                self._waiting.append((sequence, digest, loading))
+                continue
+            try:
+                answer = self._attach(sequence, digest)
+            except TapmlError as error:
+                failure = failure_to_wire(error)
+                answer = {"type": "error", "sequence": sequence, "error": failure}, None
+            if answer[0] is not None:
+                answers.append(answer)
+        return answers
+
+    def close(self) -> None:
+        """The session has ended: its uploads go, and what it had attached may."""
+        for arrival in self._arrivals.values():
+            self._store.abandon(arrival)
+        self._arrivals.clear()
+        for digest in self._attached:
+            self._store.detach(self, digest)
+        self._attached.clear()
+        self._waiting.clear()
+
+    def _put(self, digest: str, total: int, offset: int, piece: memoryview) -> bool:
+        if offset == 0:
+            self._begin(digest, total)
+        arrival = self._arrivals.get(digest)
+        if arrival is None or arrival.total != total:
+            raise ProtocolError(
+                f"a piece at {offset} of a blob {digest[:12]} of {total} bytes that is not on its "
+                "way; begin at 0"
+            )
+        try:
+            if not arrival.take(offset, piece):
+                return False
+        except TapmlError:
+            self._drop(digest)
+            raise
+        del self._arrivals[digest]
+        self._store.keep(arrival)
+        return True
+
+    def _begin(self, digest: str, total: int) -> None:
+        self._drop(digest)
+        if not total:
+            raise ProtocolError("a blob has at least one byte")
+        if len(self._arrivals) >= MAX_ARRIVALS:
+            raise ProtocolError(f"more than {MAX_ARRIVALS} blobs are on their way at once")
+        under_way = sum(cost(arrival.total) for arrival in self._arrivals.values())
+        if under_way + cost(total) > self._bound:
+            raise InputError(
+                f"a blob of {total} bytes beside {under_way} on their way; a session may have "
+                f"{self._bound}: write the bytes without the store"
+            )
+        self._arrivals[digest] = self._store.begin(self._identity, digest, total)
+
+    def _drop(self, digest: str) -> None:
+        arrival = self._arrivals.pop(digest, None)
+        if arrival is not None:
+            self._store.abandon(arrival)
+
+    def _attach(self, sequence: int, digest: str) -> Answer:
+        if digest in self._attached:
+            return _done(sequence, True), None
+        loading = self._store.fetch(self._identity, digest)
+        if loading is not None:
+            if len(self._waiting) >= MAX_WAITING:
+                raise ProtocolError(f"more than {MAX_WAITING} attaches wait for an answer")
+            self._waiting.append((sequence, digest, loading))
+            return None, None
+        attachment = self._store.attach(self, self._identity, digest)
+        if attachment is None:
+            return _done(sequence, False), None
+        attached = sum(self._attached.values()) + cost(attachment.nbytes)
+        if attached > self._bound:
+            self._store.detach(self, digest)
+            raise InputError(
+                f"with a blob of {attachment.nbytes} bytes this session would have {attached} "
+                f"attached; its bound is {self._bound}: detach what it is done with"
+            )
+        self._attached[digest] = cost(attachment.nbytes)
+        return _done(sequence, True), attachment
+
+
+def _done(sequence: int, value: bool | list[bool]) -> wire.Header:
+    return {"type": "blob-done", "sequence": sequence, "value": value}
+
+
+def _digest(value: object) -> str:
+    digest = wire.text(value, "digest", 64)
+    if not DIGEST.fullmatch(digest):
+        raise ProtocolError(f"a digest is 64 digits of lower-case hexadecimal, got {digest[:60]!r}")
+    return digest
