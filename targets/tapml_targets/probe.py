@@ -1,7 +1,8 @@
 """Asks a platform for its devices, or tries one, in a process that may hang or die of it.
 
-Run as ``python -m tapml_targets.probe list PLATFORM`` or ``... try PLATFORM INDEX DTYPE``; the
-answer is one line of JSON. :mod:`tapml_targets.ranking` starts it with a deadline.
+Run as ``python -m tapml_targets.probe list PLATFORM``, ``... try PLATFORM INDEX DTYPE`` or
+``... self-test PLATFORM INDEX PART...``; the answer is one line of JSON.
+:mod:`tapml_targets.ranking` starts it with a deadline.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tapml_targets.description_format import to_plain
 from tapml_targets.driver import Driver, TensorUse
 from tapml_targets.errors import MismatchError, TapmlError
 from tapml_targets.evaluator import LoadedLibrary
+from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
 from tapml_targets.platforms import check_platform, load_driver_module
 
@@ -134,9 +136,22 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
                 "device": to_plain(description),
                 "milliseconds": trial.milliseconds,
             }
+        case ["self-test", platform, index, *parts]:
+            return _self_test(platform, int(index), parts)
     raise SystemExit(
-        "usage: python -m tapml_targets.probe list PLATFORM | try PLATFORM INDEX DTYPE"
+        "usage: python -m tapml_targets.probe list PLATFORM | try PLATFORM INDEX DTYPE | "
+        "self-test PLATFORM INDEX PART..."
     )
+
+
+def _self_test(platform: str, index: int, parts: list[str]) -> dict[str, Any]:
+    from tapml_targets.self_test.facts import to_plain as facts_to_plain
+    from tapml_targets.self_test.measure import run_self_test
+
+    module = load_driver_module(platform)
+    description = module.list_devices()[index]
+    found = run_self_test(module.open_device(description), parts=parts)
+    return {"fingerprint": fingerprint(description), "self_test": facts_to_plain(found)}
 
 
 def main() -> None:

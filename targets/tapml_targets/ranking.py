@@ -136,7 +136,7 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
         # No foreign driver is behind it.
         devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
         return devices
-    state = _drivers_state(platform)
+    state = drivers_state(platform)
     known = None if refresh else probe_cache.load("list", platform, state)
     if known is not None:
         try:
@@ -150,7 +150,7 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
         if discovery.set_faulty_drivers_aside(
             lambda environ: ask_child(["list", platform], LIST_SECONDS, environ)[1]
         ):
-            state = _drivers_state(platform)
+            state = drivers_state(platform)
             answer, problem = ask_child(["list", platform], LIST_SECONDS)
     if answer is None:
         raise SetupError(f"listing the {platform} devices failed: {problem}")
@@ -215,7 +215,7 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
     if not _has_probe(platform) or description.device_type == "checker":
         # A checker is used only when named, and takes half a minute for what others do in 2 ms.
         return RankedDevice(description, None)
-    state = {"device": to_plain(description), "drivers": _drivers_state(platform)}
+    state = {"device": to_plain(description), "drivers": drivers_state(platform)}
     known = None if refresh else probe_cache.load("try", dtype, state)
     if known is None:
         known = _trial(description, dtype)
@@ -255,8 +255,9 @@ def ask_child(
     )
     try:
         out, log = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return None, f"no answer within {seconds:g} s"
+    except subprocess.TimeoutExpired as error:
+        last = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2][:300]
+        return None, f"no answer within {seconds:g} s" + (f": {last}" if last else "")
     finally:
         # A driver's own child processes are in the same group.
         if process.poll() is None:
@@ -288,8 +289,11 @@ def _has_probe(platform: str) -> bool:
     return (Path(__file__).parent / platform / "probe.py").exists()
 
 
-def _drivers_state(platform: str) -> str:
-    """What the installed drivers are now, as the platform tells it without loading them."""
+def drivers_state(platform: str) -> str:
+    """What the installed drivers are now, as the platform tells it without loading them.
+
+    Empty for a platform without foreign drivers.
+    """
     path = Path(__file__).parent / platform / "discovery.py"
     if not path.exists():
         return ""

@@ -1,0 +1,126 @@
+"""The self-test of a device at the far end of a session: the same kernels, judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tapml_rpc.client import RemoteBuffer, RemoteLibrary, RemoteTensor, Session
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import DeviceLostError, TapmlError
+from tapml_targets.library import Library
+from tapml_targets.self_test.facts import SelfTest
+from tapml_targets.self_test.measure import measure
+
+
+def self_test_over(session: Session, *, libraries: Mapping[str, Library] | None = None) -> SelfTest:
+    """Test the device of a session.
+
+    A driver that crashes or hangs over it costs the session: that is among the problems, and the
+    caller connects again. For a device of this machine
+    :func:`tapml_targets.self_test.known.known_self_test` costs no session and remembers.
+
+    Parameters
+    ----------
+    session
+        Nobody else uses it meanwhile; what it holds stays.
+    libraries
+        Libraries to run in place of the platform's own, by part.
+
+    Raises
+    ------
+    InputError
+        If this side does not know the device's platform.
+    """
+    place = _SessionPlace(session)
+    try:
+        return measure(place, libraries=libraries)
+    finally:
+        place.close()
+
+
+class _SessionPlace:
+    """See :class:`tapml_targets.self_test.place.Place`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._uploaded: dict[int, tuple[Library, RemoteLibrary]] = {}
+
+    @property
+    def device(self) -> DeviceDescription:
+        return self._session.device
+
+    def run(
+        self, library: Library, name: str, tensors: Sequence[NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        session, buffers = self._session, []
+        try:
+            if id(library) not in self._uploaded:
+                self._uploaded[id(library)] = library, session.upload(library)
+            remote = self._uploaded[id(library)][1]
+            with session.batch() as batch:
+                uses = []
+                for array in tensors:
+                    buffers.append(buffer := session.allocate(array.nbytes))
+                    session.write(buffer, np.ascontiguousarray(array))
+                    uses.append(RemoteTensor(buffer, 0, array.shape, str(array.dtype)))
+                session.call(remote, name, uses)
+                pending = [batch.read(buffer) for buffer in buffers]
+            return [
+                np.frombuffer(each.result(), array.dtype).reshape(array.shape)
+                for each, array in zip(pending, tensors, strict=True)
+            ]
+        except TapmlError as error:
+            self._clear(error)
+            raise
+        finally:
+            self._free(buffers)
+
+    def ends(self, nbytes: int, data: bytes) -> tuple[bytes, bytes]:
+        session, buffers = self._session, []
+        places = (0, nbytes - len(data))
+        try:
+            buffers.append(buffer := session.allocate(nbytes))
+            for at in places:
+                session.write(buffer, data, at)
+            first, last = (bytes(session.read(buffer, len(data), at)) for at in places)
+            return first, last
+        except TapmlError as error:
+            self._clear(error)
+            raise
+        finally:
+            self._free(buffers)
+
+    def round_trip(self, data: bytes) -> bytes:
+        session, buffers = self._session, []
+        try:
+            buffers += [session.allocate(len(data)) for _ in range(2)]
+            session.write(buffers[0], data)
+            session.copy(buffers[0], buffers[1])
+            return bytes(session.read(buffers[1]))
+        except TapmlError as error:
+            self._clear(error)
+            raise
+        finally:
+            self._free(buffers)
+
+    def close(self) -> None:
+        """Let go of the Libraries; a session that is lost holds none."""
+        with suppress(TapmlError):
+            for _, remote in self._uploaded.values():
+                self._session.unload(remote)
+
+    def _clear(self, error: TapmlError) -> None:
+        """The session's stream takes commands again, unless there is no session any more."""
+        if not isinstance(error, DeviceLostError):
+            with suppress(TapmlError):
+                self._session.reset()
+
+    def _free(self, buffers: Sequence[RemoteBuffer]) -> None:
+        with suppress(TapmlError):
+            for buffer in buffers:
+                self._session.free(buffer)
