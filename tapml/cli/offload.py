@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from tapml.cli.model_arguments import (
     positive,
     writable_folder,
 )
+from tapml.cli.next_step import next_step, resume_command
 from tapml.cli.progress import watch
 from tapml.cli.report import time_lines
 from tapml.offload.run_state import in_one_line
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tapml.offload.session import SessionResult
 
 DEFAULT_TARGET: Final = "opencl"
+_DEFAULTS: Final = {"strategy": "one-by-one", "order": "graph"}
 
 _EPILOG: Final = """\
 examples:
@@ -82,14 +85,14 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--strategy",
         choices=("one-by-one", "bisect"),
-        default="one-by-one",
+        default=_DEFAULTS["strategy"],
         help="check the whole model after every operator (the default), or with all of them moved "
         "and in halves where that fails",
     )
     group.add_argument(
         "--order",
         choices=("graph", "reverse", "call-sites"),
-        default="graph",
+        default=_DEFAULTS["order"],
         help="in which order operators move: the model's (the default), backwards, most used first",
     )
     group.add_argument(
@@ -183,11 +186,28 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(
             "tapml: interrupted; nothing half-written was left behind: go on with "
-            f"`tapml offload --session {folder}`",
+            f"`{resume_command(folder, _again(arguments))}`",
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
-    return finish(result, arguments)
+    code = finish(result, arguments)
+    if not arguments.json:
+        print(next_step(result.report, folder, _again(arguments)))
+    return code
+
+
+def _again(arguments: argparse.Namespace) -> str:
+    """The options that hold for one run, as a shell takes them: the next is to be told again."""
+    words: list[str] = ["--keep-going"] if arguments.keep_going else []
+    for name in ("only", "keep_on_source"):
+        for pattern in getattr(arguments, name):
+            words += [f"--{name.replace('_', '-')}", pattern]
+    for name in ("strategy", "order"):
+        if getattr(arguments, name) != _DEFAULTS[name]:
+            words += [f"--{name}", getattr(arguments, name)]
+    if arguments.device_memory:
+        words += ["--device-memory", str(arguments.device_memory)]
+    return shlex.join(words)
 
 
 def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool = True) -> int:

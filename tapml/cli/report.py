@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from tapml.cli.next_step import next_step
 from tapml.offload.live import REPORT, LiveReader
 from tapml.offload.lock import LOCK
 from tapml.offload.model_times import model_times, multiple, slowest_line
@@ -89,7 +90,7 @@ def summary_lines(report: Mapping[str, Any], folder: Path) -> list[str]:
         lines.append(
             f"worst error ratio: {summary['worst_ratio']:.3g} ({summary['worst_operator']})"
         )
-    return [*lines, *time_lines(operators), *_failures(operators), _next(report, folder)]
+    return [*lines, *time_lines(operators), *_failures(operators), next_step(report, folder)]
 
 
 def time_lines(operators: list[Mapping[str, Any]]) -> list[str]:
@@ -160,32 +161,6 @@ def _failures(operators: list[Mapping[str, Any]]) -> list[str]:
     if len(failed) > _FAILURES_SHOWN:
         lines.append(f"failed: {len(failed) - _FAILURES_SHOWN} more, see the report")
     return lines
-
-
-def _next(report: Mapping[str, Any], folder: Path) -> str:
-    """The command that takes it further."""
-    again = f"`tapml offload --session {folder}`"
-    failed = [each for each in report["operators"] if each["state"] == "failed"]
-    if failed:
-        repro = next((each["repro"] for each in failed if each.get("replayable")), None)
-        look = f"`tapml replay {repro}` shows the failure again; " if repro else ""
-        first, by_hand = failed[0]["name"], bool(failed[0].get("written"))
-        mend = (
-            f"`tapml kernel check {folder} {first} --watch` tries every save of its kernel; "
-            if by_hand
-            else f"`tapml kernel new {folder} {first}` begins a kernel by hand; "
-        )
-        return f"next: {look}{mend}once it is mended, {again} goes on"
-    if report["summary"]["waiting"]:
-        return f"next: {again} goes on"
-    if report.get("final") and report["outcome"]["status"] == "pass":
-        return (
-            f'next: `tapml run {folder} --prompt "..."` runs it on the device, '
-            f"`tapml package {folder}` ships it"
-        )
-    if report["outcome"]["status"] == "pass" and report["summary"]["kept"]:
-        return f"next: {again} without --only and --keep-on-source moves the others as well"
-    return f"next: {again} looks at it again"
 
 
 def _serve(arguments: argparse.Namespace) -> int:

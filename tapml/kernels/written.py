@@ -54,6 +54,20 @@ class WrittenKernel:
     files: tuple[Path, ...]
 
 
+class UnfitKernelError(LimitExceededError):
+    """A hand-written kernel needs more than the device has.
+
+    Attributes
+    ----------
+    library
+        The kernel all the same: what breaks which limit can be looked at.
+    """
+
+    def __init__(self, message: str, library: Library) -> None:
+        super().__init__(message)
+        self.library = library
+
+
 class WrittenKernels:
     """The hand-written kernels for one target.
 
@@ -86,7 +100,7 @@ class WrittenKernels:
         CompileError
             If there is one and it cannot be used; it names file and line, what was expected, what
             came.
-        LimitExceededError
+        UnfitKernelError
             If the device's limits refuse it.
         """
         path = self.manifest_path(operator)
@@ -155,7 +169,7 @@ def read_kernel(path: Path, operator: Operator, target: Target) -> WrittenKernel
     ------
     CompileError
         If it cannot be used.
-    LimitExceededError
+    UnfitKernelError
         If the device's limits refuse it.
     """
     manifest = read_manifest(path)
@@ -166,7 +180,7 @@ def read_kernel(path: Path, operator: Operator, target: Target) -> WrittenKernel
     assembled = assemble(manifest, operator)
     problems = check(assembled.library, target.limits)
     if problems:
-        raise LimitExceededError(f"{path}: {'; '.join(map(str, problems))}")
+        raise UnfitKernelError(f"{path}: {'; '.join(map(str, problems))}", assembled.library)
     return WrittenKernel(
         library=assembled.library,
         folder=path.parent,

@@ -48,6 +48,11 @@ class DeviceRoom:
         """Bytes; 0 where the device states none."""
         return self.bench.target.limits.memory_bytes
 
+    @property
+    def has_room_for_any(self) -> bool:
+        """Whether the model fits with whichever operators are on the target; cheap to ask."""
+        return not self.limit or self._largest.total <= self.limit
+
     def lack_of_hybrid(self) -> str:
         """Why the model cannot run with what is placed now; empty where it can, and has room."""
         if not self.limit:

@@ -89,6 +89,7 @@ class HybridRuns:
         """MODELWISEVALIDATION with exactly these operators on the target.
 
         A verdict that the journal holds stands, whatever it says: nothing it depends on changed.
+        One that passed with more memory than there is now stands where it would still be run.
         One that is no pass is made again where the repro folder of an operator that failed with it
         was removed.
 
@@ -108,6 +109,11 @@ class HybridRuns:
         kernels = {record.operator.name: record.kernel for record in placed}
         key = model_key(kernels, bench.trace.key, bench.session.device, "model")
         known = self._standing(key, placed)
+        if known is not None and known.status == PASSING and not self._has_room(known):
+            lack = "" if self.room.has_room_for_any else self.lack(placed)
+            if lack:
+                # Not journaled: what passed stands for the day when there is more memory.
+                return Checked("not run", lack, {"status": "not run", "reason": lack}, key)
         if known is not None:
             self.kept += 1
             self._count_moved(known.data.get("moved_bytes", {}))
@@ -117,7 +123,7 @@ class HybridRuns:
         with subject.timed(MODEL_VALIDATION):
             checked = self._run(placed, key)
         if checked.data:
-            data = checked.data | {"operators": len(kernels)}
+            data = checked.data | {"operators": len(kernels), "room": self.room.limit}
             bench.journal.record(key, "model", subject.operator.name, checked.status, data)
         return checked
 
@@ -138,6 +144,14 @@ class HybridRuns:
             if any(self.earlier.taken_back(name, known.time) for name in names):
                 return None
         return known
+
+    def _has_room(self, known: JournaledVerdict) -> bool:
+        """Whether there is no less memory than when a verdict was made, which its key leaves out.
+
+        What a device has may be less than it was, and ``--device-memory`` is of one run.
+        """
+        then, now = known.data.get("room"), self.room.limit
+        return now == 0 or (isinstance(then, int) and 0 < then <= now)
 
     def _run(self, placed: Sequence[OperatorRecord], key: VerdictKey) -> Checked:
         lack = self.lack(placed)

@@ -17,11 +17,13 @@ from tapml.carving.replay_results import OperatorVerdict, ReplayResult
 from tapml.compare.picture import picture
 from tapml.compiler.preflight import require
 from tapml.compiler.reach import Reach, reach_of
+from tapml.kernels.written import UnfitKernelError
 from tapml.offload.changes import what_changed
 from tapml.offload.earlier_failures import EarlierFailures
 from tapml.offload.events import OperatorChanged, OperatorState
 from tapml.offload.journal import JournaledVerdict
 from tapml.offload.keys import kernel_key, operator_key
+from tapml.offload.lacks import lacks_of
 from tapml.offload.operator_record import OPERATOR_VALIDATION, PASSING, OperatorRecord
 from tapml.offload.operator_verdict import replay_data
 from tapml.offload.repro import (
@@ -35,7 +37,7 @@ from tapml.offload.suite_keys import SuiteKeys
 from tapml.offload.times import operator_times
 from tapml.offload.verdict_key import VerdictKey
 from tapml.offload.workbench import Workbench
-from tapml_targets.errors import CompileError, DeviceLostError, RemoteError
+from tapml_targets.errors import CompileError, DeviceLostError, LimitExceededError, RemoteError
 from tapml_targets.library import Library
 
 
@@ -96,6 +98,11 @@ class Mover:
         except DeviceLostError as error:
             raise self.lost(record, error) from error
         except (CompileError, RemoteError) as error:
+            if isinstance(error, UnfitKernelError):
+                record.kernel, record.library = kernel_key(error.library), error.library
+            if isinstance(error, LimitExceededError) and record.library is not None:
+                limits = self.bench.target.limits
+                record.lacks = lacks_of(record.library, limits, self.reach)
             self.fail(record, str(error))
             return False
 
@@ -126,7 +133,9 @@ class Mover:
                 self.bench, operator, library, result
             )
         else:
-            record.repro = write_other_failure(self.bench, operator, library, reason)
+            record.repro = write_other_failure(
+                self.bench, operator, library, reason, written=record.written
+            )
         if key is not None and self.earlier.of(operator.name, key) is not None:
             return
         self.bench.journal.append(

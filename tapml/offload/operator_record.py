@@ -51,6 +51,9 @@ class OperatorRecord:
         Its repro folder, where it failed.
     diagnosis
         What localization found, where a carved test failed.
+    lacks
+        Limits of the device that its kernels break, as JSON data
+        (:func:`tapml.offload.lacks.lacks_of`).
     seconds
         Time by step: ``operator validation``, ``model validation``.
     """
@@ -66,6 +69,7 @@ class OperatorRecord:
     again: tuple[str, ...] = ()
     repro: Path | None = None
     diagnosis: Diagnosis | None = None
+    lacks: tuple[dict[str, Any], ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

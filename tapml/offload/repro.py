@@ -38,7 +38,7 @@ Operator {operator} could not move to {target}.
 
 failure.json   the same as data, with where in the model the operator comes from
 operator.txt   the operator, as TVMScript
-kernels/       what the compiler made of it, where it got so far
+kernels/       {kernels}
 """
 _ALONE: Final = """\
 See it again, here or on any machine with the same kind of device:
@@ -47,6 +47,12 @@ See it again, here or on any machine with the same kind of device:
 
 It takes the base install of tapml and a driver for {platform}. Edit a source in kernels/ and run it
 again to try a fix."""
+_WRITTEN: Final = """\
+The kernel was written by hand. Edit it in {written}; every save is tried at once:
+
+    tapml kernel check {session} {operator} --watch"""
+_COMPILED: Final = "what the compiler made of it, where it got so far"
+_BY_HAND: Final = "the kernel as it was written by hand, where it could be read"
 _SESSION: Final = """\
 No folder holds enough to see this again: {why}. It takes the session, the model and the toolkit:
 
@@ -111,20 +117,31 @@ def lost_result(bench: Workbench, case: CarvedCase, reason: str) -> ReplayResult
 
 
 def write_other_failure(
-    bench: Workbench, operator: Operator, library: Library | None, reason: str
+    bench: Workbench,
+    operator: Operator,
+    library: Library | None,
+    reason: str,
+    *,
+    written: str = "",
 ) -> Path:
     """Write ``repro/<operator>`` where no test of the operator failed: compiler, limits, model.
 
-    It has a ``repro.py`` where the kernels alone show the failure.
+    It has a ``repro.py`` where the kernels alone show the failure. `written` is the folder of the
+    hand-written kernel that takes the compiled one's place; empty where none does.
     """
     folder = bench.folder / REPRO / operator.name
     with replace_folder(folder) as partial:
-        _write_other(partial, bench, operator, library, reason)
+        _write_other(partial, bench, operator, library, reason, written)
     return folder
 
 
 def _write_other(
-    folder: Path, bench: Workbench, operator: Operator, library: Library | None, reason: str
+    folder: Path,
+    bench: Workbench,
+    operator: Operator,
+    library: Library | None,
+    reason: str,
+    written: str,
 ) -> None:
     symbols = reach_of(bench.imported.plan).operators.get(operator.name, ())
     alone = library is not None and _shown_by_kernels(bench, operator, library, reason)
@@ -154,9 +171,19 @@ def _write_other(
         why = "the kernels run, and the whole model differs with them"
         if library is None:
             why = "there is no kernel yet"
+            if written:
+                why = "the hand-written kernel cannot be read as it is"
         how = _SESSION.format(why=why, session=bench.folder)
+    if written:
+        how += "\n\n" + _WRITTEN.format(
+            written=written, session=bench.folder, operator=operator.name
+        )
     page = _RETRY.format(
-        operator=operator.name, target=bench.settings.target, reason=reason, how=how
+        operator=operator.name,
+        target=bench.settings.target,
+        reason=reason,
+        how=how,
+        kernels=_BY_HAND if written else _COMPILED,
     )
     write_text(folder / README, page)
 

@@ -101,7 +101,7 @@ _VERDICTS: Final[Mapping[str, Shape]] = {
         "times": _TIMES,
         "picture": _OBJECT,
     },
-    "model": {"status": _TEXT, "reason": _TEXT, "moved_bytes": _MOVED},
+    "model": {"status": _TEXT, "reason": _TEXT, "moved_bytes": _MOVED, "room": _COUNT},
     "final": {
         "status": _TEXT,
         "headline": _Must(_TEXT),

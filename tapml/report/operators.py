@@ -72,11 +72,12 @@ def operator_data(
         "again": list(record.again),
         "kernel": record.kernel,
         "written": record.written,
+        "lacks": [dict(each) for each in record.lacks],
         "repro": None if record.repro is None else str(record.repro),
         "repro_script": _script(record),
         "diagnosis": [] if record.diagnosis is None else record.diagnosis.lines(),
         # Only a carved test that did not pass can be run again from its folder.
-        "replayable": bool(worst) and replay["status"] != "pass",
+        "replayable": bool(worst) and replay.get("status") != "pass",
         "source": _source(record),
         "reference_source": operator.script,
         "seconds": record.seconds,

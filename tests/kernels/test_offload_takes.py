@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,36 @@ def test_a_broken_kernel_fails_its_operator_until_it_is_mended(
     assert (moved["state"], moved["written"]) == ("moved", str(kernel_session.place))
     listed = kernel_session.kernel("list").output
     assert f"{OPERATOR}  pass, worst ratio" in listed
+
+
+@pytest.mark.slow
+def test_a_kernel_that_breaks_a_limit_is_in_its_repro_folder_with_the_limit(
+    kernel_session: KernelSession,
+) -> None:
+    right = kernel_session.manifest.read_text()
+    wrong = re.sub(r"block = \[.*?\]", "block = [100_000]", right, flags=re.DOTALL)
+    kernel_session.manifest.write_text(wrong)
+    ended = offload(kernel_session)
+    kernel_session.manifest.write_text(right)
+    assert ended.exit_code == 1, ended.errors
+    failed = of_operator(kernel_session)
+    lack = next(each for each in failed["lacks"] if each["need"] == "100000")
+    assert not lack["device"], "another kernel keeps within it"
+    folder = Path(failed["repro"])
+    page = (folder / "README.txt").read_text()
+    assert "needs max_threads_per_block 100000, the device has " in page
+    assert "there is no kernel" not in page
+    assert f"Edit it in {kernel_session.place}" in page
+    assert f"tapml kernel check {kernel_session.folder} {OPERATOR} --watch" in page
+    assert (folder / "kernels" / kernel_session.source.name).is_file() or list(
+        (folder / "kernels").iterdir()
+    )
+    again = subprocess.run(
+        [sys.executable, folder / "repro.py"], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1, again.stderr
+    assert "needs max_threads_per_block 100000" in again.stdout
+    assert "--watch` tries every save of its kernel" in ended.output.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -57,3 +57,44 @@ def test_every_operator_is_validated_within_the_memory_and_the_whole_model_is_no
     assert report["outcome"]["status"] == "pass"
     assert report["verdicts"]["kept"] == len(operators)
     assert report["strategy"]["model_runs"] <= len(operators)
+
+
+def test_what_passed_with_more_memory_is_not_run_with_less_and_stands_again_with_more(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    before = finished.report["operators"]
+    kept = before[-1]["name"]
+    ended = run_here(
+        "offload", "--session", session, "--device-memory", str(BOUND), "--keep-on-source", kept,
+        cache=finished.cache,
+    )  # fmt: skip
+    report = read_report(session)
+    assert ended.exit_code == 1, "a hybrid model that does not fit has not passed"
+    assert report["outcome"]["status"] == "not run"
+    left = [o for o in report["operators"] if o["state"] == "validated"]
+    assert left
+    assert all(f"there are {BOUND} on " in o["reason"] for o in left)
+    assert f"--device-memory {BOUND}" in ended.output.splitlines()[-1]
+
+    ended = run_here("offload", "--session", session, cache=finished.cache)
+    report = read_report(session)
+    assert ended.exit_code == 0, ended.errors
+    assert report["strategy"]["model_runs"] == 0, "what had passed was not forgotten"
+
+
+def test_a_device_that_is_too_small_for_an_operator_is_said_to_be(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    ended = run_here("offload", "--session", session, "--device-memory", "4K", cache=finished.cache)
+    assert ended.exit_code == 1, ended.errors
+    failed = next(o for o in read_report(session)["operators"] if o["state"] == "failed")
+    lack = next(each for each in failed["lacks"] if each["device"])
+    assert lack["limit"] in {"memory_bytes", "max_buffer_bytes"}
+    assert (int(lack["need"]) > 4096, lack["has"]) == (True, "4096")
+    last = ended.output.splitlines()[-1]
+    assert last.startswith("next: `python ")
+    assert "the device is too small" in last
+    assert f"--keep-on-source {failed['name']}" in last
+    assert "tapml kernel" not in last

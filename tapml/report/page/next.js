@@ -159,6 +159,45 @@ function remedies(operator) {
     operator.repro && !again
       ? el("p", { class: "soft" }, "What is known of it lies in ", el("code", {}, operator.repro))
       : null,
+    tooSmall(operator) ? lackAdvice(operator) : kernelAdvice(operator),
+    el(
+      "p",
+      { class: "soft" },
+      "Or go on without it: ",
+      el("code", {}, `tapml offload … --keep-on-source ${quoted(operator.name)}`),
+    ),
+  ];
+}
+
+/** Whether the device itself is too small for an operator: no kernel changes that. */
+function tooSmall(operator) {
+  return (operator.lacks || []).some(each => each.device);
+}
+
+/** Limit and need, and what helps. */
+function lackAdvice(operator) {
+  const lacks = operator.lacks.filter(each => each.device);
+  const shorter = lacks.some(each => each.symbols);
+  return [
+    el("p", {}, "The device is too small for this operator; no other kernel changes that:"),
+    el(
+      "ul",
+      {},
+      lacks.map(({ where, limit, need, has, symbols }) =>
+        el("li", {}, `${where}: ${limit} is ${has}, needed are ${need}${symbols ? ` at ${symbols}` : ""}`),
+      ),
+    ),
+    el(
+      "p",
+      { class: "soft" },
+      `What helps is a larger device${shorter ? ", or a shorter context (--context) in a new session" : ""}. What there is:`,
+    ),
+    command("tapml devices"),
+  ];
+}
+
+function kernelAdvice(operator) {
+  return [
     el(
       "p",
       { class: "soft" },
@@ -169,12 +208,6 @@ function remedies(operator) {
     operator.written
       ? command(`tapml kernel check ${sessionFolder()} ${quoted(operator.name)} --watch`)
       : command(`tapml kernel new ${sessionFolder()} ${quoted(operator.name)}`),
-    el(
-      "p",
-      { class: "soft" },
-      "Or go on without it: ",
-      el("code", {}, `tapml offload … --keep-on-source ${quoted(operator.name)}`),
-    ),
   ];
 }
 

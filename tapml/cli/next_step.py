@@ -1,0 +1,84 @@
+"""What comes next for a session, in a line: said where a run ends and where a report is read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_LACKS_SHOWN: Final = 2
+
+
+def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str:
+    """The commands that take a session further.
+
+    Parameters
+    ----------
+    report
+        Its report's data.
+    folder
+        The session's.
+    options
+        What a run is to be told again besides ``--session``, as a shell takes it.
+    """
+    again = f"`{resume_command(folder, options)}`"
+    where, outcome, summary = shlex.quote(str(folder)), report["outcome"], report["summary"]
+    failed = [each for each in report["operators"] if each["state"] == "failed"]
+    if failed:
+        waiting = summary["waiting"]
+        on = f"{again} goes on" + (f" with the {waiting} that wait" if waiting else "")
+        return f"next: {_see(failed[0])}{_mend(failed[0], where)}{on}"
+    if summary["waiting"]:
+        return f"next: {again} goes on"
+    if report.get("final") and outcome["status"] == "pass":
+        return (
+            f'next: `tapml run {where} --prompt "..."` runs it on the device, '
+            f"`tapml package {where}` ships it"
+        )
+    if outcome["status"] == "pass" and summary["kept"]:
+        plain = f"`{resume_command(folder)}`"
+        return f"next: {plain} without --only and --keep-on-source moves the others as well"
+    if outcome["status"] == "not run":
+        return (
+            "next: a device with more memory, or more of it (--device-memory): "
+            f"`tapml devices` lists what there is; {again} looks at it again"
+        )
+    return f"next: {again} looks at it again"
+
+
+def resume_command(folder: Path, options: str = "") -> str:
+    """The command that goes on with a session."""
+    return f"tapml offload --session {shlex.quote(str(folder))}{f' {options}' * bool(options)}"
+
+
+def _see(operator: Mapping[str, Any]) -> str:
+    """How a failure is seen again without the session; empty where that cannot be."""
+    repro = operator.get("repro")
+    if repro and operator.get("repro_script"):
+        script = f"{repro}/{operator['repro_script']}"
+        return f"`python {shlex.quote(script)}` shows the failure again; "
+    if repro and operator.get("replayable"):
+        return f"`tapml replay {shlex.quote(repro)}` shows the failure again; "
+    return ""
+
+
+def _mend(operator: Mapping[str, Any], session: str) -> str:
+    """What may help against a failure."""
+    name = shlex.quote(operator["name"])
+    lacks = [each for each in operator.get("lacks") or () if each.get("device")]
+    if lacks:
+        said = "; ".join(
+            f"{each['limit']} is {each['has']}, {each['where']} needs {each['need']}"
+            for each in lacks[:_LACKS_SHOWN]
+        )
+        return (
+            f"no kernel helps, the device is too small ({said}): another device (`tapml devices`), "
+            f"or --keep-on-source {name}; "
+        )
+    if operator.get("written"):
+        return f"`tapml kernel check {session} {name} --watch` tries every save of its kernel; "
+    return (
+        f"`tapml kernel new {session} {name}` begins a kernel by hand and `tapml kernel check "
+        f"{session} {name} --watch` tries every save; "
+    )

@@ -1,0 +1,73 @@
+"""What a run and a report say comes next, by how the session stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapml.cli.next_step import next_step
+
+FOLDER = Path("my session")
+AGAIN = "`tapml offload --session 'my session'` goes on"
+
+
+def report(status: str, *, waiting: int = 0, kept: int = 0, **failed: Any) -> dict[str, Any]:
+    operators = [{"name": "softmax", "state": "failed", **failed}] if failed else []
+    return {
+        "outcome": {"status": status},
+        "summary": {"waiting": waiting, "kept": kept},
+        "operators": operators,
+        "final": {"status": status} if status == "pass" and not kept else None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (report("pass"), ("`tapml run 'my session' --prompt", "`tapml package 'my session'`")),
+        (report("pass", kept=3), ("without --only and --keep-on-source",)),
+        (report("incomplete", waiting=3), (AGAIN,)),
+        (report("not run"), ("--device-memory", "`tapml devices`")),
+        (report("degraded"), ("looks at it again",)),
+        (
+            report("fail", waiting=7, repro="r/softmax", repro_script="repro.py"),
+            (
+                "`python r/softmax/repro.py` shows the failure again; ",
+                "`tapml kernel new 'my session' softmax` begins a kernel by hand",
+                "`tapml kernel check 'my session' softmax --watch` tries every save",
+                f"{AGAIN} with the 7 that wait",
+            ),
+        ),
+        (report("fail", repro="r", replayable=True), ("`tapml replay r` shows",)),
+        (
+            report("fail", repro="r", written="k/softmax"),
+            ("next: `tapml kernel check 'my session' softmax --watch`",),
+        ),
+        (
+            report("fail", lacks=[{"where": "parameter 'x' of operator 'softmax'",
+                                   "limit": "max_buffer_bytes", "need": "4096", "has": "1024",
+                                   "device": True}]),
+            ("max_buffer_bytes is 1024, parameter 'x' of operator 'softmax' needs 4096",
+             "another device (`tapml devices`), or --keep-on-source softmax"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_line_fits_how_it_ended(data: dict[str, Any], words: tuple[str, ...]) -> None:
+    line = next_step(data, FOLDER)
+    assert line.startswith("next: ")
+    assert "\n" not in line
+    for each in words:
+        assert each in line
+
+
+def test_where_the_device_is_too_small_no_kernel_is_offered() -> None:
+    lack = {"where": "x", "limit": "memory_bytes", "need": "2", "has": "1", "device": True}
+    assert "tapml kernel" not in next_step(report("fail", lacks=[lack]), FOLDER)
+    assert "tapml kernel new" in next_step(report("fail", lacks=[lack | {"device": False}]), FOLDER)
+
+
+def test_options_that_hold_for_a_run_alone_are_told_again() -> None:
+    line = next_step(report("incomplete", waiting=1), Path("s"), "--only '*norm*'")
+    assert line == "next: `tapml offload --session s --only '*norm*'` goes on"
