@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tapml.execute.arrays import Array, flat_bytes
+from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.remote import RemoteTensor
 from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
@@ -47,7 +48,7 @@ class DeviceMemory:
     session
         The connection to the device.
     bytes_written, bytes_read
-        Tensor bytes moved so far, weights included.
+        Tensor bytes moved so far, weights included, whether or not a server held them already.
     weight_bytes_written
         How many of them were weights.
     pool
@@ -99,13 +100,27 @@ class DeviceMemory:
 
     def weight(self, name: str, array: Array) -> DeviceBuffer:
         """A weight on the device, uploaded at its first use."""
-        buffer = self._weights.get(name)
-        if buffer is None:
-            buffer = self.acquire(array.nbytes)
-            self.write(buffer, array)
-            self.weight_bytes_written += array.nbytes
-            self._weights[name] = buffer
-        return buffer
+        return self.weights([name], {name: array})[name]
+
+    def weights(
+        self, names: Collection[str], arrays: Mapping[str, Array]
+    ) -> dict[str, DeviceBuffer]:
+        """Weights on the device by name; those used for the first time are uploaded together.
+
+        What the device's server holds already, from this session or another, is not sent.
+        """
+        missing = {name: arrays[name] for name in names if name not in self._weights}
+        if missing:
+            buffers = {name: self.acquire(array.nbytes) for name, array in missing.items()}
+            self.session.write_blobs(
+                BlobWrite(buffers[name].remote, flat_bytes(array))
+                for name, array in missing.items()
+            )
+            nbytes = sum(array.nbytes for array in missing.values())
+            self.bytes_written += nbytes
+            self.weight_bytes_written += nbytes
+            self._weights.update(buffers)
+        return {name: self._weights[name] for name in names}
 
     def forget_weights(self) -> None:
         """Upload every weight again at its next use."""

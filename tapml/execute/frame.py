@@ -111,8 +111,8 @@ class Frame:
                     else window(cell.array, value.byte_offset, value.shape, value.dtype)
                 )
         if self.device is not None:
-            for storage in self.prepared.program.device_weights:
-                self.buffers[storage] = self.device.weight(storage, self.prepared.weights[storage])
+            needed = self.prepared.program.device_weights
+            self.buffers.update(self.device.weights(needed, self.prepared.weights))
 
     def _allocate(
         self, segment: Segment, inputs: Mapping[str, Array], recorded: HostMemory | None

@@ -75,8 +75,7 @@ class PlanRunner:
         self._session = session
         self._memory = DeviceMemory(session)
         self._library = session.upload(library)
-        for name in plan.weights:
-            self._memory.weight(name, weights[name])
+        self._memory.weights(plan.weights, weights)
         self._weights = weights
         self._state = {name: self._acquire(name) for name in plan.state}
         # A run reads a state tensor here and writes its successor there; then they change places.
