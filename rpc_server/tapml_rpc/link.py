@@ -20,6 +20,7 @@ from tapml_rpc.failures import failure_from_wire, render_command
 from tapml_rpc.pending import Pending
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
+from tapml_rpc.tracker.route import connect_socket, data_address_beside, is_relayed
 from tapml_rpc.transport import Ticket
 from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
 from tapml_targets.description_format import from_plain
@@ -302,7 +303,7 @@ class Link:
         apply_client(socket, self._curve)
         monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
         try:
-            socket.connect(address)
+            connect_socket(socket, address)
         except zmq.ZMQError as error:
             raise InputError(
                 f"expected an address such as tcp://127.0.0.1:9000, got {address!r}: {error}"
@@ -349,5 +350,7 @@ class Link:
 
 def _same_host(data_address: str, control_address: str) -> str:
     """The data socket's address as this side reaches it: the host we connected to, its port."""
+    if is_relayed(control_address):
+        return data_address_beside(control_address)
     host = control_address.rpartition(":")[0]
     return f"{host}:{data_address.rpartition(':')[2]}"

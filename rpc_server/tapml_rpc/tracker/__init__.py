@@ -1,0 +1,45 @@
+"""Devices by name, kind or feature: a tracker, its leases and queue, a relay for hidden devices."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tapml_rpc.tracker.lease import Lease, QueuePlace, request_device
+    from tapml_rpc.tracker.listing import ListedDevice, list_devices
+    from tapml_rpc.tracker.registration import HeldLease, Registration
+    from tapml_rpc.tracker.spec import is_tracker_spec, resolve, tracker_address
+
+__all__ = [
+    "HeldLease",
+    "Lease",
+    "ListedDevice",
+    "QueuePlace",
+    "Registration",
+    "is_tracker_spec",
+    "list_devices",
+    "request_device",
+    "resolve",
+    "tracker_address",
+]
+
+# Looked up late: a session's link imports this package for its relay addresses alone.
+_MODULES: Final = {
+    "HeldLease": "registration",
+    "Lease": "lease",
+    "ListedDevice": "listing",
+    "QueuePlace": "lease",
+    "Registration": "registration",
+    "is_tracker_spec": "spec",
+    "list_devices": "listing",
+    "request_device": "lease",
+    "resolve": "spec",
+    "tracker_address": "spec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,195 @@
+"""One connection to a tracker, as devices and clients have it.
+
+Two kinds of heartbeat: ZeroMQ's own, which its I/O thread answers even while Python is busy with
+something long, tells within three seconds that a process or its host has gone or is stopped; the
+messages of `beat` tell that the program behind it still works, and may take longer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.security.curve import ClientCurve, apply_client
+from tapml_rpc.security.handshake import MONITORED, handshake_failure
+from tapml_rpc.tracker.records import printable
+from tapml_targets.errors import InputError, SetupError
+
+HEARTBEAT_MILLISECONDS: Final = 750
+HEARTBEAT_TIMEOUT_MILLISECONDS: Final = 2000
+ANSWER_SECONDS: Final = 10.0
+"""A tracker that says nothing for so long is as good as gone."""
+_POLL_MILLISECONDS: Final = 100
+
+Socket: TypeAlias = zmq.Socket[bytes]
+
+
+class Connection:
+    """A connection that ends when the tracker does; then a new one has to be made.
+
+    Parameters
+    ----------
+    address
+        ``tcp://host:port`` of the tracker.
+    curve
+        Keys, where the tracker asks for them.
+
+    Raises
+    ------
+    InputError
+        If it is no such address.
+
+    Attributes
+    ----------
+    host
+        The tracker's host as this side reaches it; the relay is on it as well.
+    """
+
+    def __init__(self, address: str, curve: ClientCurve | None = None) -> None:
+        self.address = address
+        self.host = _host_of(address)
+        self._heard = self._looked = time.monotonic()
+        self._owner = os.getpid()
+        self._curve = curve
+        self._context: zmq.Context[Socket] = zmq.Context()
+        try:
+            self._socket: Socket = self._context.socket(zmq.DEALER)
+            self._socket.linger = 0
+            self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_HEADER_BYTES)
+            self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+            self._socket.setsockopt(zmq.IPV6, int("[" in address))
+            set_heartbeats(self._socket)
+            apply_client(self._socket, curve)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise InputError(
+                f"expected a tracker's address such as tcp://127.0.0.1:9190, got {address!r}: "
+                f"{error}"
+            ) from None
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def watch(self, descriptor: int) -> None:
+        """Let :meth:`receive` return when a descriptor is readable."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def send(self, header: wire.Header) -> None:
+        """Send a message; it is dropped where the tracker takes none."""
+        with suppress(zmq.Again):
+            self._socket.send(wire.pack(header), zmq.NOBLOCK)
+
+    def receive(self, seconds: float) -> wire.Header | None:
+        """The next message; None where none came within `seconds`, or sooner.
+
+        Raises
+        ------
+        SetupError
+            If the tracker is gone, or silent for :data:`ANSWER_SECONDS`.
+        ProtocolError
+            If it sent what is no header.
+        """
+        now = time.monotonic()
+        if now - self._looked > 1.0:
+            # This process was stopped, or busy elsewhere: no word about the tracker.
+            self._heard = now
+        ready = dict(self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000)))
+        self._looked = time.monotonic()
+        with suppress(zmq.Again):
+            packed = self._socket.recv(zmq.NOBLOCK)
+            self._heard = self._looked
+            return wire.unpack(packed)
+        if self._monitor in ready:
+            self._look_why()
+        if self._looked - self._heard > ANSWER_SECONDS:
+            raise SetupError(
+                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
+            )
+        return None
+
+    def _look_why(self) -> None:
+        event = dict(recv_monitor_message(self._monitor))
+        failure = handshake_failure(event, self.address, self._curve)
+        if failure is None:
+            raise SetupError(f"the tracker at {self.address} is gone: its connection dropped")
+        if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._curve is not None:
+            raise failure
+
+    def ask(self, header: wire.Header, timeout: float) -> wire.Header:
+        """Send a message and return its answer.
+
+        Raises
+        ------
+        SetupError
+            If none comes within `timeout` seconds.
+        TapmlError
+            What the tracker refused it with.
+        """
+        self.send(header)
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise no_answer(self.address, timeout)
+            answer = self.receive(min(left, _POLL_MILLISECONDS / 1000))
+            if answer is not None and answer.get("type") == "refused":
+                raise failure_from_wire(answer.get("error"))
+            if answer is not None and answer.get("type") != "probe":
+                return answer
+
+    def close(self, *last: wire.Header) -> None:
+        """Send a last message or two and end the connection; never raises, never waits long."""
+        if os.getpid() != self._owner:
+            return
+        with suppress(zmq.ZMQError):
+            for header in last:
+                self._socket.send(wire.pack(header), zmq.NOBLOCK)
+        self._socket.disable_monitor()
+        self._context.destroy(linger=200 if last else 0)
+
+
+def no_answer(address: str, seconds: float) -> SetupError:
+    """The error of a tracker that is not there."""
+    return SetupError(
+        f"no tracker answers at {address} within {seconds:g} s; start one there with "
+        "`tapml rpc tracker`, or look whether both ends have each other's keys"
+    )
+
+
+def set_heartbeats(either_end: Socket) -> None:
+    """Have a connection dropped within three seconds when its other end is stopped or gone."""
+    either_end.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MILLISECONDS)
+    either_end.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MILLISECONDS)
+
+
+def own_label() -> str:
+    """Who this process is, for the people who wait for what it holds."""
+    try:
+        # No getlogin: it needs a terminal.
+        import pwd
+
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        user = os.environ.get("USER", "someone")
+    return printable(f"{user}@{socket.gethostname()} pid {os.getpid()}")[:128]
+
+
+def _host_of(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        if parts.scheme == "tcp" and parts.hostname and parts.port:
+            return parts.hostname
+    except ValueError:
+        pass
+    raise InputError(f"a tracker's address is tcp://HOST:PORT, got {address!r}")

@@ -1,0 +1,193 @@
+"""Forwarding between two legs, whatever they are: bytes, never looked at, never more than a buffer.
+
+A flow reads from one leg only while it holds nothing for the other, so a slow side slows the other
+one by the leg's own means (a TCP window), and what a flow can hold is known: one buffer each way.
+
+A leg is anything with a descriptor that can be polled. A non-blocking TCP socket is one as it is; a
+connection whose bytes something else must frame first (a WebSocket) is one end of a socket pair
+whose other end belongs to what frames it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Protocol
+
+BUFFER_BYTES: Final = 512 << 10
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Leg(Protocol):
+    """One side of a flow; every method may raise OSError where it has ended."""
+
+    def fileno(self) -> int:
+        """What to poll."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Fill what there is into `buffer`; 0 at the end. Raises BlockingIOError for nothing."""
+
+    def send(self, data: memoryview, /) -> int:
+        """Take the head of `data`; how much. Raises BlockingIOError where there is no room."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class _Direction:
+    """What one leg sends to the other."""
+
+    def __init__(self, source: Leg, target: Leg) -> None:
+        self.source = source
+        self.target = target
+        self.ended = False
+        self.forwarded = 0
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._start = self._stop = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes read and not yet taken."""
+        return self._stop - self._start
+
+    def move(self) -> None:
+        """Read if nothing is held, then write what is."""
+        if not self.held and not self.ended:
+            try:
+                self._start, self._stop = 0, self.source.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            self.ended = not self._stop
+        if self.held:
+            with suppress(BlockingIOError):
+                taken = self.target.send(self._buffer[self._start : self._stop])
+                self._start += taken
+                self.forwarded += taken
+
+
+class Flow:
+    """Two legs joined until one of them ends; what it sent last still goes to the other."""
+
+    def __init__(self, one: Leg, other: Leg) -> None:
+        self.legs = (one, other)
+        self.ended = False
+        self._ways = (_Direction(one, other), _Direction(other, one))
+
+    @property
+    def forwarded(self) -> tuple[int, int]:
+        """Bytes from the first leg to the second, and back."""
+        return self._ways[0].forwarded, self._ways[1].forwarded
+
+    def interest(self, leg: Leg) -> int:
+        """What to poll a leg for: reading, writing, both, or nothing."""
+        outward, inward = self._ways if leg is self.legs[0] else self._ways[::-1]
+        reading = _READ if not outward.held and not outward.ended else 0
+        return reading | (_WRITE if inward.held else 0)
+
+    def move(self, leg: Leg, events: int) -> None:
+        """Forward what a leg is ready for."""
+        outward, inward = self._ways if leg is self.legs[0] else self._ways[::-1]
+        try:
+            if events & _READ:
+                outward.move()
+            if events & _WRITE:
+                inward.move()
+        except OSError:
+            self.ended = True
+        self.ended = self.ended or any(way.ended and not way.held for way in self._ways)
+
+    def close(self) -> None:
+        """End both legs."""
+        self.ended = True
+        for leg in self.legs:
+            with suppress(OSError):
+                leg.close()
+
+
+class Forwarder:
+    """Runs flows, and whatever else waits for a descriptor, on one thread: who calls `step`."""
+
+    def __init__(self) -> None:
+        self.flows: set[Flow] = set()
+        self.closed = False
+        self._lock = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._posted: deque[Callable[[], None]] = deque()
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self.watch(self._wake_reader, _READ, self._drain_wakes)
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have `action` run on the forwarder's thread; callable from any thread."""
+        self._posted.append(action)
+        with self._lock, suppress(BlockingIOError):
+            # A number that is closed may be another file's by now.
+            if not self.closed:
+                os.write(self._wake_writer, b".")
+
+    def watch(self, leg: Leg | int, events: int, ready: Callable[[int], None]) -> None:
+        """Call `ready` with the events of a descriptor, until it is forgotten."""
+        self._selector.register(leg, events, ready)
+
+    def forget(self, leg: Leg | int) -> None:
+        """Watch a descriptor no longer. Before it is closed."""
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(leg)
+
+    def add(self, flow: Flow) -> None:
+        """Forward between a flow's legs until one ends."""
+        self.flows.add(flow)
+        self._settle(flow)
+
+    def end(self, flow: Flow) -> None:
+        """End a flow now."""
+        self.flows.discard(flow)
+        for leg in flow.legs:
+            self.forget(leg)
+        flow.close()
+
+    def step(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds and forward what can be."""
+        for key, events in self._selector.select(timeout):
+            # An earlier one of this round may have ended this one.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data(events)
+        while self._posted:
+            self._posted.popleft()()
+
+    def close(self) -> None:
+        """End everything."""
+        for flow in list(self.flows):
+            self.end(flow)
+        self._selector.close()
+        with self._lock:
+            self.closed = True
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
+
+    def _settle(self, flow: Flow) -> None:
+        for leg in flow.legs:
+            self.forget(leg)
+            events = flow.interest(leg)
+            if events:
+                self._selector.register(leg, events, self._mover(flow, leg))
+
+    def _mover(self, flow: Flow, leg: Leg) -> Callable[[int], None]:
+        def move(events: int) -> None:
+            before = [flow.interest(each) for each in flow.legs]
+            flow.move(leg, events)
+            if flow.ended:
+                self.end(flow)
+            elif before != [flow.interest(each) for each in flow.legs]:
+                self._settle(flow)
+
+        return move
+
+    def _drain_wakes(self, events: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._wake_reader, 4096)

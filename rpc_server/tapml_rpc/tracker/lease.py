@@ -1,0 +1,309 @@
+"""A device lent by a tracker: asked for, waited for, held, given back.
+
+::
+
+    with request_device("tcp://127.0.0.1:9190", kind="opencl", features=["float16"]) as lease:
+        with connect(lease.address) as session:
+            ...
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.tracker.connection import Connection, no_answer, own_label
+from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, VERSION, printable
+from tapml_rpc.tracker.requirements import Requirements
+from tapml_rpc.tracker.route import RelayAddress
+from tapml_targets.description_format import from_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import (
+    DeviceLostError,
+    NoSuchDeviceError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
+from tapml_targets.fingerprint import fingerprint
+
+FIRST_ANSWER_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.2
+_REQUEST: Final = 1
+
+
+@dataclass(frozen=True)
+class QueuePlace:
+    """Where a request stands.
+
+    Attributes
+    ----------
+    position
+        1 for the next in line among those who could use the same devices.
+    devices
+        Name and holders of the devices that would do.
+    known
+        Where there are none: the names of those that are registered.
+    """
+
+    position: int
+    devices: tuple[tuple[str, str], ...]
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if not self.devices:
+            known = ", ".join(self.known) or "none"
+            return f"no registered device meets the request (registered: {known}); waiting for one"
+        busy = "; ".join(
+            f"{name}, held by {holders}" if holders else f"{name}, not ready"
+            for name, holders in self.devices
+        )
+        return f"number {self.position} in the queue for {busy}"
+
+
+class Lease:
+    """A device that is this process's for as long as the lease lives; ends with this process.
+
+    Attributes
+    ----------
+    id
+        What the tracker and people call it.
+    name
+        The device's name.
+    address
+        What ``connect`` takes: the device's own address, or one that leads through the relay.
+    device
+        The device, as it registered.
+    token
+        What the device wants to be shown; a secret.
+    exclusive
+        Whether nobody else has the device meanwhile.
+    lost
+        Why the lease is over; None while it is not.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        granted: wire.Header,
+        on_lost: Callable[[TapmlError], None] | None = None,
+    ) -> None:
+        self.id = wire.text(granted.get("lease"), "lease", 64)
+        self.name = wire.text(granted.get("name"), "name", 64)
+        self.token = wire.text(granted.get("token"), "token", 64)
+        self.exclusive = granted.get("exclusive") is True
+        self.device: DeviceDescription = from_plain(granted.get("device"))
+        self.address = wire.text(granted.get("address"), "address", 256)
+        if self.address == RELAYED:
+            port = wire.integer(granted.get("relay_port"), "relay port", 65535)
+            self.address = str(RelayAddress(connection.host, port, self.token, "control"))
+        self.lost: TapmlError | None = None
+        self._connection = connection
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tapml-lease", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def check(self) -> None:
+        """Raise what ended the lease; nothing happens while it lives."""
+        if self.lost is not None:
+            raise self.lost.with_traceback(None)
+
+    def verify(self, device: DeviceDescription) -> None:
+        """Make sure that what answers at the address is what the tracker lent.
+
+        Raises
+        ------
+        NoSuchDeviceError
+            If it is another device.
+        """
+        if fingerprint(device) != fingerprint(self.device):
+            raise NoSuchDeviceError(
+                f"{self.name!r} was registered as {_shown(self.device)}, but {_shown(device)} "
+                f"answers at {self.address}; the registration is not that device's own"
+            )
+
+    def release(self) -> None:
+        """Give the device back. Never raises; nothing happens the second time."""
+        self._stop.set()
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        try:
+            self._hold()
+        except TapmlError as error:
+            self._lose(f"the lease on {self.name!r} is over: {error}")
+        finally:
+            if self.lost is None:
+                last = ({"type": "release", "lease": self.id}, {"type": "goodbye"})
+                self._connection.close(*last)
+            else:
+                self._connection.close()
+
+    def _hold(self) -> None:
+        next_beat = 0.0
+        while not self._stop.is_set() and self.lost is None:
+            now = time.monotonic()
+            if now >= next_beat:
+                self._connection.send({"type": "renew", "leases": [self.id]})
+                next_beat = now + BEAT_SECONDS
+            header = self._connection.receive(_POLL_SECONDS)
+            if header is not None and header.get("type") == "lease-ended":
+                self._lose(str(failure_from_wire(header.get("error"))))
+
+    def _lose(self, message: str) -> None:
+        if self._stop.is_set() or self.lost is not None:
+            return
+        self.lost = DeviceLostError(message)
+        if self._on_lost is not None:
+            self._on_lost(self.lost)
+
+
+def request_device(
+    tracker: str,
+    *,
+    name: str | None = None,
+    kind: str | None = None,
+    features: Iterable[str] = (),
+    limits: Mapping[str, int] | None = None,
+    exclusive: bool = True,
+    priority: int = 0,
+    timeout: float | None = None,
+    curve: ClientCurve | None = None,
+    on_queue: Callable[[QueuePlace], None] | None = None,
+    on_lost: Callable[[TapmlError], None] | None = None,
+    label: str = "",
+) -> Lease:
+    """Ask a tracker for a device and wait until it is there.
+
+    Parameters
+    ----------
+    tracker
+        ``tcp://host:port``.
+    name, kind
+        The device's name, its platform (``opencl``); None for any.
+    features, limits
+        What it must have, as :class:`~tapml_rpc.tracker.requirements.Requirements` says.
+    exclusive
+        Whether nobody else may have it meanwhile.
+    priority
+        -100 to 100; requests of a higher one come first, others in their order.
+    timeout
+        Seconds to wait for the device; None waits for ever.
+    curve
+        Keys, where the tracker asks for them.
+    on_queue
+        Takes the place in the queue whenever it changes.
+    on_lost
+        Takes the error when the lease is lost, on another thread.
+    label
+        Who asks, for those who wait; by default user, host and process.
+
+    Raises
+    ------
+    SetupError
+        If no tracker answers, it ends meanwhile, or the device is not free within `timeout`.
+    NoSuchDeviceError
+        If no registered device will do within `timeout`.
+    InputError
+        If what is asked for does not exist.
+    """
+    wanted = Requirements.of(name or "", kind or "", features, limits)
+    connection = Connection(tracker, curve)
+    try:
+        connection.send(
+            {
+                "type": "request",
+                "versions": [VERSION],
+                "request": _REQUEST,
+                "wanted": wanted.to_wire(),
+                "exclusive": exclusive,
+                "priority": priority,
+                "label": label[:128] or own_label(),
+            }
+        )
+        granted = _wait(connection, wanted, timeout, on_queue)
+        return Lease(connection, granted, on_lost)
+    except BaseException:
+        connection.close({"type": "goodbye"})
+        raise
+
+
+def _wait(
+    connection: Connection,
+    wanted: Requirements,
+    timeout: float | None,
+    on_queue: Callable[[QueuePlace], None] | None,
+) -> wire.Header:
+    started = time.monotonic()
+    place: QueuePlace | None = None
+    heard = False
+    next_beat = started + BEAT_SECONDS
+    while True:
+        header = connection.receive(_POLL_SECONDS)
+        now = time.monotonic()
+        if header is not None:
+            heard = True
+            if header.get("type") == "refused":
+                raise failure_from_wire(header.get("error"))
+            if header.get("type") == "granted":
+                return header
+            if header.get("type") == "queued":
+                place = _place(header)
+                if on_queue is not None:
+                    on_queue(place)
+            continue
+        if not heard and now - started > FIRST_ANSWER_SECONDS:
+            raise no_answer(connection.address, FIRST_ANSWER_SECONDS)
+        if timeout is not None and now - started > timeout:
+            raise _too_late(wanted, timeout, place)
+        if now >= next_beat:
+            connection.send({"type": "renew", "leases": []})
+            next_beat = now + BEAT_SECONDS
+
+
+def _too_late(wanted: Requirements, timeout: float, place: QueuePlace | None) -> TapmlError:
+    if place is not None and not place.devices:
+        return NoSuchDeviceError(
+            f"the tracker has not had {wanted} for {timeout:g} s; registered are "
+            f"{', '.join(place.known) or 'no devices'}. `tapml devices` shows what they have"
+        )
+    return SetupError(
+        f"{wanted} was not free within {timeout:g} s ({place or 'no place in the queue'}); "
+        "wait longer, or ask for another"
+    )
+
+
+def _place(header: wire.Header) -> QueuePlace:
+    devices = []
+    for pair in wire.array(header.get("devices"), "devices", 64):
+        if type(pair) is not list or len(pair) != 2:
+            raise ProtocolError("a device of a queue is its name and its holders")
+        devices.append(
+            (printable(wire.text(pair[0], "name")), printable(wire.text(pair[1], "holders")))
+        )
+    known = [wire.text(each, "name") for each in wire.array(header.get("known"), "known", 64)]
+    position = wire.integer(header.get("position"), "position")
+    return QueuePlace(position, tuple(devices), tuple(map(printable, known)))
+
+
+def _shown(device: DeviceDescription) -> str:
+    return printable(f"{device.name} ({device.vendor_platform}, {device.driver_version})")

@@ -1,0 +1,145 @@
+"""What a tracker has: its devices, who holds them, who waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tapml_rpc import wire
+from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.tracker.connection import Connection
+from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable
+from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import ProtocolError
+
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class ListedLease:
+    """A lease as anybody may see it: not what its holder presents."""
+
+    id: str
+    holder: str
+    identity: str
+    exclusive: bool
+    phase: str
+    age_seconds: float
+
+
+@dataclass(frozen=True)
+class ListedDevice:
+    """A registered device.
+
+    Attributes
+    ----------
+    name
+        What to ask for.
+    description
+        The device.
+    fingerprint
+        What verdicts depend on, as the tracker computes it from the description.
+    address
+        Where it is reached; ``relay`` for through the tracker.
+    load
+        What it said last: ``sessions``, ``device_bytes``.
+    registered_seconds, heard_seconds
+        How long ago it registered, and said something.
+    leases
+        Who has it.
+    """
+
+    name: str
+    description: DeviceDescription
+    fingerprint: str
+    address: str
+    identity: str
+    load: dict[str, int]
+    registered_seconds: float
+    heard_seconds: float
+    leases: tuple[ListedLease, ...]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "spec": f"tracker:{self.name}",
+            **to_plain(self.description),
+            "fingerprint": self.fingerprint,
+            "address": self.address,
+            "identity": self.identity,
+            "load": self.load,
+            "registered_seconds": self.registered_seconds,
+            "heard_seconds": self.heard_seconds,
+            "leases": [dict(vars(lease)) for lease in self.leases],
+        }
+
+
+def list_devices(
+    tracker: str, *, curve: ClientCurve | None = None, timeout: float = _TIMEOUT_SECONDS
+) -> list[ListedDevice]:
+    """The devices of a tracker, by name.
+
+    Raises
+    ------
+    SetupError
+        If no tracker answers within `timeout` seconds.
+    """
+    connection = Connection(tracker, curve)
+    found: list[ListedDevice] = []
+    try:
+        more = True
+        while more and len(found) <= MAX_DEVICES:
+            after = found[-1].name if found else ""
+            page = connection.ask({"type": "list", "versions": [VERSION], "after": after}, timeout)
+            rows = wire.array(page.get("devices"), "devices", MAX_DEVICES)
+            found += [_device(row) for row in rows]
+            more = page.get("more") is True and bool(rows)
+    finally:
+        connection.close({"type": "goodbye"})
+    return found
+
+
+def _device(row: Any) -> ListedDevice:
+    data = _map(row)
+    return ListedDevice(
+        name=_text(data, "name"),
+        description=from_plain(data.get("device")),
+        fingerprint=_text(data, "fingerprint"),
+        address=_text(data, "address"),
+        identity=_text(data, "identity"),
+        load={
+            printable(wire.text(name, "load")): wire.integer(value, "load")
+            for name, value in _map(data.get("load")).items()
+        },
+        registered_seconds=_seconds(data, "registered_seconds"),
+        heard_seconds=_seconds(data, "heard_seconds"),
+        leases=tuple(
+            ListedLease(
+                id=_text(lease, "id"),
+                holder=_text(lease, "holder"),
+                identity=_text(lease, "identity"),
+                exclusive=lease.get("exclusive") is True,
+                phase=_text(lease, "phase"),
+                age_seconds=_seconds(lease, "age_seconds"),
+            )
+            for lease in map(_map, wire.array(data.get("leases"), "leases", 256))
+        ),
+    )
+
+
+def _map(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise ProtocolError("the tracker's list has an entry that is no map")
+    return value
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    return printable(wire.text(data.get(name), name))
+
+
+def _seconds(data: dict[str, Any], name: str) -> float:
+    value = data.get(name)
+    if type(value) not in (int, float):
+        raise ProtocolError(f"{name} must be a number of seconds")
+    return float(value)  # type: ignore[arg-type]

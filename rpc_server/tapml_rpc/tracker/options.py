@@ -1,0 +1,55 @@
+"""What a tracker takes on its command line; imports nothing, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Final
+
+DEFAULT_BIND: Final = "tcp://127.0.0.1:9190"
+
+
+@dataclass(frozen=True)
+class TrackerOptions:
+    """What ``tapml rpc tracker`` takes.
+
+    Attributes
+    ----------
+    bind
+        ``tcp://host:port`` of the socket for devices and clients; port 0 takes a free one.
+    relay_port
+        Port of the relay on the same host; 0 takes the next one after the address's, or a free one
+        where that is free to choose as well.
+    parent
+        Process that started this one; when it ends, so does the tracker. 0 for none.
+    """
+
+    bind: str = DEFAULT_BIND
+    relay_port: int = 0
+    parent: int = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the tracker's options on a parser."""
+    default = TrackerOptions()
+    parser.add_argument(
+        "--bind",
+        default=default.bind,
+        metavar="ADDRESS",
+        help="where devices and clients come; port 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--relay-port",
+        type=int,
+        default=default.relay_port,
+        metavar="PORT",
+        help="port of the relay, for devices that only connect out (default: the next one)",
+    )
+    parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def options_from(arguments: argparse.Namespace) -> TrackerOptions:
+    """The options that `add_arguments` declared."""
+    return TrackerOptions(
+        bind=arguments.bind, relay_port=arguments.relay_port, parent=arguments.parent
+    )

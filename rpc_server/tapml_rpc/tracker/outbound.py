@@ -1,0 +1,122 @@
+"""The device's end of the relay: dials out when told to, and joins that with its own server.
+
+So a device behind a router, or one whose server listens on loopback alone, is reached without a
+port that anybody could knock at. Only the two addresses named here can be reached, whatever a
+tracker says.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+from tapml_rpc.tracker import socks
+from tapml_rpc.tracker.flow import Flow, Forwarder
+from tapml_targets.errors import InputError, SetupError
+
+_DIAL_SECONDS: Final = 4.0
+_STEP_SECONDS: Final = 0.5
+_MAX_DIALS: Final = 32
+
+
+class Outbound:
+    """Dials for the leases of one device, and forwards on a thread of its own.
+
+    Parameters
+    ----------
+    control, data
+        Addresses of the device's own server: ``tcp://host:port``, ``ws://host:port/...``.
+
+    Raises
+    ------
+    InputError
+        If one of them is no address.
+    """
+
+    def __init__(self, control: str, data: str) -> None:
+        self._targets = {"control": _endpoint(control), "data": _endpoint(data)}
+        self._forwarder = Forwarder()
+        self._flows: dict[str, set[Flow]] = {}
+        self._open: set[str] = set()
+        self._dialling = threading.BoundedSemaphore(_MAX_DIALS)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tapml-outbound", daemon=True)
+        self._thread.start()
+
+    def dial(self, lease_id: str, stream: str, role: str, relay: tuple[str, int]) -> None:
+        """Go to the relay for a stream of a lease; returns at once. From any thread."""
+        target = self._targets.get(role)
+        if target is None or not self._dialling.acquire(blocking=False):
+            return
+        self._forwarder.post(partial(self._open.add, lease_id))
+        threading.Thread(
+            target=self._dial, args=(lease_id, stream, target, relay), daemon=True
+        ).start()
+
+    def cut(self, lease_id: str) -> None:
+        """End what goes through a lease. From any thread."""
+        self._forwarder.post(partial(self._cut, lease_id))
+
+    def close(self) -> None:
+        """End everything."""
+        self._stop.set()
+        self._forwarder.post(lambda: None)
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._forwarder.step(_STEP_SECONDS)
+            except Exception:
+                # A fault of ours must not end every other stream, and must be seen.
+                traceback.print_exc(file=sys.stderr)
+        self._forwarder.close()
+
+    def _dial(
+        self, lease_id: str, stream: str, target: tuple[str, int], relay: tuple[str, int]
+    ) -> None:
+        inside = None
+        try:
+            inside = socket.create_connection(target, timeout=_DIAL_SECONDS)
+            outside = socks.dial(relay, f"{stream}.device", _DIAL_SECONDS)
+            for leg in (inside, outside):
+                leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                leg.setblocking(False)
+            self._forwarder.post(partial(self._join, lease_id, Flow(outside, inside)))
+        except (OSError, SetupError) as error:
+            print(f"tapml: could not answer through the relay: {error}", file=sys.stderr)
+            if inside is not None:
+                with suppress(OSError):
+                    inside.close()
+        finally:
+            self._dialling.release()
+
+    def _join(self, lease_id: str, flow: Flow) -> None:
+        if lease_id not in self._open:
+            flow.close()
+            return
+        flows = self._flows.setdefault(lease_id, set())
+        flows -= {other for other in flows if other.ended}
+        flows.add(flow)
+        self._forwarder.add(flow)
+
+    def _cut(self, lease_id: str) -> None:
+        self._open.discard(lease_id)
+        for flow in self._flows.pop(lease_id, ()):
+            self._forwarder.end(flow)
+
+
+def _endpoint(address: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(address)
+        if parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise InputError(f"expected the address of the device's own server, got {address!r}")

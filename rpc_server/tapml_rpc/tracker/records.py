@@ -1,0 +1,147 @@
+"""What a tracker remembers: who sent a message, the devices, the leases, who waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from tapml_rpc import wire
+from tapml_rpc.security.bind import is_loopback
+from tapml_rpc.tracker.requirements import Requirements
+from tapml_targets.driver import DeviceDescription
+
+VERSION: Final = 1
+"""Version of the messages between a tracker, its devices and its clients."""
+MAX_MESSAGE_BYTES: Final = 64 << 10
+"""Longest message a tracker takes."""
+MAX_DEVICES: Final = 256
+MAX_WAITING: Final = 256
+MAX_LEASES: Final = 1024
+MAX_PER_CLIENT: Final = 16
+MAX_SHARED: Final = 32
+"""Leases that may share one device."""
+MAX_PRIORITY: Final = 100
+BEAT_SECONDS: Final = 1.0
+"""How often a device and a holder say that they are there."""
+LEASE_SECONDS: Final = 15.0
+"""A lease that is not renewed for so long has expired; its connection usually ends it sooner."""
+RELAYED: Final = "relay"
+"""The address of a device that is reached through the tracker."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def is_device_name(name: str) -> bool:
+    """Whether a device may be called that: letters, digits, ``.``, ``_`` and ``-``, at most 63."""
+    return _NAME.fullmatch(name) is not None
+
+
+def printable(text: str) -> str:
+    """`text` without what would steer a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def on_this_machine(address: str) -> bool:
+    """Whether an address is on loopback; a name other than ``localhost`` is not looked up."""
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or is_loopback(host)
+    except ValueError:
+        return False
+
+
+def failure(kind: str, message: str) -> dict[str, str]:
+    """An error as it travels, of a class of :mod:`tapml_targets.errors`."""
+    return {"kind": kind, "message": message}
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sent a message.
+
+    Attributes
+    ----------
+    key
+        The connection it came on.
+    identity
+        The public key it proved, or ``loopback``.
+    local
+        Whether it came from the tracker's own machine.
+    """
+
+    key: bytes
+    identity: str = "loopback"
+    local: bool = True
+
+
+@dataclass
+class Lease:
+    """A device lent to a client, from the moment it is offered until the device is rid of it."""
+
+    id: str
+    token: str
+    device: Device
+    request: Waiting
+    since: float
+    phase: str = "offered"
+    """``offered`` until the device has taken note, ``held``, then ``clearing``."""
+    deadline: float = 0.0
+    """When the present phase ends by itself."""
+
+
+@dataclass
+class Device:
+    """A registered device."""
+
+    name: str
+    sender: Sender
+    life: bytes
+    description: DeviceDescription
+    plain: dict[str, Any]
+    fingerprint: str
+    address: str
+    heard: float
+    since: float
+    local_only: bool = False
+    load: dict[str, int] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    shunned_until: float = 0.0
+    """It did not answer an offer, or declined it: not to be tried before."""
+
+
+@dataclass
+class Waiting:
+    """A request, waiting or granted."""
+
+    sender: Sender
+    number: int
+    wanted: Requirements
+    exclusive: bool
+    priority: int
+    label: str
+    order: int = 0
+    told: tuple[Any, ...] = ()
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place in the queue: by priority, then as they came."""
+        return -self.priority, self.order
+
+
+class Outlet(Protocol):
+    """What happens outside: messages to peers, and what the relay lets through."""
+
+    def send(self, key: bytes, header: wire.Header) -> None:
+        """Send a message; a peer that cannot be reached is reported later."""
+
+    def open_relay(self, lease: Lease) -> None:
+        """Let the lease's holder through to its device."""
+
+    def close_relay(self, lease: Lease) -> None:
+        """Cut what the lease's holder has open."""
+
+
+Clock = Callable[[], float]

@@ -1,0 +1,353 @@
+"""A device's registration with a tracker, kept up by a thread for as long as it is wanted.
+
+::
+
+    with Registration(tracker, description, address, name="pixel", on_lease_ended=hub.end_lease):
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_from_wire, failure_to_wire
+from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.tracker.connection import Connection, no_answer
+from tapml_rpc.tracker.outbound import Outbound
+from tapml_rpc.tracker.records import (
+    BEAT_SECONDS,
+    RELAYED,
+    VERSION,
+    is_device_name,
+    on_this_machine,
+)
+from tapml_targets.description_format import to_plain
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import InputError, SetupError, TapmlError
+
+RETRY_SECONDS: Final = 0.5
+_REFUSED_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.1
+_MAX_LEASES: Final = 64
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease on this device.
+
+    Attributes
+    ----------
+    id
+        What the tracker and people call it.
+    token
+        What its holder presents; a secret.
+    exclusive
+        Whether there is no other one meanwhile.
+    identity
+        The public key its holder proved to the tracker, or ``loopback``.
+    label
+        Who that is, in the holder's own words.
+    """
+
+    id: str
+    token: str
+    exclusive: bool
+    identity: str
+    label: str
+
+
+class Registration:
+    """Registers a device, and again whenever the tracker comes back.
+
+    Parameters
+    ----------
+    tracker
+        ``tcp://host:port``.
+    description
+        The device.
+    address
+        Where clients reach its control connection; with `relayed`, where this process does.
+    name
+        What clients call it: letters, digits, ``.``, ``_``, ``-``; the only one of that name.
+    relayed
+        Whether clients come through the tracker, because they cannot reach `address`.
+    encrypted
+        Whether the device's own server asks for keys, or speaks TLS. A relay on another machine
+        is used only then: without, whoever is on the way could speak to the device.
+    data_address
+        With `relayed`: the data connection's own address; `address` where both are one.
+    load
+        Gives what it is doing now: ``{"sessions": 1, "device_bytes": 4096}``. Any thread.
+    on_lease
+        Called when a client is about to get the device; raising a TapmlError declines it.
+    on_lease_ended
+        Called with a lease's id once its holder has no right to the device any more; the device is
+        not lent again before it returns (at most two seconds). On a thread of its own.
+    report
+        Takes a line for people when the registration changes; standard error by default.
+    curve
+        Keys, where the tracker asks for them.
+
+    Raises
+    ------
+    InputError
+        If the name or an address is none.
+    SetupError
+        If the relay is on another machine and the device's server is not `encrypted`.
+    """
+
+    def __init__(
+        self,
+        tracker: str,
+        description: DeviceDescription,
+        address: str,
+        *,
+        name: str,
+        relayed: bool = False,
+        encrypted: bool = False,
+        data_address: str = "",
+        load: Callable[[], Mapping[str, int]] = dict,
+        on_lease: Callable[[HeldLease], None] | None = None,
+        on_lease_ended: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
+        curve: ClientCurve | None = None,
+    ) -> None:
+        if not is_device_name(name):
+            raise InputError(
+                "a device's name is 1 to 63 letters, digits, '.', '_' or '-', "
+                f"beginning with a letter or a digit; got {name!r}"
+            )
+        if relayed and not encrypted and not on_this_machine(tracker):
+            raise SetupError(
+                f"refusing to be reached through {tracker} without a secret of the device's own: "
+                "make keys with `tapml rpc keygen` and serve with them"
+            )
+        self.name = name
+        self.problem: TapmlError | None = None
+        """Why it is not registered now; None while it is, or where that is not known yet."""
+        self._tracker = tracker
+        self._card: wire.Header = {
+            "type": "register",
+            "versions": [VERSION],
+            "name": name,
+            "life": secrets.token_bytes(16),
+            "device": to_plain(description),
+            "address": RELAYED if relayed else address,
+        }
+        self._load = load
+        self._on_lease = on_lease
+        self._on_lease_ended = on_lease_ended
+        self._report = report or _to_standard_error
+        self._curve = curve
+        self._leases: dict[str, HeldLease] = {}
+        self._cleared: deque[str] = deque()
+        self._registered = threading.Event()
+        self._stop = threading.Event()
+        Connection(tracker, curve).close()
+        self._outbound = Outbound(address, data_address or address) if relayed else None
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        self._thread = threading.Thread(target=self._run, name="tapml-registration", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the tracker lists the device now, as far as this side knows."""
+        return self._registered.is_set()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until it is registered; the thread goes on trying where this raises.
+
+        Raises
+        ------
+        SetupError
+            If no tracker answers within `timeout` seconds.
+        TapmlError
+            What the tracker refused it with: the name is taken.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._registered.wait(0.05):
+            problem = self.problem
+            if problem is not None and getattr(problem, "refused", False):
+                raise problem.with_traceback(None)
+            if time.monotonic() > deadline:
+                raise problem or no_answer(self._tracker, timeout)
+
+    def admits(self, token: str) -> HeldLease | None:
+        """The lease that a client presents; None where there is none. From any thread."""
+        for lease in list(self._leases.values()):
+            if secrets.compare_digest(lease.token.encode(), token.encode()):
+                return lease
+        return None
+
+    def close(self) -> None:
+        """Leave the tracker; leases end. Never raises, never waits long."""
+        self._stop.set()
+        self._wake()
+        self._thread.join(timeout=3)
+        if self._outbound is not None:
+            self._outbound.close()
+        if not self._thread.is_alive():
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            connection = None
+            try:
+                connection = Connection(self._tracker, self._curve)
+                connection.watch(self._wake_reader)
+                self._serve(connection)
+            except TapmlError as error:
+                self._lose(error)
+            except Exception as error:
+                traceback.print_exc(file=sys.stderr)
+                self._lose(InputError(f"the registration failed: {error}"))
+            finally:
+                if connection is not None:
+                    connection.close(*([{"type": "goodbye"}] if self._stop.is_set() else []))
+            self._stop.wait(RETRY_SECONDS)
+        self._registered.clear()
+        self._end_all()
+
+    def _serve(self, connection: Connection) -> None:
+        """Register and be there, until the tracker is not."""
+        next_beat = 0.0
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if now >= next_beat:
+                load = {name: int(value) for name, value in self._load().items()}
+                if self._registered.is_set():
+                    connection.send({"type": "load", "load": load})
+                else:
+                    connection.send({**self._card, "load": load})
+                next_beat = now + BEAT_SECONDS
+            while self._cleared:
+                connection.send({"type": "lease-cleared", "lease": self._cleared.popleft()})
+            header = connection.receive(_POLL_SECONDS)
+            self._drain_wakes()
+            if header is not None:
+                wait = self._hear(connection, header)
+                if wait is not None:
+                    next_beat = time.monotonic() + wait
+
+    def _hear(self, connection: Connection, header: wire.Header) -> float | None:
+        """Take a message; the seconds until the next beat where that is not as usual."""
+        kind = header.get("type")
+        if kind == "registered" and not self._registered.is_set():
+            self.problem = None
+            self._registered.set()
+            self._report(f"registered as {self.name!r} with the tracker at {self._tracker}")
+        elif kind == "unknown" and self._registered.is_set():
+            self._lose(InputError("the tracker does not know this device any more"))
+            return 0.0
+        elif kind == "refused" and not self._registered.is_set():
+            problem = failure_from_wire(header.get("error"))
+            vars(problem)["refused"] = True
+            self._note(problem)
+            return _REFUSED_SECONDS
+        elif kind == "lease":
+            self._take(connection, header)
+        elif kind == "lease-ended":
+            self._end(wire.text(header.get("lease"), "lease", 64))
+        elif kind == "dial" and self._outbound is not None:
+            lease_id = wire.text(header.get("lease"), "lease", 64)
+            if lease_id in self._leases:
+                self._outbound.dial(
+                    lease_id,
+                    wire.text(header.get("stream"), "stream", 64),
+                    wire.text(header.get("role"), "role", 64),
+                    (connection.host, wire.integer(header.get("relay_port"), "port", 65535)),
+                )
+        return None
+
+    def _take(self, connection: Connection, header: wire.Header) -> None:
+        lease = HeldLease(
+            id=wire.text(header.get("lease"), "lease", 64),
+            token=wire.text(header.get("token"), "token", 64),
+            exclusive=header.get("exclusive") is True,
+            identity=wire.text(header.get("identity"), "identity", 256),
+            label=wire.text(header.get("label"), "label", 256),
+        )
+        answer: wire.Header = {"type": "lease-accepted", "lease": lease.id}
+        try:
+            if len(self._leases) >= _MAX_LEASES:
+                raise InputError(f"this device has {_MAX_LEASES} leases")
+            if self._on_lease is not None:
+                self._on_lease(lease)
+            self._leases[lease.id] = lease
+        except TapmlError as error:
+            answer = {"type": "lease-declined", "lease": lease.id, "error": failure_to_wire(error)}
+        connection.send(answer)
+
+    def _end(self, lease_id: str) -> None:
+        lease = self._leases.pop(lease_id, None)
+        if self._outbound is not None:
+            self._outbound.cut(lease_id)
+        if lease is None or self._on_lease_ended is None:
+            self._cleared.append(lease_id)
+            return
+        # It may take as long as a worker takes to end, and the heartbeat must not wait.
+        threading.Thread(target=self._clear, args=(lease_id,), daemon=True).start()
+
+    def _clear(self, lease_id: str) -> None:
+        try:
+            if self._on_lease_ended is not None:
+                self._on_lease_ended(lease_id)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+        self._cleared.append(lease_id)
+        self._wake()
+
+    def _lose(self, error: TapmlError) -> None:
+        self._registered.clear()
+        self._end_all()
+        self._note(error)
+
+    def _end_all(self) -> None:
+        for lease_id in list(self._leases):
+            self._end(lease_id)
+        # The tracker that would want to know is gone.
+        self._cleared.clear()
+
+    def _note(self, problem: TapmlError) -> None:
+        if str(problem) != str(self.problem) and not self._stop.is_set():
+            self._report(f"not registered: {problem}")
+        self.problem = problem
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_writer, b".")
+
+    def _drain_wakes(self) -> None:
+        import select
+
+        if select.select([self._wake_reader], [], [], 0)[0]:
+            os.read(self._wake_reader, 4096)
+
+
+def _to_standard_error(line: str) -> None:
+    print(f"tapml: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,279 @@
+"""What a tracker does with a message. No sockets and no clock of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tapml_rpc import wire
+from tapml_rpc.tracker.leases import Leases
+from tapml_rpc.tracker.records import (
+    BEAT_SECONDS,
+    MAX_DEVICES,
+    MAX_PRIORITY,
+    RELAYED,
+    VERSION,
+    Clock,
+    Device,
+    Outlet,
+    Sender,
+    Waiting,
+    is_device_name,
+    on_this_machine,
+    printable,
+)
+from tapml_rpc.tracker.requirements import Requirements
+from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.errors import InputError, ProtocolError, SetupError
+from tapml_targets.fingerprint import fingerprint
+
+SILENCE_SECONDS: Final = 15.0
+_LABEL_CHARACTERS: Final = 128
+_LIFE_BYTES: Final = 16
+_PAGE_BYTES: Final = 256 << 10
+_SCHEMES: Final = ("tcp", "ws", "wss")
+
+
+class Registry:
+    """Devices, leases and the queue behind one :meth:`receive`."""
+
+    def __init__(self, outlet: Outlet, clock: Clock) -> None:
+        self.devices: dict[str, Device] = {}
+        self.leases = Leases(self.devices, outlet, clock)
+        self._by_key: dict[bytes, Device] = {}
+        self._outlet = outlet
+        self._clock = clock
+
+    def receive(self, sender: Sender, header: wire.Header) -> None:
+        """Take one message of a peer and answer it.
+
+        Raises
+        ------
+        TapmlError
+            If it is refused; the message says why and changes nothing.
+        """
+        kind = header.get("type")
+        if kind == "register":
+            self._register(sender, header)
+        elif kind == "request":
+            self._request(sender, header)
+        elif kind == "list":
+            self._list(sender, header)
+        elif kind in ("load", "lease-accepted", "lease-declined", "lease-cleared"):
+            self._hear_device(sender, header, kind)
+        elif kind == "renew":
+            leases = wire.array(header.get("leases"), "leases", 64)
+            self.leases.renew(sender.key, [_lease_id(lease) for lease in leases])
+            self._pong(sender)
+        elif kind == "release":
+            self.leases.release(sender.key, _lease_id(header.get("lease")))
+        elif kind == "cancel":
+            self.leases.cancel(sender.key, wire.integer(header.get("request"), "request"))
+        elif kind == "goodbye":
+            self.gone(sender.key, "it said goodbye")
+        else:
+            raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
+
+    def gone(self, key: bytes, why: str) -> None:
+        """A peer's connection is gone: everything that hung on it ends."""
+        device = self._by_key.get(key)
+        if device is not None:
+            self._drop(device, why)
+        self.leases.peer_gone(key, f"its holder is gone: {why}")
+        self.leases.changed = True
+
+    def tick(self) -> None:
+        """What time alone brings about; call it ten times a second."""
+        now = self._clock()
+        for device in list(self.devices.values()):
+            if now - device.heard > SILENCE_SECONDS:
+                self._drop(device, f"silent for {SILENCE_SECONDS:g} s")
+        self.leases.tick()
+
+    def excuse(self, seconds: float) -> None:
+        """Do not hold against anybody a time in which the tracker itself was stopped."""
+        for device in self.devices.values():
+            device.heard += seconds
+        self.leases.excuse(seconds)
+
+    def peers(self) -> set[bytes]:
+        """The connections that something hangs on."""
+        return self._by_key.keys() | self.leases.peers()
+
+    def _register(self, sender: Sender, header: wire.Header) -> None:
+        _check_version(header)
+        name = wire.text(header.get("name"), "name", 256)
+        if not is_device_name(name):
+            raise InputError(
+                "a device's name is 1 to 63 letters, digits, '.', '_' or '-', "
+                f"beginning with a letter or a digit; got {printable(name)!r}"
+            )
+        life = wire.octets(header.get("life"), "life", 64)
+        if len(life) != _LIFE_BYTES:
+            raise ProtocolError(f"life must be {_LIFE_BYTES} random bytes, got {len(life)}")
+        description = from_plain(header.get("device"))
+        address = _device_address(header.get("address"))
+        local_only = address != RELAYED and on_this_machine(address)
+        if local_only and not sender.local:
+            raise InputError(
+                f"the device {name!r} is on another machine, and {address} cannot be reached "
+                "from here: bind to an address of its network, or register it with the relay"
+            )
+        self._make_way(name, sender, life)
+        mine = self._by_key.get(sender.key)
+        if mine is not None:
+            self._drop(mine, "registered anew")
+        now = self._clock()
+        device = Device(
+            name=name,
+            sender=sender,
+            life=life,
+            description=description,
+            plain=to_plain(description),
+            fingerprint=fingerprint(description),
+            address=address,
+            heard=now,
+            since=now,
+            local_only=local_only,
+            load=_load(header.get("load", {})),
+        )
+        self.devices[name] = self._by_key[sender.key] = device
+        reply = {"type": "registered", "version": VERSION, "name": name}
+        self._outlet.send(sender.key, {**reply, "beat_seconds": BEAT_SECONDS})
+        self.leases.changed = True
+
+    def _make_way(self, name: str, sender: Sender, life: bytes) -> None:
+        """Remove the device's own older self; refuse a name that is somebody else's."""
+        older = self.devices.get(name)
+        if older is None:
+            if len(self.devices) >= MAX_DEVICES:
+                raise SetupError(f"this tracker has {MAX_DEVICES} devices and takes no more")
+            return
+        if (older.life, older.sender.identity) != (life, sender.identity):
+            ago = self._clock() - older.heard
+            raise InputError(
+                f"a device called {name!r} is registered and was heard {ago:.1f} s ago; "
+                "end it, or give this one another name"
+            )
+        self._drop(older, "it registered anew")
+
+    def _drop(self, device: Device, why: str) -> None:
+        del self.devices[device.name]
+        del self._by_key[device.sender.key]
+        self.leases.device_gone(device, why)
+        self.leases.changed = True
+
+    def _hear_device(self, sender: Sender, header: wire.Header, kind: str) -> None:
+        device = self._by_key.get(sender.key)
+        if device is None:
+            # It registers again: this tracker may be a new one.
+            self._outlet.send(sender.key, {"type": "unknown"})
+            return
+        device.heard = self._clock()
+        if kind == "load":
+            device.load = _load(header.get("load"))
+            self._pong(sender)
+        elif kind == "lease-accepted":
+            self.leases.accepted(device, _lease_id(header.get("lease")))
+        elif kind == "lease-declined":
+            self.leases.declined(device, _lease_id(header.get("lease")))
+        else:
+            self.leases.cleared(device, _lease_id(header.get("lease")))
+
+    def _request(self, sender: Sender, header: wire.Header) -> None:
+        _check_version(header)
+        exclusive, priority = header.get("exclusive", True), header.get("priority", 0)
+        if type(exclusive) is not bool:
+            raise ProtocolError("exclusive must be true or false")
+        if type(priority) is not int or abs(priority) > MAX_PRIORITY:
+            raise InputError(f"a priority is a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        self.leases.request(
+            Waiting(
+                sender=sender,
+                number=wire.integer(header.get("request"), "request"),
+                wanted=Requirements.from_wire(header.get("wanted")),
+                exclusive=exclusive,
+                priority=priority,
+                label=printable(wire.text(header.get("label"), "label", _LABEL_CHARACTERS)),
+            )
+        )
+
+    def _list(self, sender: Sender, header: wire.Header) -> None:
+        _check_version(header)
+        after = wire.text(header.get("after", ""), "after", 256)
+        rows: list[dict[str, Any]] = []
+        nbytes = 0
+        names = sorted(name for name in self.devices if name > after)
+        for name in names:
+            row = self._describe(self.devices[name])
+            nbytes += len(wire.pack(row))
+            if rows and nbytes > _PAGE_BYTES:
+                break
+            rows.append(row)
+        page: wire.Header = {"type": "devices", "devices": rows, "more": len(rows) < len(names)}
+        self._outlet.send(sender.key, {**page, "queue": self.leases.queue()})
+
+    def _describe(self, device: Device) -> dict[str, Any]:
+        now = self._clock()
+        return {
+            "name": device.name,
+            "device": device.plain,
+            "fingerprint": device.fingerprint,
+            "address": device.address,
+            "identity": device.sender.identity,
+            "load": device.load,
+            "registered_seconds": round(now - device.since, 1),
+            "heard_seconds": round(now - device.heard, 1),
+            "leases": [
+                {
+                    "id": lease.id,
+                    "holder": lease.request.label,
+                    "identity": lease.request.sender.identity,
+                    "exclusive": lease.request.exclusive,
+                    "phase": lease.phase,
+                    "age_seconds": round(now - lease.since, 1),
+                }
+                for lease in device.leases.values()
+            ],
+        }
+
+    def _pong(self, sender: Sender) -> None:
+        self._outlet.send(sender.key, {"type": "pong"})
+
+
+def _check_version(header: wire.Header) -> None:
+    versions = wire.array(header.get("versions"), "versions", 64)
+    if VERSION not in versions:
+        raise ProtocolError(
+            f"this tracker speaks version {VERSION}, the other end {str(versions)[:60]}; "
+            "bring both to the same release of tapml"
+        )
+
+
+def _lease_id(value: object) -> str:
+    return wire.text(value, "lease", 64)
+
+
+def _load(data: object) -> dict[str, int]:
+    if type(data) is not dict or len(data) > 16:
+        raise ProtocolError("a load is a map of at most 16 numbers")
+    return {
+        printable(wire.text(name, "load", 32)): wire.integer(value, "load")
+        for name, value in data.items()
+    }
+
+
+def _device_address(value: object) -> str:
+    address = wire.text(value, "address", 256)
+    if address == RELAYED:
+        return address
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in _SCHEMES and bool(parts.hostname) and bool(parts.port)
+    except ValueError:
+        good = False
+    if not good or not address.isprintable():
+        raise InputError(
+            f"a device's address is tcp://HOST:PORT or {RELAYED!r}, got {printable(address)!r}"
+        )
+    return address

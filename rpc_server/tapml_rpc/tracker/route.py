@@ -1,0 +1,102 @@
+"""Addresses that lead through the relay: ``relay://HOST:PORT/TOKEN``, to a session's control.
+
+A lease gives one for a device that only connects out. :func:`connect_socket` takes a ZeroMQ socket
+there, :func:`open_stream` a plain one (for a WebSocket); both take ordinary addresses as well.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from tapml_rpc.tracker import socks
+from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    import zmq
+
+_SCHEME: Final = "relay"
+_DIAL_SECONDS: Final = 8.0
+
+
+@dataclass(frozen=True)
+class RelayAddress:
+    """The parts of an address that leads through a relay."""
+
+    host: str
+    port: int
+    token: str
+    role: str
+
+    @property
+    def proxy(self) -> str:
+        """The relay as ``host:port``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """What to ask the relay for."""
+        return f"{self.token}.{self.role}"
+
+    def __str__(self) -> str:
+        role = "" if self.role == "control" else f"/{self.role}"
+        return f"{_SCHEME}://{self.proxy}/{self.token}{role}"
+
+
+def is_relayed(address: str) -> bool:
+    """Whether an address leads through a relay."""
+    return address.startswith(f"{_SCHEME}://")
+
+
+def parse(address: str) -> RelayAddress:
+    """Take a relay's address apart.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    try:
+        parts = urlsplit(address)
+        token, _, role = parts.path.removeprefix("/").partition("/")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, token, role = None, None, "", ""
+    if not is_relayed(address) or not host or not port or not token.isalnum():
+        raise InputError(f"expected {_SCHEME}://HOST:PORT/TOKEN as a lease gives it, got {address}")
+    return RelayAddress(host, port, token, role or "control")
+
+
+def data_address_beside(control: str) -> str:
+    """The address of the data connection beside a relayed control connection."""
+    there = parse(control)
+    return str(RelayAddress(there.host, there.port, there.token, "data"))
+
+
+def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
+    """Connect a ZeroMQ socket to an address, through the relay where it leads through one.
+
+    Raises
+    ------
+    SetupError
+        If the relay cannot be reached, or refuses.
+    """
+    if is_relayed(address):
+        from tapml_rpc.tracker.bridge import bridged
+
+        address = bridged(open_stream(address, _DIAL_SECONDS))
+    connecting.connect(address)
+
+
+def open_stream(address: str, timeout: float) -> socket.socket:
+    """A connected TCP socket to the device at the other end of a relay.
+
+    Raises
+    ------
+    SetupError
+        If the relay cannot be reached, or refuses.
+    """
+    there = parse(address)
+    return socks.dial((there.host, there.port), there.name, timeout)
