@@ -222,4 +222,7 @@ def _decoded(report: Mapping[str, Any]) -> tuple[tuple[tuple[int, ...], str], ..
 
 
 def _damaged(folder: Path, error: Exception) -> InputError:
-    return InputError(f"{folder} is damaged ({error}); run `tapml offload` on the session again")
+    return InputError(
+        f"{folder} is damaged, or of another version of tapml ({error}); go on with "
+        f"`tapml offload --session {folder.parent}`, which makes it again"
+    )

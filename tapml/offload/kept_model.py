@@ -16,7 +16,7 @@ import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,8 +33,8 @@ from tapml.models.stored import StoredDecoder
 from tapml.offload.kept_trace import keep_trace, read_trace
 from tapml.offload.kept_weights import Array, KeptWeights, keep_weights
 from tapml.offload.model_check import ReferenceTrace
-from tapml.offload.model_files import FileRecord, read_records, record_files, what_differs
-from tapml_targets.errors import InputError, ProtocolError
+from tapml.offload.model_files import FileRecord, look_again, read_records, record_files
+from tapml_targets.errors import InputError, ProtocolError, SetupError
 from tapml_targets.installed import COMPILER_DISTRIBUTIONS, package_version
 
 KEPT: Final = "model"
@@ -170,7 +170,9 @@ def keep_model(folder: Path, settings: str, model: RootedModel) -> None:
         write_bytes(made / FACTS, _sealed(facts))
 
 
-def open_kept(folder: Path, tell: Callable[[str], None] | None = None) -> KeptModel | None:
+def open_kept(
+    folder: Path, tell: Callable[[str], None] | None = None, *, note: bool = False
+) -> KeptModel | None:
     """Open what a session keeps of its model.
 
     Parameters
@@ -180,6 +182,10 @@ def open_kept(folder: Path, tell: Callable[[str], None] | None = None) -> KeptMo
     tell
         Called with the reason where there is a kept model that cannot be used: it is damaged, or
         the model's files have changed.
+    note
+        Whether files that had another time and the same content, for somebody copied them, are
+        noted with their time, so that the next to open it does not hash them again. For whoever
+        holds the session.
 
     Returns
     -------
@@ -191,7 +197,7 @@ def open_kept(folder: Path, tell: Callable[[str], None] | None = None) -> KeptMo
     if not (kept / FACTS).is_file():
         return None
     try:
-        return _read(kept)
+        return _read(kept, note=note)
     except (InputError, ProtocolError) as error:
         reason = str(error)
     except OSError as error:
@@ -201,7 +207,7 @@ def open_kept(folder: Path, tell: Callable[[str], None] | None = None) -> KeptMo
     return None
 
 
-def _read(kept: Path) -> KeptModel:
+def _read(kept: Path, *, note: bool) -> KeptModel:
     facts = _unsealed(kept / FACTS)
     match facts:
         case {
@@ -222,14 +228,21 @@ def _read(kept: Path) -> KeptModel:
         case _:
             raise InputError(f"{kept / FACTS} is of another version: expected {_FORMAT}")
     folder = Path(model_folder)
-    changed = what_differs(folder, read_records(facts.get("model_files")))
+    noted = read_records(facts.get("model_files"))
+    changed, seen = look_again(folder, noted)
     if changed:
         raise InputError(f"in the model's folder {folder} {changed}")
-    for name, record in read_records(facts.get("files")).items():
+    written = read_records(facts.get("files"))
+    files = dict(written)
+    for name, record in written.items():
         # Weights may be large: their content is looked at where the file's time says so.
-        whole = record.same(kept / name) if name == WEIGHTS else _is(record, kept / name)
-        if not whole:
+        now = record.renewed(kept / name) if name == WEIGHTS else FileRecord.of(kept / name)
+        if now is None or (now.size, now.sha256) != (record.size, record.sha256):
             raise InputError(f"{kept / name} is not what was written: it is damaged")
+        if name == WEIGHTS:
+            files[name] = now
+    if note and (seen, files) != (noted, written):
+        _note(kept, facts, model_files=seen, files=files)
     decoder = StoredDecoder.from_json(facts.get("decoder"))
     with _no_collection():
         plan = plan_format.unpack((kept / PLAN).read_bytes())
@@ -265,9 +278,15 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _is(record: FileRecord, path: Path) -> bool:
-    found = FileRecord.of(path)
-    return (found.size, found.sha256) == (record.size, record.sha256)
+def _note(kept: Path, facts: Mapping[str, Any], **records: Mapping[str, FileRecord]) -> None:
+    """Write the facts again with other records of files."""
+    plain = {
+        key: {name: record.to_json() for name, record in each.items()}
+        for key, each in records.items()
+    }
+    # Where it cannot be written, the next to open it hashes them again.
+    with suppress(SetupError):
+        write_bytes(kept / FACTS, _sealed({**facts, **plain}))
 
 
 def _sources(data: Mapping[object, object]) -> dict[str, tuple[str, str]]:

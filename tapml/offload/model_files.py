@@ -43,8 +43,11 @@ class FileRecord:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return cls(state.st_size, state.st_ctime_ns, digest)
 
-    def same(self, path: Path) -> bool:
-        """Whether the file still has this content: by size and time, else by the content itself.
+    def renewed(self, path: Path) -> Self | None:
+        """The record as of now; None where the file's content is another.
+
+        By size and time; where the time is another, for the file was copied or restored, by the
+        content itself.
 
         Raises
         ------
@@ -53,8 +56,11 @@ class FileRecord:
         """
         state = path.stat()
         if not stat.S_ISREG(state.st_mode) or state.st_size != self.size:
-            return False
-        return state.st_ctime_ns == self.ctime_ns or FileRecord.of(path).sha256 == self.sha256
+            return None
+        if state.st_ctime_ns == self.ctime_ns:
+            return self
+        found = type(self).of(path)
+        return found if found.sha256 == self.sha256 else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -86,19 +92,31 @@ def record_files(folder: Path) -> dict[str, FileRecord]:
     return {path.name: FileRecord.of(path) for path in _files(folder)}
 
 
-def what_differs(folder: Path, records: Mapping[str, FileRecord]) -> str:
-    """What is no longer as it was in a model's folder, in a few words; empty for nothing."""
+def look_again(
+    folder: Path, records: Mapping[str, FileRecord]
+) -> tuple[str, dict[str, FileRecord]]:
+    """Hold a model's folder against what was recorded of it.
+
+    Returns
+    -------
+    tuple
+        What is no longer as it was, in a few words, empty for nothing; and where nothing is the
+        records as of now, by which the next look needs to read no file that this one has read.
+    """
+    found: dict[str, FileRecord] = {}
     try:
         present = {path.name: path for path in _files(folder)}
         for name, record in records.items():
             if name not in present:
-                return f"{name} is gone"
-            if not record.same(present[name]):
-                return f"{name} has changed"
+                return f"{name} is gone", {}
+            renewed = record.renewed(present[name])
+            if renewed is None:
+                return f"{name} has changed", {}
+            found[name] = renewed
     except OSError as error:
-        return f"{error.filename or folder}: {error.strerror}"
+        return f"{error.filename or folder}: {error.strerror}", {}
     added = sorted(present.keys() - records.keys())
-    return f"{added[0]} is new" if added else ""
+    return (f"{added[0]} is new", {}) if added else ("", found)
 
 
 def read_records(data: object) -> dict[str, FileRecord]:

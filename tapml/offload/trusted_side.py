@@ -91,7 +91,7 @@ def open_what_was_kept(folder: Path, settings: Settings, phases: Phases) -> Kept
         return None
     model_folder = _model_folder(settings)
     reasons: list[str] = []
-    kept = open_kept(folder, reasons.append)
+    kept = open_kept(folder, reasons.append, note=True)
     if kept is not None:
         reasons += filter(None, [_why_not(kept, settings, model_folder)])
     for reason in reasons:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -17,6 +18,7 @@ import pytest
 from tapml.models.huggingface import load_model
 from tapml.offload import kept_model
 from tapml.offload.kept_model import FACTS, KEPT, LOGITS, PLAN, WEIGHTS, KeptModel, open_kept
+from tapml.offload.model_files import FileRecord
 from tapml.offload.session import JOURNAL
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession, states
@@ -218,6 +220,76 @@ def test_a_changed_model_folder_is_noticed_by_content(
     again = open_kept(session, told.append)
     assert (again is not None) == (not expected)
     assert not expected or expected in told[0]
+
+
+@pytest.mark.parametrize("copied", ["model", "session"])
+def test_files_that_were_copied_are_hashed_at_the_next_resume_and_not_again(
+    kept: KeptModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: str
+) -> None:
+    folder = Path(shutil.copytree(kept.model_folder, tmp_path / "model"))
+    session = tmp_path / "session"
+    session.mkdir()
+    kept_model.keep_model(session, kept.settings, replace(_as_rooted(kept), model_folder=folder))
+    name = "model.safetensors" if copied == "model" else WEIGHTS
+    place = folder if copied == "model" else session / KEPT
+    content = (place / name).read_bytes()
+    (place / name).unlink()
+    (place / name).write_bytes(content)
+    hashed: list[str] = []
+    real = FileRecord.of
+
+    def hashing(path: Path) -> FileRecord:
+        hashed.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(FileRecord, "of", hashing)
+
+    def opened(*, note: bool) -> bool:
+        """Whether the file was hashed."""
+        hashed.clear()
+        assert open_kept(session, pytest.fail, note=note) is not None
+        return name in hashed
+
+    assert opened(note=False)
+    assert opened(note=True), "whoever does not hold the session notes nothing"
+    assert not opened(note=True)
+    assert not opened(note=False)
+    (place / name).write_bytes(content[:-1] + bytes([255 - content[-1]]))
+    assert open_kept(session, note=True) is None, "what is noted excuses no other content"
+
+
+def test_what_another_tapml_kept_runs_and_packs_without_a_resume(
+    session: Path, finished: FinishedSession, tmp_path: Path
+) -> None:
+    facts = session / KEPT / FACTS
+    data = json.loads(facts.read_bytes().partition(b"\n")[2])
+    data["made_by"] |= {"tapml's import": "0" * 12, "apache-tvm": "0.1"}
+    text = json.dumps(data, separators=(",", ":")).encode()
+    facts.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+    found = open_kept(session)
+    assert found is not None
+    assert found.outdated, "a resume imports it anew"
+    ran = run_here("run", session, "--tokens", "1 2", "--max-new-tokens", "2", cache=finished.cache)
+    assert ran.exit_code == 0, ran.errors
+    packed = run_here("package", session, "--out", tmp_path / "out", cache=finished.cache)
+    assert packed.exit_code == 0, packed.errors
+
+
+def test_what_this_tapml_cannot_read_says_the_command_that_makes_it_again(
+    session: Path, finished: FinishedSession
+) -> None:
+    again = f"`tapml offload --session {session}`"
+    facts = session / KEPT / FACTS
+    data = json.loads(facts.read_bytes().partition(b"\n")[2])
+    text = json.dumps(data | {"format": "tapml kept model/9"}).encode()
+    facts.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+    ended = run_here("run", session, "--tokens", "1", cache=finished.cache)
+    assert (ended.exit_code, again in ended.errors) == (2, True), ended.errors
+    assert "is of another version" in ended.errors
+    library = session / "finished" / "library.msgpack"
+    library.write_bytes(b"\x80" + library.read_bytes()[1:])
+    ended = run_here("package", session, cache=finished.cache)
+    assert (ended.exit_code, again in ended.errors) == (2, True), ended.errors
 
 
 def _as_rooted(kept: KeptModel) -> kept_model.RootedModel:
