@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from tapml_rpc.client import Session
+from tapml_rpc.client import Session, connect
 from tapml_rpc.in_process import open_in_process
 from tapml_rpc.local import open_local
 from tests.conftest import RequireDevice
 from tests.rpc.peers import RawPeer, ServerProcess
 
+SERVERS = {"server": "tapml_rpc.server", "supervisor": "tapml_rpc.supervisor.serve"}
 
-@pytest.fixture(scope="module", params=["server", "this-process"])
+
+@pytest.fixture(scope="module", params=["server", "supervisor", "this-process"])
 def shared_session(
     request: pytest.FixtureRequest, require_device: RequireDevice
 ) -> Iterator[Session]:
     """A session over a server of its own, and one whose device this process drives."""
     device = require_device("opencl")[0]
-    opened = open_local(device) if request.param == "server" else open_in_process(device)
-    with opened as session:
-        yield session
+    with ExitStack() as stack:
+        if request.param == "supervisor":
+            served = stack.enter_context(ServerProcess(module=SERVERS["supervisor"]))
+            yield stack.enter_context(connect(served.address))
+        else:
+            opened = open_local if request.param == "server" else open_in_process
+            yield stack.enter_context(opened(device))
 
 
 @pytest.fixture
@@ -31,10 +38,13 @@ def session(shared_session: Session) -> Iterator[Session]:
     yield shared_session
 
 
-@pytest.fixture(scope="module")
-def server(require_device: RequireDevice) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, require_device: RequireDevice
+) -> Iterator[ServerProcess]:
+    """The server of one parent, and the supervisor."""
     require_device("opencl")
-    with ServerProcess() as process:
+    with ServerProcess(module=SERVERS[request.param]) as process:
         yield process
 
 

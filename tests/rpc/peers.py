@@ -19,11 +19,13 @@ PATIENCE_MILLISECONDS = 5000
 
 
 class ServerProcess:
-    """``python -m tapml_rpc.server`` with its announcement read."""
+    """A server with its announcement read: the private one, or ``tapml rpc serve``'s supervisor."""
 
-    def __init__(self, *arguments: str, device: str = "opencl:0") -> None:
+    def __init__(
+        self, *arguments: str, device: str = "opencl:0", module: str = "tapml_rpc.server"
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tapml_rpc.server", "--device", device, *arguments],
+            [sys.executable, "-m", module, "--device", device, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

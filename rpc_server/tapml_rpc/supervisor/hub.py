@@ -169,6 +169,12 @@ class Hub:
             for relay, began in list(self._relays.values())
         ]
 
+    def count(self, pong: wire.Header) -> None:
+        """Add to a session's pong what all of them hold."""
+        relays = [relay for relay, _ in list(self._relays.values())]
+        pong["sessions"] = len(relays)
+        pong["device_bytes"] = sum(relay.device_bytes for relay in relays)
+
     def close(self) -> None:
         """End the spare worker; fronts have ended their sessions by now."""
         self._pool.close()

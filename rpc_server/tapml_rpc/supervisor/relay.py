@@ -131,12 +131,7 @@ class Relay:
         TapmlError
             What is wrong with it, for the client to read.
         """
-        if header.get("epoch") != self._epoch:
-            wire.octets(header.get("epoch"), "epoch", 64)
-            raise DeviceRestartedError(
-                "this server started after the session did: its handles mean nothing here; "
-                "open a new session"
-            )
+        check_epoch(header, self._epoch)
         self._heard = time.monotonic()
         kind = header.get("type")
         if kind == "batch":
@@ -166,8 +161,7 @@ class Relay:
         if kind == "cancel":
             sequence = wire.integer(header.get("sequence"), "sequence")
             board = self._worker.board
-            # What has not come yet is not meant, whatever a client says.
-            board.cancel_through = max(board.cancel_through, min(sequence, self._last_sequence))
+            board.cancel_through = max(board.cancel_through, sequence)
         elif kind == "goodbye":
             self.end("closed by the client")
         else:
@@ -315,7 +309,6 @@ class Relay:
             "type": "pong",
             "sequence": wire.integer(header.get("sequence"), "sequence"),
             "answered": self.answered,
-            "device_bytes": self.device_bytes,
         }
         running = self._worker.board.running()
         if running is not None:
@@ -380,6 +373,16 @@ class Relay:
                 commands = wire.unpack(packed)["commands"]
                 return render_command(commands[index]) if index < len(commands) else "fence"
         return f"command {index} of batch {sequence}"
+
+
+def check_epoch(header: wire.Header, epoch: bytes) -> None:
+    """Raise DeviceRestartedError where a message was meant for another life of the server."""
+    if header.get("epoch") != epoch:
+        wire.octets(header.get("epoch"), "epoch", 64)
+        raise DeviceRestartedError(
+            "this server started after the session did: its handles mean nothing here; "
+            "open a new session"
+        )
 
 
 def lost_session() -> DeviceLostError:

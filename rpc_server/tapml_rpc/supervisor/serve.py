@@ -16,6 +16,7 @@ import sys
 from types import FrameType
 
 from tapml_rpc import wire
+from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.options import ServerOptions, add_arguments, options_from
 from tapml_rpc.security.bind import bracketed, check_bind
@@ -24,6 +25,8 @@ from tapml_rpc.supervisor.zmq_front import ZmqFront
 from tapml_targets.description_format import to_plain
 from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import find_device
+
+_BLOB_BYTES = 4 << 30
 
 
 def serve(options: ServerOptions) -> int:
@@ -42,7 +45,7 @@ def serve(options: ServerOptions) -> int:
     os.environ.update(prepared_environment(device.platform, {}))
     faulthandler.enable()
     stopping = _StopRequest()
-    hub = Hub(device, options)
+    hub = Hub(device, options, BlobStore(_BLOB_BYTES))
     try:
         hub.start()
         shown = bracketed(host)

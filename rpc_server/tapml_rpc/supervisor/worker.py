@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.commands import PIECE_BYTES, Running
 from tapml_rpc.failures import failure_to_wire
@@ -65,6 +66,7 @@ class Worker:
         self._piece = (NOWHERE, 0)
         self._session = _Session(b"", b"", 0, 0.0)
         self._session.board = self._board
+        self._blobs = AttachedBlobs()
 
     def run(self, device: dict[str, Any]) -> None:
         """Open the device and serve until the supervisor closes the socket."""
@@ -91,7 +93,13 @@ class Worker:
                 allow_native=self._allow_native,
             )
             interpreter = Interpreter(
-                driver, libraries, bounds, self._send, note=self._note, pieces=self
+                driver,
+                libraries,
+                bounds,
+                self._send,
+                note=self._note,
+                pieces=self,
+                blobs=self._blobs,
             )
             while (frame := self._next_frame()) is not None:
                 self._dispatch(interpreter, bounds, frame)
@@ -121,6 +129,11 @@ class Worker:
         if header["type"] == "credit":
             credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
             session.download_credit = min(credit, bounds.download_window)
+        elif header["type"] == "blob":
+            nbytes = header["nbytes"]
+            descriptor = self._pipe.descriptors.popleft() if nbytes else -1
+            self._blobs.receive(header["digest"], descriptor, nbytes)
+            return
         else:
             chunk: memoryview = memoryview(frame.inline)
             sequence = wire.integer(header.get("sequence"), "sequence")

@@ -15,8 +15,8 @@ from tapml_rpc import wire
 from tapml_rpc.device_loop import bind_router
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.relay import Relay
-from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError, TapmlError
+from tapml_rpc.supervisor.relay import Relay, check_epoch, lost_session
+from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
 if TYPE_CHECKING:
     from tapml_rpc.security.curve import ServerCurve
@@ -201,13 +201,15 @@ class ZmqFront:
         relay, _ = self._find(header, identity)
         reply = relay.control(header)
         if reply is not None:
-            reply["sessions"] = len(self._hub.sessions())
+            self._hub.count(reply)
             with suppress(zmq.ZMQError):
                 self._control.send_multipart([identity.bytes, wire.pack(reply)], zmq.NOBLOCK)
         self._settle(relay)
 
     def _dispatch_data(self, identity: zmq.Frame, packed: bytes, chunk: memoryview) -> None:
         header = wire.unpack(packed)
+        # Said first: a restarted server knows no session of its last life.
+        check_epoch(header, self._hub.epoch)
         relay, channel = self._find(header, identity)
         if not channel.data_identity:
             channel.data_identity = identity.bytes
@@ -241,9 +243,7 @@ class ZmqFront:
     def _find(self, header: wire.Header, identity: zmq.Frame) -> tuple[Relay, ZmqChannel]:
         found = self._relays.get(wire.octets(header.get("session"), "session", 64))
         if found is None or found[0].identity != self._who(identity):
-            raise DeviceLostError(
-                "the session has ended: it was closed, went silent, or its worker died"
-            )
+            raise lost_session()
         return found
 
     def _who(self, frame: zmq.Frame) -> str:
