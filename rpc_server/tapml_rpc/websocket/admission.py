@@ -85,8 +85,8 @@ class Admission:
             return Refusal(
                 HTTPStatus.BAD_REQUEST,
                 f"this server speaks the subprotocol {SUBPROTOCOL} (protocol version "
-                f"{wire.VERSION}), the request offers {', '.join(offered) or 'none'}; bring both "
-                "sides to the same release of tapml",
+                f"{wire.VERSION}), the request offers {_shown(offered)}; bring both sides to the "
+                "same release of tapml",
             )
         return None
 
@@ -131,6 +131,11 @@ def _offered(request: Request) -> list[str]:
     offered = [value.strip() for value in values.split(",")]
     # A token is nobody's to print.
     return [value for value in offered if value][:_MOST_VALUES]
+
+
+def _shown(offered: list[str]) -> str:
+    # A token is nobody's to read back.
+    return ", ".join(value for value in offered if not value.startswith(TOKEN_PREFIX)) or "none"
 
 
 def _given_token(request: Request, offered: list[str]) -> str | None:

@@ -198,8 +198,11 @@ class WebSocketFront:
         outbox.put(_packed({**welcome, "data_address": self.address + frames.DATA_PATH}))
         self._hub.refill()
         try:
-            while not relay.ended:
-                self._control(client, await connection.recv())
+            async for message in connection:
+                if not relay.ended:
+                    self._control(client, message)
+                if relay.ended:
+                    break
         finally:
             self._drop(client, relay.ended or "its control connection is gone")
         await asyncio.wait(client.closing)
@@ -227,6 +230,8 @@ class WebSocketFront:
                     if client is None
                     else connection.recv()
                 )
+                if client is not None and client.relay.ended:
+                    break
                 sequence = None
                 try:
                     packed, chunk = _split(message)

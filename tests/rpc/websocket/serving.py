@@ -9,6 +9,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -47,12 +48,13 @@ def main() -> None:
         stall_seconds=arguments.stall,
     )
     print(json.dumps({"address": front.address}), flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        signal.pause()
-    finally:
-        front.close()
-        hub.close()
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    # Another thread may have taken the signal: a handler runs when this one looks.
+    while not stopping.wait(0.1):
+        pass
+    front.close()
+    hub.close()
 
 
 class WebSocketServer:

@@ -1,0 +1,185 @@
+"""Who is let in, and what those who are not can read."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection
+
+from tapml_rpc.session import Session
+from tapml_rpc.websocket.front import WebSocketFront, serve_websocket
+from tapml_rpc.websocket.transport import open_websocket
+from tapml_targets.errors import InputError, ProtocolError, SetupError
+from tests.conftest import RequireDevice
+from tests.rpc.websocket.peers import WebSocketPeer, open_connection
+from tests.rpc.websocket.serving import WebSocketServer
+
+TOKEN = "the-secret-of-this-server"
+NO_HUB: Any = None
+"""Whoever is refused never gets as far as the hub."""
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[WebSocketFront]:
+    front = serve_websocket(NO_HUB, "127.0.0.1", 0, token=TOKEN, origins=["https://lab.example"])
+    yield front
+    front.close()
+
+
+@pytest.fixture(scope="module")
+def open_front() -> Iterator[WebSocketFront]:
+    front = serve_websocket(NO_HUB, "127.0.0.1", 0)
+    yield front
+    front.close()
+
+
+def refusal(address: str, path: str = "/control", **options: Any) -> tuple[int, str]:
+    with pytest.raises(InvalidStatus) as caught:
+        open_connection(address + path, **options)
+    response = caught.value.response
+    return response.status_code, (response.body or b"").decode()
+
+
+@pytest.mark.parametrize(
+    ("token", "said"), [(None, "no token came"), ("wrong", "the token is not this server's")]
+)
+def test_without_the_token_nothing_is_upgraded(
+    guarded: WebSocketFront, token: str | None, said: str
+) -> None:
+    status, body = refusal(guarded.address, token=token)
+    assert status == 401 and said in body and "tapml-token.TOKEN" in body
+    with pytest.raises(SetupError, match=rf"HTTP 401\): {said}"):
+        open_websocket(guarded.address, timeout=5, token=token)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token": TOKEN},
+        {"additional_headers": {"Authorization": f"Bearer {TOKEN}"}},
+        {"token": TOKEN, "origin": "https://lab.example"},
+    ],
+    ids=["subprotocol", "header", "allowed page"],
+)
+def test_the_token_comes_as_a_header_or_a_subprotocol(
+    guarded: WebSocketFront, options: dict[str, Any]
+) -> None:
+    connection: ClientConnection = open_connection(guarded.address + "/control", **options)
+    assert connection.subprotocol == "tapml.1"
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "null", "http://localhost.evil.example", "http://localhost:x"],
+)
+def test_a_page_from_elsewhere_is_refused(open_front: WebSocketFront, origin: str) -> None:
+    status, body = refusal(open_front.address, origin=origin)
+    assert status == 403 and origin in body
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:8000", "https://127.0.0.1", None])
+def test_pages_of_this_machine_and_programs_are_let_in(
+    open_front: WebSocketFront, origin: str | None
+) -> None:
+    open_connection(open_front.address + "/data", origin=origin).close()
+
+
+def test_a_list_of_origins_takes_the_place_of_this_machine(guarded: WebSocketFront) -> None:
+    assert refusal(guarded.address, token=TOKEN, origin="http://localhost")[0] == 403
+
+
+def test_another_subprotocol_is_told_which_one_is_spoken(open_front: WebSocketFront) -> None:
+    status, body = refusal(open_front.address, subprotocols=["tapml.0"])
+    assert status == 400 and "speaks the subprotocol tapml.1" in body and "tapml.0" in body
+
+
+def test_another_path_is_told_which_ones_there_are(open_front: WebSocketFront) -> None:
+    status, body = refusal(open_front.address, path="/")
+    assert status == 404 and "/control and /data" in body
+
+
+def test_a_token_is_never_repeated(guarded: WebSocketFront) -> None:
+    _, body = refusal(guarded.address, token="mistyped", subprotocols=["tapml-token.mistyped"])
+    assert "mistyped" not in body
+    _, body = refusal(guarded.address, subprotocols=[f"tapml-token.{TOKEN}"])
+    assert TOKEN not in body
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "device.example"])
+def test_off_loopback_a_server_needs_a_token(host: str) -> None:
+    with pytest.raises(SetupError, match="without a token only loopback is safe"):
+        serve_websocket(NO_HUB, host, 0)
+
+
+def test_a_port_that_is_taken_is_named(open_front: WebSocketFront) -> None:
+    port = int(open_front.address.rpartition(":")[2])
+    with pytest.raises(SetupError, match=f"cannot listen on 127.0.0.1 port {port}"):
+        serve_websocket(NO_HUB, "127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:9", "ws://", "ws://h:1/path", "ws://user:pw@h:1", "ws://h:x"]
+)
+def test_what_is_no_address_is_named(address: str) -> None:
+    with pytest.raises(InputError, match=r"such as ws://127\.0\.0\.1:9000"):
+        open_websocket(address, timeout=1)
+
+
+def test_nobody_there_is_told_in_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(SetupError, match="start one there with `tapml rpc serve`"):
+            open_websocket(f"ws://127.0.0.1:{taken.getsockname()[1]}", timeout=0.3)
+
+
+def test_a_listener_that_says_nothing_is_told_in_time() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(SetupError, match="no tapml server answers"),
+    ):
+        open_websocket(f"ws://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+
+
+def test_an_old_version_is_told_which_one_is_spoken(server: WebSocketServer) -> None:
+    with WebSocketPeer(server.address, versions=[0]) as old:
+        assert old.welcome["type"] == "refused"
+        assert "speaks protocol version 1, the client [0]" in old.welcome["error"]["message"]
+
+
+def test_a_session_over_tls_with_a_token(tmp_path: Path, require_device: RequireDevice) -> None:
+    require_device("opencl")
+    certificate = tmp_path / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(tmp_path / "key.pem"), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    both = tmp_path / "both.pem"
+    both.write_bytes((tmp_path / "key.pem").read_bytes() + certificate.read_bytes())
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with WebSocketServer("--token", TOKEN, "--certificate", str(both)) as server:
+        assert server.address.startswith("wss://")
+        with pytest.raises(SetupError, match="no TLS connection"):
+            open_websocket(server.address, timeout=10, token=TOKEN)
+        with pytest.raises((SetupError, ProtocolError)):
+            open_websocket(server.address.replace("wss", "ws"), timeout=2, token=TOKEN)
+        transport = open_websocket(server.address, timeout=10, token=TOKEN, ssl_context=trusting)
+        with Session(transport) as session:
+            data = bytes(range(256)) * (20 << 10)
+            buffer = session.allocate(len(data))
+            session.write(buffer, data)
+            assert bytes(session.read(buffer)) == data
+    assert not server.errors, server.errors.decode()
