@@ -163,6 +163,8 @@ class Campaign:
             self._look(server, first, index - 1)
             report.sent["random bytes on a plain connection"] += 1
             throw_garbage(rng, address)
+            # A session that says nothing for a minute is ended, the scout's too.
+            scout.ask()
             self._progress(report.frames)
         report.conversations = index
 

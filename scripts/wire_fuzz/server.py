@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,8 @@ class ServerUnderTest:
         Started with ``python -m`` in place of ``tapml rpc serve``; empty for that.
     arguments
         More of its options.
+    prefix
+        Before the command: what runs it somewhere else.
 
     Attributes
     ----------
@@ -53,11 +56,13 @@ class ServerUnderTest:
         What it announced.
     """
 
-    def __init__(self, device: str, *arguments: str, module: str = "") -> None:
+    def __init__(
+        self, device: str, *arguments: str, module: str = "", prefix: Sequence[str] = ()
+    ) -> None:
         started = ("-m", module) if module else _SERVE
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self.process = subprocess.Popen(
-            [sys.executable, *started, "--device", device, *arguments],
+            [*prefix, sys.executable, *started, "--device", device, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
