@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
             force=arguments.force,
             progress=show,
         )
+    if made.recovered:
+        print(f"note: {made.recovered}", file=sys.stderr)
     manifest = made.manifest
     print(f"{made.path}  {made.nbytes / 1e6:.1f} MB")
     print(f"  {manifest.verdict['text']}")

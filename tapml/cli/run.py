@@ -101,8 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open(path: Path, *, verify: bool) -> Runnable:
     """A package or a finished session, before a device is open."""
-    from tapml.package.files import is_package
+    from tapml.package.files import is_package, recover_package
 
+    if recovered := recover_package(path):
+        print(f"note: {recovered}", file=sys.stderr)
     if is_package(path):
         return _open_package(path, verify=verify)
     if not path.exists():

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,11 @@ from typing import Final
 from tapml_targets.boundaries import crossing
 from tapml_targets.errors import SetupError
 
+# What a folder is called while another takes its name (it is whole), and once it is being removed.
+_REPLACED: Final = "replaced"
+_REMOVED: Final = "removed"
+# Longer than another process that is at work takes between two renames.
+_BETWEEN_SECONDS: Final = 0.2
 # File systems that cannot sync a folder say so with one of these.
 _NO_FOLDER_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
@@ -150,16 +156,16 @@ def remove_folder(folder: Path) -> None:
     with writing(folder):
         if not folder.exists():
             return
-        leaving = _move_away(folder)
-        with crossing("remove", folder):
-            shutil.rmtree(leaving)
+        _remove_aside(folder, folder)
 
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
     """A new folder to fill in the block, which then takes the place of `folder` as a whole.
 
-    One process at a time. Between two renames neither the old folder nor the new one has the name.
+    One process at a time. Between two renames neither the old folder nor the new one has the name;
+    where a process is killed there, the next call, or :func:`recover_folder`, gives it back to the
+    old one.
 
     Raises
     ------
@@ -170,6 +176,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     with writing(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
+            recover_folder(folder)
             if partial.exists():
                 shutil.rmtree(partial)
             with crossing("write", folder):
@@ -188,25 +195,72 @@ def _exchange(made: Path, folder: Path) -> None:
         with crossing("rename", folder):
             made.replace(folder)
         return
-    leaving = _move_away(folder)
+    aside = _sibling(folder, _REPLACED)
+    with crossing("rename", folder):
+        folder.replace(aside)
     try:
         with crossing("rename", folder):
             made.replace(folder)
     except OSError:
-        leaving.replace(folder)
+        aside.replace(folder)
         raise
+    _remove_aside(aside, folder)
+
+
+def _remove_aside(found: Path, folder: Path) -> None:
+    """Remove `found`, which is `folder` or was: whoever looks for either sees a whole one or none.
+
+    In place of what a process killed here left.
+    """
+    leaving = _sibling(folder, _REMOVED)
+    if leaving.exists():
+        with crossing("remove", leaving):
+            shutil.rmtree(leaving)
+    with crossing("rename", found):
+        found.replace(leaving)
     with crossing("remove", folder):
         shutil.rmtree(leaving)
 
 
-def _move_away(folder: Path) -> Path:
-    """Take a folder's name from it, in place of what a process killed here left; its new name."""
-    leaving = folder.with_name(f".{folder.name}.removed")
-    if leaving.exists():
-        with crossing("remove", leaving):
-            shutil.rmtree(leaving)
-    with crossing("rename", folder):
-        return folder.replace(leaving)
+def _sibling(folder: Path, what: str) -> Path:
+    return folder.with_name(f".{folder.name}.{what}")
+
+
+def recover_folder(folder: Path) -> str:
+    """Bring in order what a process killed in :func:`replace_folder` left; what was done, in words.
+
+    Where it was killed between its two renames the folder that was to be replaced gets its name
+    back. What it was about to remove is removed. Empty text where there is nothing to do.
+
+    Raises
+    ------
+    SetupError
+        If that cannot be done.
+    """
+    aside, leaving = _sibling(folder, _REPLACED), _sibling(folder, _REMOVED)
+    with writing(folder):
+        if aside.exists() and not folder.exists():
+            # Another process may be between the two just now.
+            time.sleep(_BETWEEN_SECONDS)
+        if aside.exists() and not folder.exists():
+            with crossing("rename", folder):
+                aside.replace(folder)
+            sync_folder(folder.parent)
+            return (
+                f"a process was killed while it replaced {folder}: what was there before is there "
+                "again"
+            )
+        if not aside.exists() and not leaving.exists():
+            return ""
+        if aside.exists():
+            _remove_aside(aside, folder)
+        else:
+            with crossing("remove", leaving):
+                shutil.rmtree(leaving)
+        return (
+            f"a process was killed while it removed what had been {folder} before: what was left "
+            "of that is gone now"
+        )
 
 
 def remove_left(folder: Path) -> None:
@@ -219,6 +273,8 @@ def remove_left(folder: Path) -> None:
     SetupError
         If it cannot be removed.
     """
+    for path in list(folder.rglob(f".*.{_REPLACED}")):
+        recover_folder(path.with_name(path.name[1:].removesuffix(f".{_REPLACED}")))
     for pattern in (".*.partial", ".*.partial-journal", ".*.removed"):
         for path in list(folder.rglob(pattern)):
             with writing(path), crossing("remove", path):

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tapml.durable.files import recover_folder
 from tapml.models.tensor_file import TensorFile, open_tensors
 from tapml.package.manifest import MANIFEST, MAX_MANIFEST_BYTES, WEIGHTS, Manifest
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, SetupError
 
 # What is read into memory: a plan, a Library, a tokenizer.
 MAX_FILE_BYTES: Final = 1 << 30
@@ -156,6 +157,32 @@ class PackageFiles:
 def is_package(path: Path) -> bool:
     """Whether a path is a folder with a manifest, or a zip archive."""
     return (path / MANIFEST).is_file() if path.is_dir() else zipfile.is_zipfile(path)
+
+
+def has_manifest(path: Path) -> bool:
+    """Whether a folder or a zip archive has a package's manifest: other archives have none."""
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return MANIFEST in archive.namelist()
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
+        return False
+
+
+def recover_package(path: Path) -> str:
+    """Bring in order what a killed ``tapml package --force`` left at a path.
+
+    Returns
+    -------
+    str
+        What was done, a sentence; empty where there was nothing to do, or where it cannot be done:
+        whoever reads a package need not be able to write beside it.
+    """
+    try:
+        return recover_folder(path)
+    except SetupError:
+        return ""
 
 
 def header_hash(stream: BinaryIO, place: Place) -> str:

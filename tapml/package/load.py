@@ -14,7 +14,7 @@ from tapml.models.inputs import MODEL_INPUTS
 from tapml.models.stored import StoredDecoder
 from tapml.models.tensor_file import TensorFile
 from tapml.package.codecs import open_codec
-from tapml.package.files import PackageFiles
+from tapml.package.files import PackageFiles, recover_package
 from tapml.package.manifest import LIBRARY, PLAN, TOKENIZER, WEIGHTS
 from tapml.package.runnable import Runnable
 from tapml.package.target_model import TargetModel
@@ -72,6 +72,8 @@ def load_package(
     >>> model = tml.load_package("my-package")  # doctest: +SKIP
     >>> print(model.generate("The value of the attribute"))  # doctest: +SKIP
     """
+    if recovered := recover_package(Path(path)):
+        warnings.warn(recovered, stacklevel=2)
     model = TargetModel(open_package(Path(path), verify=verify), device, own_process=own_process)
     for note in model.notes:
         warnings.warn(note, stacklevel=2)

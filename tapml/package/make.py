@@ -16,6 +16,7 @@ from tapml.graph.plan import Entry
 from tapml.models.tensor_file import stream_tensors, tensors_header
 from tapml.offload.finished import open_finished
 from tapml.package.codecs import packaged_tokenizer
+from tapml.package.files import recover_package
 from tapml.package.manifest import (
     LIBRARY,
     MANIFEST,
@@ -54,11 +55,14 @@ class MadePackage:
         Bytes of its files.
     manifest
         What it says of itself.
+    recovered
+        What a killed process had left there and what became of it, a sentence; mostly empty.
     """
 
     path: Path
     nbytes: int
     manifest: Manifest
+    recovered: str = ""
 
 
 def make_package(
@@ -100,6 +104,7 @@ def make_package(
             f"package says what it was validated on: go on with `tapml offload --session {session}`"
         )
     path = out or _default_place(session, archive=archive)
+    recovered = recover_package(path)
     check_place(path, archive=archive, force=force)
     contents = {
         PLAN: plan_format.pack(slim(finished.plan)),
@@ -139,7 +144,8 @@ def make_package(
         package.add(README, readme(manifest, tuple(licences)).encode())
         # Last: what has a manifest is whole.
         package.add(MANIFEST, manifest.to_bytes())
-    return MadePackage(path, sum(each.bytes for each in package.files.values()), manifest)
+    nbytes = sum(each.bytes for each in package.files.values())
+    return MadePackage(path, nbytes, manifest, recovered)
 
 
 def _default_place(session: Path, *, archive: bool) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from pathlib import Path
 
 import pytest
 
 from tapml.package.files import PackageFiles, is_package
-from tests.offload.commands import run_process
-from tests.package.packages import Packages
+from tapml.package.load import load_package
+from tests.offload.commands import run_here, run_process
+from tests.package.packages import Packages, exchange
 
 pytestmark = pytest.mark.slow
 
@@ -46,3 +49,65 @@ def test_a_package_that_is_there_outlives_a_full_disk(packages: Packages, tmp_pa
     assert ended.exit_code == 2
     assert is_package(out)
     assert PackageFiles(out).read_all() == PackageFiles(packages.folder).read_all()
+
+
+SITES = [
+    f"{when} rename */{what}"
+    for what in ("out#1", "out#2", ".out.replaced")
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "site"),
+    [
+        *(("package", site) for site in SITES),
+        *(("run", site) for site in SITES[1:5:3]),
+        ("load_package", SITES[2]),
+    ],
+)
+def test_killed_on_either_side_of_a_rename_a_package_is_there_for_the_next_command(
+    packages: Packages, killed: dict[str, Path], tmp_path: Path, command: str, site: str
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(killed[site], tmp_path, dirs_exist_ok=True)
+    gone = not out.exists()
+    assert gone == (site in {"after rename */out#1", "before rename */out#2"})
+    left = (tmp_path / ".out.replaced").exists() or (tmp_path / ".out.removed").exists()
+    session = packages.session
+    said = ""
+    if command == "package":
+        ended = run_here("package", session.folder, "--out", out, "--force", cache=session.cache)
+        assert ended.exit_code == 0, ended.errors
+        said = ended.errors
+    elif command == "run":
+        ended = run_here("run", out, "--tokens", "1", "--max-new-tokens", "1", cache=session.cache)
+        assert ended.exit_code == 0, ended.errors
+        said = ended.errors
+    else:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            load_package(out).close()
+        said = "".join(str(each.message) for each in caught)
+    assert ("is there again" in said) == gone
+    assert ("what was left of that is gone" in said) == (left and not gone)
+    marked = (out / "README.txt").read_bytes() == b"the one before"
+    assert marked == (command != "package" and (gone or site == "before rename */out#1"))
+    PackageFiles(out).read_all()
+    assert {each.name for each in tmp_path.iterdir()} <= {"out", ".out.partial"}
+
+
+@pytest.fixture(scope="module")
+def killed(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What lies there after `tapml package --force` was killed, by where it was."""
+    found = {}
+    for site in SITES:
+        folder = tmp_path_factory.mktemp("killed")
+        exchange(packages.copy(folder / "out"), "README.txt", b"the one before")
+        ended = run_process(
+            "package", packages.session.folder, "--out", folder / "out", "--force",
+            cache=packages.session.cache, TAPML_FAULT=f"kill@{site}",
+        )  # fmt: skip
+        assert ended.exit_code == -9, site
+        found[site] = folder
+    return found
