@@ -85,7 +85,7 @@ class Interpreter:
             if stream in failures and name not in _ALWAYS:
                 continue
             try:
-                if message.sequence <= session.cancel_through:
+                if message.sequence <= session.cancel_through and name not in _ALWAYS:
                     raise RemoteError("cancelled by the client before it ran")
                 commands.running = (session, command, time.monotonic(), index)
                 paused = handler(batch, index, *command[1:])

@@ -86,6 +86,16 @@ def test_cancelled_batches_do_not_run(peer: RawPeer) -> None:
     assert (answer["results"], chunk) == ([[1, [0, 4]]], b"aaaa")
 
 
+def test_a_cancelled_batch_still_gives_memory_back(peer: RawPeer) -> None:
+    peer.batch(["allocate", 1, 1 << 20])
+    peer.control.send(_packed(peer, {"type": "cancel", "sequence": peer.sequence + 1}))
+    peer.ping()
+    answer, _ = peer.batch(["free", 1], ["fence"])
+    assert answer["error"]["index"] == 1
+    peer.wait_for(device_bytes=0)
+    peer.batch(["reset"])
+
+
 def test_a_session_cancels_what_it_has_sent(session: Session) -> None:
     library = session.upload(add_one_library())
     session.cancel()
