@@ -27,6 +27,7 @@ from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, check_secret
+from tapml_rpc.websocket.inbox import Inbox
 from tapml_rpc.websocket.outbox import Outbox, Parts
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError, TapmlError
 
@@ -158,13 +159,13 @@ class WebSocketFront:
 
     async def _handle(self, connection: ServerConnection) -> None:
         self._connections += 1
-        outbox = Outbox(connection, MOST_UNSENT_BYTES)
+        inbox, outbox = Inbox(connection), Outbox(connection, MOST_UNSENT_BYTES)
         try:
             assert connection.request is not None  # noqa: S101 - it was answered
             if connection.request.path == frames.CONTROL_PATH:
-                await self._serve_control(connection, outbox)
+                await self._serve_control(inbox, outbox)
             else:
-                await self._serve_data(connection, outbox)
+                await self._serve_data(inbox, outbox)
         except ConnectionClosed:
             pass
         except Exception:
@@ -174,9 +175,9 @@ class WebSocketFront:
             self._connections -= 1
             outbox.abort()
 
-    async def _serve_control(self, connection: ServerConnection, outbox: Outbox) -> None:
+    async def _serve_control(self, inbox: Inbox, outbox: Outbox) -> None:
         try:
-            header = _header(await asyncio.wait_for(connection.recv(), HELLO_SECONDS))
+            header = _header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))
             if header.get("type") != "hello":
                 raise ProtocolError("a control connection begins with a hello")
             client = _Client(outbox)
@@ -198,16 +199,15 @@ class WebSocketFront:
         outbox.put(_packed({**welcome, "data_address": self.address + frames.DATA_PATH}))
         self._hub.refill()
         try:
-            async for message in connection:
+            while not relay.ended:
+                message = await inbox.next()
                 if not relay.ended:
                     self._control(client, message)
-                if relay.ended:
-                    break
         finally:
             self._drop(client, relay.ended or "its control connection is gone")
         await asyncio.wait(client.closing)
 
-    def _control(self, client: _Client, message: bytes | str) -> None:
+    def _control(self, client: _Client, message: memoryview | str) -> None:
         try:
             header = _header(message)
             if header.get("session") != client.relay.token:
@@ -220,15 +220,15 @@ class WebSocketFront:
         if reply is not None:
             client.control.put(_packed({**reply, "sessions": len(self._hub.sessions())}))
 
-    async def _serve_data(self, connection: ServerConnection, outbox: Outbox) -> None:
+    async def _serve_data(self, inbox: Inbox, outbox: Outbox) -> None:
         client = None
         sequence: object = None
         try:
             while client is None or not client.relay.ended:
                 message = await (
-                    asyncio.wait_for(connection.recv(), HELLO_SECONDS)
+                    asyncio.wait_for(inbox.next(), HELLO_SECONDS)
                     if client is None
-                    else connection.recv()
+                    else inbox.next()
                 )
                 if client is not None and client.relay.ended:
                     break
@@ -362,13 +362,13 @@ def serve_websocket(
     )
 
 
-def _split(message: bytes | str) -> tuple[memoryview, memoryview]:
+def _split(message: memoryview | str) -> tuple[memoryview, memoryview]:
     if isinstance(message, str):
         raise ProtocolError("a text message came; messages are binary")
     return frames.split(message)
 
 
-def _header(message: bytes | str) -> wire.Header:
+def _header(message: memoryview | str) -> wire.Header:
     packed, chunk = _split(message)
     if chunk:
         raise ProtocolError("a control message has no chunk")

@@ -22,7 +22,7 @@ from websockets.utils import apply_mask
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_targets.errors import ProtocolError
 
-# The mask repeats every 4 bytes: pieces of any multiple of that can be masked one by one.
+# Of a message's payload in one frame: what both ends mask and copy while their caches hold it.
 PIECE_BYTES: Final = 256 << 10
 _AHEAD_BYTES: Final = 16 << 10
 _FIRST_BYTES: Final = 64 << 10
@@ -93,17 +93,17 @@ class Stream:
             If the connection is gone.
         """
         self.torn = True
-        mask = secrets.token_bytes(4)
-        frame = _frame_head(Opcode.BINARY, len(head) + len(chunk), mask)
-        if len(chunk) <= _AHEAD_BYTES:
+        if len(head) + len(chunk) <= PIECE_BYTES:
             body = b"".join((head, chunk)) if chunk else head
-            self._send_all(memoryview(frame + apply_mask(body, mask)), check)
+            self._send_frame(Opcode.BINARY, body, check)
         else:
-            self._send_all(memoryview(frame + apply_mask(head, mask)), check)
-            view = memoryview(chunk)
-            for start in range(0, len(view), PIECE_BYTES):
-                piece = view[start : start + PIECE_BYTES]
-                self._send_all(memoryview(apply_mask(piece, mask)), check)
+            view, opcode, end = memoryview(chunk), Opcode.BINARY, 0
+            while end < len(view):
+                start, end = end, min(end + PIECE_BYTES, len(view))
+                first = head if not start else b""
+                final = end == len(view)
+                self._send_frame(opcode, view[start:end], check, first=first, final=final)
+                opcode = Opcode.CONT
         self.torn = False
 
     def receive(self, wait_milliseconds: int) -> memoryview | None:
@@ -132,7 +132,7 @@ class Stream:
                 raise EndedError("the peer takes nothing")
 
         with suppress(EndedError):
-            self._send_control(Opcode.CLOSE, Close(_NORMAL_CLOSURE, "").serialize(), check)
+            self._send_frame(Opcode.CLOSE, Close(_NORMAL_CLOSURE, "").serialize(), check)
         self.abort()
 
     def abort(self) -> None:
@@ -267,14 +267,24 @@ class Stream:
                 said = "without a reason that can be read"
             raise EndedError(f"the server closed the connection: {said}")
         if opcode == Opcode.PING:
-            self._send_control(Opcode.PONG, payload, None)
+            self._send_frame(Opcode.PONG, payload, None)
         elif opcode != Opcode.PONG:
             raise ProtocolError(f"the server sent a frame of unknown kind {opcode}")
 
-    def _send_control(self, opcode: Opcode, payload: bytes, check: Check | None) -> None:
+    def _send_frame(
+        self,
+        opcode: Opcode,
+        payload: bytes | memoryview,
+        check: Check | None,
+        *,
+        first: bytes = b"",
+        final: bool = True,
+    ) -> None:
+        """Send `first` and `payload` as one frame; masked apart, which fits for multiples of 4."""
         mask = secrets.token_bytes(4)
-        frame = _frame_head(opcode, len(payload), mask) + apply_mask(payload, mask)
-        self._send_all(memoryview(frame), check)
+        head = _frame_head(opcode, len(first) + len(payload), mask, final=final)
+        masked = apply_mask(payload, mask)
+        self._send_all(memoryview(b"".join((head, apply_mask(first, mask), masked))), check)
 
     def _send_all(self, data: memoryview, check: Check | None) -> None:
         while data:
@@ -291,8 +301,8 @@ class Stream:
                 check()
 
 
-def _frame_head(opcode: Opcode, length: int, mask: bytes) -> bytes:
-    first = _FIN | opcode
+def _frame_head(opcode: Opcode, length: int, mask: bytes, *, final: bool) -> bytes:
+    first = (_FIN if final else 0) | opcode
     if length < 126:
         return struct.pack("!BB", first, _MASKED | length) + mask
     if length < 1 << 16:
