@@ -1,0 +1,118 @@
+"""Blobs over a real wire: a supervisor holds them, workers come and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tapml_rpc import wire
+from tapml_rpc.blob_upload import BlobWrite
+from tapml_rpc.client import Session, connect
+from tapml_rpc.link import Link
+from tapml_targets.errors import DeviceLostError
+from tests.conftest import RequireDevice
+from tests.rpc.blobs.contents import content, digest_of
+from tests.rpc.libraries import add_one_library
+from tests.rpc.peers import RawPeer, ServerProcess
+
+MEBIBYTE = 1 << 20
+WEIGHTS = [content(seed, 3 * MEBIBYTE + seed) for seed in range(4)]
+
+
+@pytest.fixture(scope="module")
+def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
+    require_device("opencl")
+    with ServerProcess(module="tapml_rpc.supervisor.serve") as process:
+        yield process
+
+
+class Sent:
+    """Bytes of chunks that a session sends."""
+
+    def __init__(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nbytes = 0
+        link = session._link
+        assert isinstance(link, Link)
+        post = link._post
+
+        def counted(ticket: Any, header: Any, chunk: memoryview | bytes) -> None:
+            self.nbytes += len(chunk)
+            post(ticket, header, chunk)
+
+        monkeypatch.setattr(link, "_post", counted)
+
+
+def write_weights(session: Session) -> list[bytes]:
+    """What lies on the device afterwards."""
+    buffers = [session.allocate(len(weight)) for weight in WEIGHTS]
+    session.write_blobs(map(BlobWrite, buffers, WEIGHTS))
+    return [bytes(session.read(buffer)) for buffer in buffers]
+
+
+def test_messages_are_answered_as_the_protocol_says(supervisor: ServerProcess) -> None:
+    data = content(99, 3000)
+    digest = digest_of(data)
+    with RawPeer(supervisor.address) as peer:
+        assert wire.BLOBS in peer.welcome["features"]
+
+        def ask(sequence: int, chunk: bytes | None = None, **fields: Any) -> dict[str, Any]:
+            peer.send({"type": "blob", "sequence": sequence, **fields}, chunk)
+            return peer.receive()[0]
+
+        def done(sequence: int, value: object) -> dict[str, Any]:
+            return {"type": "blob-done", "sequence": sequence, "value": value}
+
+        put = {"operation": "put", "digest": digest, "total": 3000}
+        assert ask(1, operation="holds", digests=[digest]) == done(1, [False])
+        assert ask(2, operation="attach", digest=digest) == done(2, False)
+        assert ask(3, data[:2000], **put, offset=0) == done(3, False)
+        assert ask(4, data[2000:], **put, offset=2000) == done(4, True)
+        assert ask(5, operation="attach", digest=digest) == done(5, True)
+        peer.sequence = 5
+        answer, chunk = peer.batch(
+            ["allocate", 1, 100], ["paste", 1, 0, digest, 2900, 100], ["read", 1, 0, 100]
+        )
+        assert answer["results"] == [[2, [0, 100]]] and chunk == data[2900:]
+        assert ask(7, operation="detach", digest=digest) == done(7, True)
+        peer.sequence = 7
+        answer, _ = peer.batch(["paste", 1, 0, digest, 0, 1])
+        assert "is not attached" in answer["error"]["message"]
+        answer = ask(9, operation="put", digest="../x", total=1, offset=0)
+        assert (answer["type"], answer["sequence"]) == ("error", 9)
+        assert answer["error"]["kind"] == "ProtocolError"
+
+
+def test_a_second_session_on_the_same_weights_and_library_uploads_nothing(
+    supervisor: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = add_one_library(comment="x" * 10_000)
+    sent = []
+    for _ in range(2):
+        with connect(supervisor.address) as session:
+            counter = Sent(session, monkeypatch)
+            session.upload(library)
+            assert write_weights(session) == WEIGHTS
+            sent.append(counter.nbytes)
+    assert sent[0] > sum(map(len, WEIGHTS))
+    assert sent[1] == 0
+
+
+def test_blobs_outlive_the_worker_of_the_session_that_sent_them(
+    supervisor: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = f"/proc/{supervisor.process.pid}/task/{supervisor.process.pid}/children"
+    with connect(supervisor.address) as session:
+        write_weights(session)
+        with open(children, encoding="ascii") as listed:  # noqa: PTH123 - a file of /proc
+            for worker in listed.read().split():
+                os.kill(int(worker), signal.SIGKILL)
+        with pytest.raises(DeviceLostError):
+            session.read(session.allocate(8))
+    with connect(supervisor.address) as session:
+        counter = Sent(session, monkeypatch)
+        assert write_weights(session) == WEIGHTS
+        assert counter.nbytes == 0
