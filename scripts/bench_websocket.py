@@ -151,10 +151,7 @@ class _Bare:
             position += len(chunk)
 
     def _ask(self, *, upload: bool, nbytes: int) -> None:
-        question = bytes([upload]) + b"".join(
-            n.to_bytes(8, "little") for n in (nbytes, CHUNK_BYTES)
-        )
-        self._connection.send(question)
+        self._connection.send(struct.pack("<?QQ", upload, nbytes, CHUNK_BYTES))
 
 
 def _line(measurement: Measurement) -> dict[str, Any]:
