@@ -32,6 +32,7 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
+from tapml_targets.self_test.known import usual_self_test
 from tapml_targets.target import Target
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ class SuiteReplayer:
             operator,
             reference=test.read_outputs(),
             traces=traces,
+            self_test=usual_self_test(self.session.device),
         )
         return result, text
 

@@ -1,4 +1,4 @@
-"""``tapml devices``: the devices of this machine and which one is used by default."""
+"""``tapml devices``: the devices of this machine and a tracker's, and which is the default."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from tapml.cli.remote_devices import add_tracker_argument, print_remote_devices, remote_devices
 from tapml_targets.description_format import to_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, TapmlError
 from tapml_targets.fingerprint import fingerprint
@@ -17,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "devices",
-        help="the devices of this machine",
+        help="the devices of this machine and of a tracker",
         description=(
             "List the devices of this machine: what they are, what they can take, and which one\n"
             "each platform uses by default. A device counts once a kernel has been built and has\n"
@@ -28,7 +29,9 @@ def add_parser(subparsers: Any) -> None:
             "  tapml devices\n"
             "  tapml devices --platform opencl --dtype float16   ranked for half precision\n"
             "  tapml devices --probe                             test every device again\n"
+            "  tapml devices --self-test                         measure what each really does\n"
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
+            "  tapml devices --tracker tcp://board:9190          a tracker's, with who holds them\n"
             "\nexit codes: 0 a device can be used; 3 none can\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,6 +48,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--probe", action="store_true", help="list and test again instead of using what is known"
     )
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="measure again what each device does with loops, denormals, NaNs and so on",
+    )
+    add_tracker_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -65,12 +74,35 @@ def run(arguments: argparse.Namespace) -> int:
             problems[platform] = (
                 f"no {platform} device here{but}; `tapml doctor {platform}` says why"
             )
-        rows += describe_all(ranked)
+        rows += [
+            row | {"self_test": _self_test(device, arguments)}
+            for row, device in zip(describe_all(ranked), ranked, strict=True)
+        ]
+    remote, problem = remote_devices(arguments.tracker, arguments.platform)
+    if problem:
+        problems["tracker"] = problem
     if arguments.json:
-        print(json.dumps({"devices": rows, "problems": problems}, indent=2))
+        print(json.dumps({"devices": rows, "remote": remote, "problems": problems}, indent=2))
     else:
-        _print_table(rows, problems)
-    return 0 if any(row["default"] for row in rows) else EXIT_NO_DEVICE
+        _print_table(rows, remote, arguments.tracker, problems)
+    return 0 if remote or any(row["default"] for row in rows) else EXIT_NO_DEVICE
+
+
+def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What a device does, measured: run for who reads all of it, else shown where it is known."""
+    if device.problem:
+        return None
+    # They compute with numpy, which `tapml devices` does not need to list a board's devices.
+    from tapml_targets.self_test.facts import to_plain as facts_to_plain
+    from tapml_targets.self_test.known import remembered_self_test, usual_self_test
+
+    if arguments.self_test or arguments.json:
+        found = usual_self_test(device.description, refresh=arguments.self_test)
+    else:
+        found = remembered_self_test(device.description)
+    if found is None:
+        return None
+    return facts_to_plain(found) | {"traits": list(found.traits)}
 
 
 def describe_all(ranked: list[RankedDevice]) -> list[dict[str, Any]]:
@@ -110,7 +142,12 @@ def _why(device: RankedDevice, usable: list[RankedDevice]) -> str:
     return f"the default: the fastest {kind} in the probe"
 
 
-def _print_table(rows: list[dict[str, Any]], problems: dict[str, str]) -> None:
+def _print_table(
+    rows: list[dict[str, Any]],
+    remote: list[dict[str, Any]],
+    tracker: str,
+    problems: dict[str, str],
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -140,5 +177,18 @@ def _print_table(rows: list[dict[str, Any]], problems: dict[str, str]) -> None:
                 soft_wrap=True,
                 markup=False,
             )
+            for line in _self_test_lines(row["self_test"]):
+                console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+    if tracker and "tracker" not in problems:
+        print_remote_devices(console, tracker, remote)
     for platform, problem in problems.items():
         console.print(f"{platform}: {problem}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _self_test_lines(found: dict[str, Any] | None) -> list[str]:
+    """The traits of a device in one line, then what is wrong with it."""
+    if found is None:
+        return []
+    wrong = [f["meaning"] for f in found["facts"] if f["grave"] and f["sound"] is False]
+    traits = ", ".join(found["traits"]) or "as one expects of IEEE arithmetic"
+    return [f"self-test: {traits}", *wrong, *found["problems"]]

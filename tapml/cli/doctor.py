@@ -11,11 +11,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE, TapmlError
 from tapml_targets.installed import install_hint, package_version
+
+if TYPE_CHECKING:
+    from tapml_targets.ranking import RankedDevice
 
 BASE_PACKAGES: Final = ("numpy", "msgpack", "pyzmq", "websockets", "rich")
 HOST_PACKAGES: Final = (
@@ -159,11 +162,33 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
             + (f": {device.problem}" if device.problem else ""),
             "it is left out; update or remove its driver" if device.problem else "",
         )
+        if not device.problem:
+            yield _self_test(platform, device)
     usable = [d for d in ranked if not d.problem and d.description.device_type != "checker"]
     if not usable:
         yield Check(platform, "device", "problem", "no usable device", _device_remedy(platform))
         return
     yield _server(platform, usable[0].spec)
+
+
+def _self_test(platform: str, device: RankedDevice) -> Check:
+    """What the device does beside computing sums right; a checker only tells what is known."""
+    from tapml_targets.self_test.known import usual_self_test
+
+    name = f"{device.spec} self-test"
+    remedy = "see docs/devices.md for what to do about it"
+    found = usual_self_test(device.description)
+    if found is None:
+        return Check(platform, name, "ok", "not run; `tapml devices --self-test` does")
+    lines = [*(fact.meaning for fact in found.grave), *found.problems]
+    if lines:
+        return Check(platform, name, "problem", "; ".join(lines), remedy)
+    return Check(
+        platform,
+        name,
+        "ok",
+        ", ".join(found.traits) or f"{len(found.facts)} facts, all as expected",
+    )
 
 
 def _server(platform: str, spec: str) -> Check:

@@ -151,7 +151,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     if arguments.diagnose and not passed:
         found = _diagnosed(repro, result, device)
     if arguments.explain is not None:
-        print(_explained(repro, result), end="")
+        print(_explained(repro, result, device), end="")
         return 0 if passed else EXIT_MISMATCH
     if arguments.json:
         data = result.to_json() | ({} if found is None else {"diagnosis": found.to_json()})
@@ -172,12 +172,18 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     return 0 if passed else EXIT_MISMATCH
 
 
-def _explained(repro: Repro, result: ReplayResult) -> str:
+def _explained(repro: Repro, result: ReplayResult, device: DeviceDescription) -> str:
     from tapml.compare.explain import explain
+    from tapml_targets.self_test.known import usual_self_test
 
     outputs = repro.case.read_outputs()
     return explain(
-        result.verdict, repro.expectation, repro.policy, repro.operator, reference=outputs
+        result.verdict,
+        repro.expectation,
+        repro.policy,
+        repro.operator,
+        reference=outputs,
+        self_test=usual_self_test(device),
     )
 
 

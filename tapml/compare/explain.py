@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tapml.compare.device_effects import denormals_expected, effects
 from tapml.compare.expectation import Expectation, ExpectedOutput
 from tapml.compare.formats import as_float64, ulp
 from tapml.compare.judge import Named, choose_limits, flushed_below
@@ -16,6 +18,7 @@ from tapml.compare.policy import ChosenLimits, Policy
 from tapml.compare.sensitivity import ElementTrace
 from tapml.compare.verdict import OutputNumbers, Verdict
 from tapml_targets.errors import InputError
+from tapml_targets.self_test.facts import SelfTest
 
 _SHOWN_MOVEMENTS: Final = 16
 _LABEL: Final = 26
@@ -29,6 +32,7 @@ def explain(
     *,
     reference: Sequence[NDArray[Any]] | None = None,
     traces: Mapping[str, ElementTrace] | None = None,
+    self_test: SelfTest | None = None,
 ) -> str:
     """Everything that `verdict` was made of.
 
@@ -47,6 +51,8 @@ def explain(
     traces
         By output name, what the worst element's sensitivity is made of
         (:meth:`tapml.compare.oracle.Oracle.trace`); without it the sum alone is shown.
+    self_test
+        What is known of the device. It says where numbers may come from, and moves no limit.
 
     Returns
     -------
@@ -79,7 +85,10 @@ def explain(
             else _discrete(numbers, want)
         )
         lines += [f"  {line}" for line in body]
-    lines += ["", *_checks(verdict), "", *_conclusion(verdict)]
+    lines += ["", *_checks(verdict)]
+    if self_test is not None:
+        lines += ["", *_device(verdict, expectation, self_test)]
+    lines += ["", *_conclusion(verdict)]
     return "\n".join(lines) + "\n"
 
 
@@ -230,6 +239,20 @@ def _checks(verdict: Verdict) -> Iterator[str]:
     if not verdict.findings:
         yield "  nothing: guard bands and inputs untouched, all outputs written, both runs equal"
     yield from (f"  {finding}" for finding in verdict.findings)
+
+
+def _device(verdict: Verdict, expectation: Expectation, self_test: SelfTest) -> Iterator[str]:
+    yield "the device's self-test, which explains and moves no limit:"
+    told = False
+    for numbers, want in zip(verdict.outputs, expectation.outputs, strict=False):
+        found = denormals_expected(self_test, want)
+        found += effects(self_test, asdict(numbers), want.operator_class)
+        for line in found:
+            told = True
+            yield f"  {want.name}: {line}"
+    if not told:
+        yield f"  nothing of these numbers: {', '.join(self_test.traits) or 'it is as expected'}"
+    yield from (f"  not measured: {problem}" for problem in self_test.problems)
 
 
 def _conclusion(verdict: Verdict) -> Iterator[str]:

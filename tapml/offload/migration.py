@@ -118,6 +118,7 @@ def write_report(
         reference=REFERENCE,
         device=bench.session.device,
         fingerprint=bench.fingerprint,
+        self_test=bench.self_test,
         policy=bench.policy,
         records=list(records.values()),
         final=final,

@@ -27,6 +27,7 @@ from tapml.graph.plan import Operator
 from tapml.kernels.written import OWN_FOLDER, WrittenKernels
 from tapml.models.stored import StoredDecoder
 from tapml.offload.compile_ahead import CompileAhead
+from tapml.offload.device_facts import settle_self_test
 from tapml.offload.events import Watcher
 from tapml.offload.journal import Journal
 from tapml.offload.kept_twins import KeptTwins
@@ -50,6 +51,8 @@ from tapml.offload.trusted_side import (
 )
 from tapml_rpc.client import Session
 from tapml_targets.fingerprint import fingerprint
+from tapml_targets.self_test.facts import SelfTest
+from tapml_targets.self_test.known import usual_self_test
 from tapml_targets.target import Target
 
 
@@ -65,6 +68,7 @@ class Workbench:
     session: Session
     target: Target
     fingerprint: str
+    self_test: SelfTest | None
     model: StoredDecoder
     notes: tuple[str, ...]
     imported: ImportedModel
@@ -124,6 +128,9 @@ def open_workbench(
         ) as phase:
             session = device.open(watcher)
             phase.detail = f"{session.device.name} ({session.device.vendor_platform})"
+            # In a process of its own: a driver that crashes over it costs no session.
+            measured = usual_self_test(session.device)
+            self_test = settle_self_test(folder, session, measured, watcher)
         limits = session.device.limits
         target = Target(settings.target, limits=lowered(limits, options.memory_bytes))
         policy = policy_of(journal, options)
@@ -156,6 +163,7 @@ def open_workbench(
             session=session,
             target=target,
             fingerprint=fingerprint(session.device),
+            self_test=self_test,
             model=side.model,
             notes=side.notes,
             imported=side.imported,

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.compare.device_effects import effects
 from tapml.compare.limits import DEFAULT_LIMITS
 from tapml.compare.policy import Policy
 from tapml.graph.plan import GraphPlan
@@ -16,6 +17,7 @@ from tapml.report.layout import lay_out
 from tapml.report.operators import attempts, operator_data
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.installed import package_version
+from tapml_targets.self_test.facts import SelfTest, to_plain
 
 if TYPE_CHECKING:
     from tapml.offload.final_run import FinalRun
@@ -37,12 +39,18 @@ def build_report(
     final: FinalRun | None,
     journal: Journal,
     folder: Path | None = None,
+    self_test: SelfTest | None = None,
 ) -> dict[str, Any]:
-    """Everything known about a session, as strict JSON data; `folder` is the session's."""
+    """Everything known about a session, as strict JSON data.
+
+    `folder` is the session's, `self_test` what is known of its device.
+    """
     history = attempts(journal)
     operators = [
         operator_data(plan, record, history.get(record.operator.name, ())) for record in records
     ]
+    for each in operators:
+        each["device_effects"] = _effects(each, self_test)
     summary = _summary(operators)
     return {
         "format": FORMAT,
@@ -50,7 +58,7 @@ def build_report(
         "tapml": package_version("tapml") or "source",
         "model": dict(model) | {"parameters": _parameters(plan)},
         "reference": reference,
-        "target": _device(device, fingerprint),
+        "target": _device(device, fingerprint) | {"self_test": _self_test(self_test)},
         "policy": _policy(policy, model["dtype"]),
         "loosened": list(policy.loosened),
         "outcome": outcome(summary, final, device),
@@ -162,6 +170,20 @@ def _device(device: DeviceDescription, fingerprint: str) -> dict[str, Any]:
         "limits": limits,
         "details": dict(device.details),
     }
+
+
+def _self_test(self_test: SelfTest | None) -> dict[str, Any] | None:
+    """What the device was found to do; None where nobody has looked."""
+    return None if self_test is None else to_plain(self_test) | {"traits": list(self_test.traits)}
+
+
+def _effects(operator: Mapping[str, Any], self_test: SelfTest | None) -> list[str]:
+    """What the device's facts have to say about the worst of an operator's numbers."""
+    if self_test is None or operator["replay"].get("status") in (None, "pass"):
+        return []
+    outputs = operator["replay"].get("worst", {}).get("outputs", [])
+    lines = [line for each in outputs for line in effects(self_test, each, operator["class"])]
+    return list(dict.fromkeys(lines))
 
 
 def _policy(policy: Policy, dtype: str) -> dict[str, Any]:

@@ -102,6 +102,7 @@ function operatorState(operator) {
     { class: `card ${state}` },
     operator.suspects.map(line => el("p", {}, el("strong", {}, line))),
     reason ? el("p", { class: "reason" }, reason) : null,
+    (operator.device_effects || []).map(line => el("p", { class: "soft" }, sentence(line))),
     operator.written ? el("p", {}, "The kernel is from ", el("code", {}, operator.written)) : null,
     again,
     kept,

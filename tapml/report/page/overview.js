@@ -73,6 +73,9 @@ function drawFacts(report) {
       ["Model", el("strong", {}, model.name), ` · ${model.dtype} · ${count(model.parameters)} parameters`],
       ["Target", el("strong", {}, target.name), ` · ${target.vendor_platform}`],
       ["Driver", target.driver_version],
+      target.self_test
+        ? ["The device", (target.self_test.traits || []).join(", ") || "as one expects of IEEE arithmetic"]
+        : null,
       ["Reference", report.reference],
       // While the session runs the report is some seconds old; the outcome above counts along.
       ...(session.live
@@ -130,6 +133,7 @@ function drawFacts(report) {
           ]
         : null,
     ]),
+    measured(target.self_test),
     el(
       "details",
       { class: "soft" },
@@ -138,6 +142,29 @@ function drawFacts(report) {
       el("p", {}, el("code", {}, policy.hash || "")),
     ),
   ];
+}
+
+/** What the device's self-test found, fact by fact. */
+function measured(found) {
+  if (!found) return null;
+  const state = fact => (fact.sound === null ? "·" : fact.sound ? "✓" : "✕");
+  return el(
+    "details",
+    { class: "soft" },
+    el("summary", {}, "What the device does, measured"),
+    el("p", {}, "It explains verdicts and moves no limit."),
+    (found.problems || []).map(line => el("p", {}, el("strong", {}, line))),
+    table(
+      [["", ""], ["Fact", ""], ["Found", ""], ["What it means", "wide"]],
+      (found.facts || []).map(fact => [
+        state(fact),
+        el("code", {}, fact.name),
+        known(fact.value) ? `${fact.value} ${fact.unit}`.trim() : NONE,
+        fact.meaning,
+      ]),
+      "What the device does, measured",
+    ),
+  );
 }
 
 /** Why verdicts were made again: [reason, how many]. */

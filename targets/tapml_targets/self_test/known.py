@@ -58,6 +58,13 @@ def remembered_self_test(description: DeviceDescription) -> SelfTest | None:
         return None
 
 
+def usual_self_test(description: DeviceDescription, *, refresh: bool = False) -> SelfTest | None:
+    """The same, unless it is a checker: a simulator takes long, and is tested only by `refresh`."""
+    if description.device_type == "checker" and not refresh:
+        return remembered_self_test(description)
+    return known_self_test(description, refresh=refresh)
+
+
 _KIND: Final = "self-test"
 
 
