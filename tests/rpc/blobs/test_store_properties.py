@@ -70,7 +70,7 @@ class BlobStoreMachine(RuleBasedStateMachine):
     @rule(upload=consumes(arriving))
     def finish(self, upload: tuple[str, bytes, Arrival]) -> None:
         identity, data, arrival = upload
-        if arrival in self.store._arriving:
+        if arrival in self.store._index.arriving:
             assert arrival.take(0, memoryview(data))
             self.store.keep(arrival)
             self.sent.add((identity, digest_of(data)))
@@ -118,13 +118,13 @@ class BlobStoreMachine(RuleBasedStateMachine):
             for identity in ("ann", "bob", "cy"):
                 for data in CONTENTS:
                     if (identity, digest_of(data)) not in self.sent:
-                        blob = self.store._blobs.get(digest_of(data))
+                        blob = self.store._index.blobs.get(digest_of(data))
                         assert blob is None or identity not in blob.owners
 
     @invariant()
     def what_is_attached_stays_as_it_is(self) -> None:
         for (_, digest), (descriptor, data) in self.attached.items():
-            assert digest in self.store._blobs
+            assert digest in self.store._index.blobs
             assert os.pread(descriptor, len(data), 0) == data
 
     @invariant()

@@ -1,0 +1,170 @@
+"""What a blob store holds, what that takes of its budgets, and what goes when more is to come.
+
+Bookkeeping alone: no method waits, and their caller holds the store's lock.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tapml_rpc.blobs.arrival import Arrival
+from tapml_rpc.blobs.folder import BlobFolder
+from tapml_rpc.blobs.memory import BlobMemory, cost
+from tapml_targets.errors import InputError
+
+_MAX_IN_MEMORY: Final = 4096
+_MAX_BLOBS: Final = 65536
+
+
+@dataclass(eq=False)
+class HeldBlob:
+    """A blob in memory, on disk, or both.
+
+    Attributes
+    ----------
+    owners
+        Identities that have sent it, in the order in which they did.
+    sessions
+        The sessions that have it attached, and who they are.
+    """
+
+    digest: str
+    nbytes: int
+    owners: dict[str, None]
+    memory: BlobMemory | None = None
+    on_disk: bool = False
+    sessions: dict[Hashable, str] = field(default_factory=dict)
+
+
+class BlobIndex:
+    """The blobs of a store, those used longest ago first.
+
+    Parameters
+    ----------
+    memory_budget, disk_budget
+        Most bytes in memory, in whole pages, and on disk.
+    folder
+        Where copies lie; None for nowhere.
+
+    Attributes
+    ----------
+    blobs
+        By digest.
+    arriving
+        Unfinished uploads, and whose they are.
+    reserved
+        Memory set aside for uploads and for what is being read from disk.
+    memory_used, disk_used
+        What whole blobs take.
+    evicted
+        Times one went from memory or disk for lack of room.
+    """
+
+    def __init__(self, memory_budget: int, disk_budget: int, folder: BlobFolder | None) -> None:
+        self.blobs: OrderedDict[str, HeldBlob] = OrderedDict()
+        self.arriving: dict[Arrival, str] = {}
+        self.reserved = self.memory_used = self.disk_used = self.evicted = 0
+        self._memory_budget = memory_budget
+        self._disk_budget = disk_budget
+        self._folder = folder
+        self._in_memory = 0
+        # Each blob in memory takes a descriptor of this process.
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_in_memory = _MAX_IN_MEMORY
+        if descriptors != resource.RLIM_INFINITY:
+            self._most_in_memory = max(16, min(_MAX_IN_MEMORY, descriptors // 2))
+
+    def owned(self, identity: str, digest: str) -> HeldBlob | None:
+        """A blob that `identity` owns, which then counts as used; None where there is none."""
+        blob = self.blobs.get(digest)
+        if blob is None or identity not in blob.owners:
+            return None
+        self.blobs.move_to_end(digest)
+        return blob
+
+    def make_room(self, identity: str, nbytes: int) -> None:
+        """Evict from memory until `nbytes` more fit.
+
+        Raises
+        ------
+        InputError
+            If they cannot, with what is held by whom.
+        """
+        room = self._memory_budget - self.reserved - cost(nbytes)
+        if room >= 0:
+            for blob in list(self.blobs.values()):
+                if self.memory_used <= room and not self._full():
+                    break
+                if blob.memory is not None and not blob.sessions:
+                    self.drop_memory(blob)
+                    self.evicted += 1
+        if self.memory_used > room or self._full():
+            raise InputError(self._refusal(identity, nbytes))
+
+    def make_disk_room(self, nbytes: int) -> bool:
+        """Evict from disk until `nbytes` more fit; False where they cannot."""
+        for blob in list(self.blobs.values()):
+            if self.disk_used + nbytes <= self._disk_budget:
+                break
+            if blob.on_disk and not blob.sessions:
+                self.drop_from_disk(blob)
+                self.evicted += 1
+        return self.disk_used + nbytes <= self._disk_budget
+
+    def bound_count(self) -> None:
+        """Forget blobs that are one too many."""
+        for blob in list(self.blobs.values())[: max(0, len(self.blobs) - _MAX_BLOBS)]:
+            if not blob.sessions:
+                self.drop_from_disk(blob)
+                self.drop_memory(blob)
+
+    def give_memory(self, blob: HeldBlob, memory: BlobMemory) -> None:
+        """A blob is in memory from now on."""
+        blob.memory = memory
+        self.memory_used += memory.cost
+        self._in_memory += 1
+
+    def drop_memory(self, blob: HeldBlob) -> None:
+        """A blob leaves memory; it is here no more unless it is on disk."""
+        if blob.memory is not None:
+            self.memory_used -= blob.memory.cost
+            self._in_memory -= 1
+            blob.memory.close()
+            blob.memory = None
+        if not blob.on_disk:
+            self.blobs.pop(blob.digest, None)
+
+    def drop_from_disk(self, blob: HeldBlob) -> None:
+        """A blob leaves the disk; it is here no more unless it is in memory."""
+        if blob.on_disk and self._folder is not None:
+            self._folder.remove(blob.digest)
+            self.disk_used -= blob.nbytes
+            blob.on_disk = False
+        if blob.memory is None:
+            self.blobs.pop(blob.digest, None)
+
+    def _full(self) -> bool:
+        """Whether there are as many blobs in memory as may be."""
+        return self._in_memory + len(self.arriving) >= self._most_in_memory
+
+    def _refusal(self, identity: str, nbytes: int) -> str:
+        """Why a blob does not fit: what is held by whom, in bytes."""
+        own = others = 0
+        for blob in self.blobs.values():
+            if identity in blob.sessions.values():
+                own += cost(blob.nbytes)
+            elif blob.sessions:
+                others += cost(blob.nbytes)
+        own_arriving = sum(
+            cost(arrival.total) for arrival, whose in self.arriving.items() if whose == identity
+        )
+        return (
+            f"no room for a blob of {nbytes} bytes in a store of {self._memory_budget} bytes and "
+            f"{self._most_in_memory} blobs: sessions of yours have {own} bytes attached and "
+            f"{own_arriving} on their way, others {others} and {self.reserved - own_arriving}; "
+            "detach what is not needed any more, or write the bytes without the store"
+        )
