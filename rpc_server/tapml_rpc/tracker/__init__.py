@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from tapml_rpc.tracker.lease import Lease, QueuePlace, request_device
     from tapml_rpc.tracker.listing import ListedDevice, list_devices
     from tapml_rpc.tracker.registration import HeldLease, Registration
-    from tapml_rpc.tracker.spec import is_tracker_spec, resolve, tracker_address
+    from tapml_rpc.tracker.spec import (
+        is_tracker_spec,
+        resolve,
+        tracker_address,
+        tracker_credentials,
+    )
 
 __all__ = [
     "HeldLease",
@@ -22,6 +27,7 @@ __all__ = [
     "request_device",
     "resolve",
     "tracker_address",
+    "tracker_credentials",
 ]
 
 # Looked up late: a session's link imports this package for its relay addresses alone.
@@ -36,6 +42,7 @@ _MODULES: Final = {
     "request_device": "lease",
     "resolve": "spec",
     "tracker_address": "spec",
+    "tracker_credentials": "spec",
 }
 
 

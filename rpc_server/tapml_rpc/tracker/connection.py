@@ -19,7 +19,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.security.curve import ClientCurve, apply_client
+from tapml_rpc.security.credentials import Credentials
+from tapml_rpc.security.curve import apply_client
 from tapml_rpc.security.handshake import MONITORED, handshake_failure
 from tapml_rpc.tracker.records import printable
 from tapml_targets.errors import InputError, SetupError
@@ -40,8 +41,8 @@ class Connection:
     ----------
     address
         ``tcp://host:port`` of the tracker.
-    curve
-        Keys, where the tracker asks for them.
+    credentials
+        Keys, where the tracker asks for them: this side's own and the tracker's public one.
 
     Raises
     ------
@@ -54,12 +55,13 @@ class Connection:
         The tracker's host as this side reaches it; the relay is on it as well.
     """
 
-    def __init__(self, address: str, curve: ClientCurve | None = None) -> None:
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
         self.address = address
         self.host = _host_of(address)
         self._heard = self._looked = time.monotonic()
         self._owner = os.getpid()
-        self._curve = curve
+        self._talked = False
+        self._curve = credentials.curve() if credentials is not None else None
         self._context: zmq.Context[Socket] = zmq.Context()
         try:
             self._socket: Socket = self._context.socket(zmq.DEALER)
@@ -68,7 +70,7 @@ class Connection:
             self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
             self._socket.setsockopt(zmq.IPV6, int("[" in address))
             set_heartbeats(self._socket)
-            apply_client(self._socket, curve)
+            apply_client(self._socket, self._curve)
             self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
             self._socket.connect(address)
         except zmq.ZMQError as error:
@@ -109,6 +111,7 @@ class Connection:
         with suppress(zmq.Again):
             packed = self._socket.recv(zmq.NOBLOCK)
             self._heard = self._looked
+            self._talked = True
             return wire.unpack(packed)
         if self._monitor in ready:
             self._look_why()
@@ -121,10 +124,12 @@ class Connection:
     def _look_why(self) -> None:
         event = dict(recv_monitor_message(self._monitor))
         failure = handshake_failure(event, self.address, self._curve)
-        if failure is None:
+        if failure is not None:
+            if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._curve is not None:
+                raise failure
+        elif self._talked:
             raise SetupError(f"the tracker at {self.address} is gone: its connection dropped")
-        if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._curve is not None:
-            raise failure
+        # A connection that drops before a word was said says why in a later event, or comes again.
 
     def ask(self, header: wire.Header, timeout: float) -> wire.Header:
         """Send a message and return its answer.

@@ -12,13 +12,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection, no_answer, own_label
 from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, VERSION, printable
 from tapml_rpc.tracker.requirements import Requirements
@@ -85,6 +85,8 @@ class Lease:
         What the device wants to be shown; a secret.
     exclusive
         Whether nobody else has the device meanwhile.
+    server_key
+        The public key of the device's own server; empty where it has none.
     lost
         Why the lease is over; None while it is not.
     """
@@ -100,6 +102,7 @@ class Lease:
         self.token = wire.text(granted.get("token"), "token", 64)
         self.exclusive = granted.get("exclusive") is True
         self.device: DeviceDescription = from_plain(granted.get("device"))
+        self.server_key = wire.text(granted.get("server_key", ""), "server key", 64)
         self.address = wire.text(granted.get("address"), "address", 256)
         if self.address == RELAYED:
             port = wire.integer(granted.get("relay_port"), "relay port", 65535)
@@ -126,6 +129,12 @@ class Lease:
         """Raise what ended the lease; nothing happens while it lives."""
         if self.lost is not None:
             raise self.lost.with_traceback(None)
+
+    def credentials(self, own: Credentials | None) -> Credentials | None:
+        """What to connect to the device with: this side's own secrets, and the device's key."""
+        if own is None or own.keys is None or not self.server_key:
+            return own
+        return replace(own, server_key=self.server_key)
 
     def verify(self, device: DeviceDescription) -> None:
         """Make sure that what answers at the address is what the tracker lent.
@@ -187,7 +196,7 @@ def request_device(
     exclusive: bool = True,
     priority: int = 0,
     timeout: float | None = None,
-    curve: ClientCurve | None = None,
+    credentials: Credentials | None = None,
     on_queue: Callable[[QueuePlace], None] | None = None,
     on_lost: Callable[[TapmlError], None] | None = None,
     label: str = "",
@@ -208,8 +217,8 @@ def request_device(
         -100 to 100; requests of a higher one come first, others in their order.
     timeout
         Seconds to wait for the device; None waits for ever.
-    curve
-        Keys, where the tracker asks for them.
+    credentials
+        Keys, where the tracker asks for them: this side's own and the tracker's public one.
     on_queue
         Takes the place in the queue whenever it changes.
     on_lost
@@ -227,7 +236,7 @@ def request_device(
         If what is asked for does not exist.
     """
     wanted = Requirements.of(name or "", kind or "", features, limits)
-    connection = Connection(tracker, curve)
+    connection = Connection(tracker, credentials)
     try:
         connection.send(
             {

@@ -130,6 +130,7 @@ class Leases:
                 "name": device.name,
                 "device": device.plain,
                 "address": device.address,
+                "server_key": device.server_key,
                 "expires_seconds": LEASE_SECONDS,
             },
         )
@@ -326,7 +327,7 @@ def _busyness(device: Device) -> tuple[int, int, int, str]:
 
 
 def _holders(device: Device) -> str:
-    labels = [lease.request.label for lease in device.leases.values() if lease.phase == "held"]
+    labels = [lease.request.label for lease in device.leases.values()]
     more = f" and {len(labels) - 2} more" if len(labels) > 2 else ""
     return ", ".join(labels[:2]) + more
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection
 from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable
 from tapml_targets.description_format import from_plain, to_plain
@@ -76,7 +76,7 @@ class ListedDevice:
 
 
 def list_devices(
-    tracker: str, *, curve: ClientCurve | None = None, timeout: float = _TIMEOUT_SECONDS
+    tracker: str, *, credentials: Credentials | None = None, timeout: float = _TIMEOUT_SECONDS
 ) -> list[ListedDevice]:
     """The devices of a tracker, by name.
 
@@ -85,7 +85,7 @@ def list_devices(
     SetupError
         If no tracker answers within `timeout` seconds.
     """
-    connection = Connection(tracker, curve)
+    connection = Connection(tracker, credentials)
     found: list[ListedDevice] = []
     try:
         more = True

@@ -20,12 +20,18 @@ class TrackerOptions:
     relay_port
         Port of the relay on the same host; 0 takes the next one after the address's, or a free one
         where that is free to choose as well.
+    key
+        The tracker's ``.secret`` file; empty for none, on loopback alone.
+    clients
+        File with the keys that are admitted; empty for the user's own.
     parent
         Process that started this one; when it ends, so does the tracker. 0 for none.
     """
 
     bind: str = DEFAULT_BIND
     relay_port: int = 0
+    key: str = ""
+    clients: str = ""
     parent: int = 0
 
 
@@ -45,11 +51,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="port of the relay, for devices that only connect out (default: the next one)",
     )
+    parser.add_argument(
+        "--key",
+        default=default.key,
+        metavar="FILE",
+        help="the tracker's .secret file of `tapml rpc keygen`; off loopback it needs one",
+    )
+    parser.add_argument(
+        "--clients",
+        default=default.clients,
+        metavar="FILE",
+        help="keys of the devices and clients that are admitted (default: this user's list)",
+    )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
 
 
 def options_from(arguments: argparse.Namespace) -> TrackerOptions:
     """The options that `add_arguments` declared."""
     return TrackerOptions(
-        bind=arguments.bind, relay_port=arguments.relay_port, parent=arguments.parent
+        bind=arguments.bind,
+        relay_port=arguments.relay_port,
+        key=arguments.key,
+        clients=arguments.clients,
+        parent=arguments.parent,
     )

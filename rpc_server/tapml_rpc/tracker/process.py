@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -222,19 +223,26 @@ class StopRequest:
         self._asked = True
 
 
-def run_tracker(options: TrackerOptions, curve: ServerCurve | None = None) -> int:
+def run_tracker(options: TrackerOptions) -> int:
     """Track devices until a signal, or until the parent is gone. Returns the exit code.
 
     Raises
     ------
     SetupError
         If an address cannot be used, or would be open to anybody.
+    InputError
+        If a file of keys cannot be used.
     """
     stopping = StopRequest(options.parent)
+    curve = None
+    if options.key:
+        clients = Path(options.clients) if options.clients else None
+        curve = ServerCurve.from_files(Path(options.key), clients)
     loop = TrackerLoop(options.bind, options.relay_port, curve)
     line = {
         "address": loop.address,
         "relay_port": loop.relay_port,
+        "key": curve.keys.public if curve is not None else "",
         "epoch": secrets.token_hex(8),
         "pid": os.getpid(),
         "protocol": VERSION,

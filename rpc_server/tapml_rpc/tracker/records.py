@@ -106,6 +106,7 @@ class Device:
     heard: float
     since: float
     local_only: bool = False
+    server_key: str = ""
     load: dict[str, int] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     shunned_until: float = 0.0

@@ -23,7 +23,7 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire, failure_to_wire
-from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection, no_answer
 from tapml_rpc.tracker.outbound import Outbound
 from tapml_rpc.tracker.records import (
@@ -83,9 +83,10 @@ class Registration:
         What clients call it: letters, digits, ``.``, ``_``, ``-``; the only one of that name.
     relayed
         Whether clients come through the tracker, because they cannot reach `address`.
-    encrypted
-        Whether the device's own server asks for keys, or speaks TLS. A relay on another machine
-        is used only then: without, whoever is on the way could speak to the device.
+    server_key
+        Public key of the device's own server, where it has one; who gets a lease is told it. A
+        relay on another machine is used only with that or with TLS: without, whoever is on the
+        way could speak to the device.
     data_address
         With `relayed`: the data connection's own address; `address` where both are one.
     load
@@ -97,15 +98,15 @@ class Registration:
         not lent again before it returns (at most two seconds). On a thread of its own.
     report
         Takes a line for people when the registration changes; standard error by default.
-    curve
-        Keys, where the tracker asks for them.
+    credentials
+        Keys, where the tracker asks for them: this side's own and the tracker's public one.
 
     Raises
     ------
     InputError
         If the name or an address is none.
     SetupError
-        If the relay is on another machine and the device's server is not `encrypted`.
+        If the relay is on another machine and the device's server has no secret.
     """
 
     def __init__(
@@ -116,20 +117,21 @@ class Registration:
         *,
         name: str,
         relayed: bool = False,
-        encrypted: bool = False,
         data_address: str = "",
+        server_key: str = "",
         load: Callable[[], Mapping[str, int]] = dict,
         on_lease: Callable[[HeldLease], None] | None = None,
         on_lease_ended: Callable[[str], None] | None = None,
         report: Callable[[str], None] | None = None,
-        curve: ClientCurve | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if not is_device_name(name):
             raise InputError(
                 "a device's name is 1 to 63 letters, digits, '.', '_' or '-', "
                 f"beginning with a letter or a digit; got {name!r}"
             )
-        if relayed and not encrypted and not on_this_machine(tracker):
+        secret = server_key or address.startswith("wss://")
+        if relayed and not secret and not on_this_machine(tracker):
             raise SetupError(
                 f"refusing to be reached through {tracker} without a secret of the device's own: "
                 "make keys with `tapml rpc keygen` and serve with them"
@@ -145,17 +147,18 @@ class Registration:
             "life": secrets.token_bytes(16),
             "device": to_plain(description),
             "address": RELAYED if relayed else address,
+            "server_key": server_key,
         }
         self._load = load
         self._on_lease = on_lease
         self._on_lease_ended = on_lease_ended
         self._report = report or _to_standard_error
-        self._curve = curve
+        self._credentials = credentials
         self._leases: dict[str, HeldLease] = {}
         self._cleared: deque[str] = deque()
         self._registered = threading.Event()
         self._stop = threading.Event()
-        Connection(tracker, curve).close()
+        Connection(tracker, credentials).close()
         self._outbound = Outbound(address, data_address or address) if relayed else None
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
@@ -218,7 +221,7 @@ class Registration:
         while not self._stop.is_set():
             connection = None
             try:
-                connection = Connection(self._tracker, self._curve)
+                connection = Connection(self._tracker, self._credentials)
                 connection.watch(self._wake_reader)
                 self._serve(connection)
             except TapmlError as error:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tapml_rpc import wire
+from tapml_rpc.security.keys import is_key
 from tapml_rpc.tracker.leases import Leases
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
@@ -135,6 +136,7 @@ class Registry:
             heard=now,
             since=now,
             local_only=local_only,
+            server_key=_server_key(header.get("server_key", "")),
             load=_load(header.get("load", {})),
         )
         self.devices[name] = self._by_key[sender.key] = device
@@ -261,6 +263,13 @@ def _load(data: object) -> dict[str, int]:
         printable(wire.text(name, "load", 32)): wire.integer(value, "load")
         for name, value in data.items()
     }
+
+
+def _server_key(value: object) -> str:
+    key = wire.text(value, "server key", 64)
+    if key and not is_key(key):
+        raise InputError("the public key of the device's server is none")
+    return key
 
 
 def _device_address(value: object) -> str:

@@ -9,6 +9,7 @@ to end where the device has keys: the relay could not read it if it wanted to.
 from __future__ import annotations
 
 import secrets
+import selectors
 import socket
 import sys
 import threading
@@ -32,6 +33,7 @@ MAX_STRANGERS: Final = 256
 _NEGOTIATION_SECONDS: Final = 3.0
 _REQUEST_BYTES: Final = 600
 _STEP_SECONDS: Final = 0.25
+_AT_ONCE: Final = 64
 
 Dial = Callable[[str, str, str], None]
 
@@ -71,7 +73,7 @@ class RelayServer:
     def __init__(self, host: str, port: int, dial: Dial) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((host, port), family=family, backlog=64)
+            self._listener = socket.create_server((host, port), family=family, backlog=512)
         except OSError as error:
             raise SetupError(f"cannot listen on {host}:{port} for the relay: {error}") from None
         self._listener.setblocking(False)
@@ -83,7 +85,7 @@ class RelayServer:
         self._strangers: set[_Stranger] = set()
         self._awaited: dict[str, _Stranger] = {}
         self._stop = threading.Event()
-        self._forwarder.watch(self._listener.fileno(), 1, self._accept)
+        self._forwarder.watch(self._listener.fileno(), selectors.EVENT_READ, self._accept)
         self._thread = threading.Thread(target=self._run, name="tapml-relay", daemon=True)
         self._thread.start()
 
@@ -116,16 +118,19 @@ class RelayServer:
 
     def _accept(self, events: int) -> None:
         with suppress(BlockingIOError):
-            leg, _ = self._listener.accept()
-            if len(self._strangers) >= MAX_STRANGERS:
-                leg.close()
-                return
-            leg.setblocking(False)
-            leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            leg.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            stranger = _Stranger(leg, time.monotonic() + _NEGOTIATION_SECONDS)
-            self._strangers.add(stranger)
-            self._forwarder.watch(leg, 1, partial(self._negotiate, stranger))
+            for _ in range(_AT_ONCE):
+                self._greet(self._listener.accept()[0])
+
+    def _greet(self, leg: socket.socket) -> None:
+        if len(self._strangers) >= MAX_STRANGERS:
+            leg.close()
+            return
+        leg.setblocking(False)
+        leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        leg.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stranger = _Stranger(leg, time.monotonic() + _NEGOTIATION_SECONDS)
+        self._strangers.add(stranger)
+        self._forwarder.watch(leg, selectors.EVENT_READ, partial(self._negotiate, stranger))
 
     def _negotiate(self, stranger: _Stranger, events: int) -> None:
         try:
@@ -156,7 +161,7 @@ class RelayServer:
             return
         waiting = sum(other.lease_id == lease_id for other in self._strangers)
         if (
-            len(self._flows.get(lease_id, ())) + waiting >= MAX_FLOWS_OF_LEASE
+            len(self._open_flows(lease_id)) + waiting >= MAX_FLOWS_OF_LEASE
             or len(self._forwarder.flows) >= MAX_FLOWS
         ):
             self._refuse(stranger, socks.FAILED)
@@ -182,10 +187,13 @@ class RelayServer:
         except OSError:
             flow.close()
             return
-        flows = self._flows.setdefault(client.lease_id, set())
-        flows -= {other for other in flows if other.ended}
-        flows.add(flow)
+        self._open_flows(client.lease_id).add(flow)
         self._forwarder.add(flow)
+
+    def _open_flows(self, lease_id: str) -> set[Flow]:
+        flows = self._flows.setdefault(lease_id, set())
+        flows -= {flow for flow in flows if flow.ended}
+        return flows
 
     def _cut(self, lease_id: str, token: str) -> None:
         self._leases.pop(token, None)

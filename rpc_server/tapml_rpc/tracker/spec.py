@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.credentials import KEY_VARIABLE, Credentials
 from tapml_rpc.tracker.lease import Lease, QueuePlace, request_device
 from tapml_rpc.tracker.records import is_device_name
 from tapml_rpc.tracker.requirements import LIMITS
 from tapml_targets.errors import InputError
 
 VARIABLE: Final = "TAPML_TRACKER"
+TRACKER_KEY_VARIABLE: Final = "TAPML_TRACKER_KEY"
 _WORD: Final = "tracker"
 
 
@@ -39,6 +40,25 @@ def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.en
             f"no tracker is known: give --tracker tcp://HOST:PORT, or set {VARIABLE} to it"
         )
     return address
+
+
+def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials | None:
+    """Keys for a tracker, as the environment names them; None where it names none for one.
+
+    ``TAPML_TRACKER_KEY`` is the tracker's public key or the path of one, ``TAPML_RPC_KEY`` the path
+    of this side's own ``.secret`` file.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or damaged, or one of the two is not named.
+    SetupError
+        If others may read the secret.
+    """
+    theirs = environ.get(TRACKER_KEY_VARIABLE)
+    if not theirs:
+        return None
+    return Credentials.from_files(key=environ.get(KEY_VARIABLE) or None, server_key=theirs)
 
 
 def parse_spec(spec: str) -> dict[str, Any]:
@@ -82,10 +102,12 @@ def resolve(
     exclusive: bool = True,
     priority: int = 0,
     timeout: float | None = None,
-    curve: ClientCurve | None = None,
+    credentials: Credentials | None = None,
     on_queue: Callable[[QueuePlace], None] | None = None,
 ) -> Lease:
     """Lend the device that a spec names; the arguments are those of :func:`request_device`.
+
+    Without `credentials` they are those of :func:`tracker_credentials`.
 
     Raises
     ------
@@ -99,7 +121,7 @@ def resolve(
         exclusive=exclusive,
         priority=priority,
         timeout=timeout,
-        curve=curve,
+        credentials=credentials or tracker_credentials(),
         on_queue=on_queue,
         **parse_spec(spec),
     )

@@ -1,0 +1,100 @@
+"""The devices of a tracker, as ``tapml devices`` shows them beside those of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml_targets.errors import TapmlError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_TIMEOUT_SECONDS: Final = 5.0
+_VARIABLE: Final = "TAPML_TRACKER"
+
+
+def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--tracker``."""
+    parser.add_argument(
+        "--tracker",
+        default=os.environ.get(_VARIABLE, ""),
+        metavar="ADDRESS",
+        help=f"list a tracker's devices as well, tcp://HOST:PORT (default: ${_VARIABLE})",
+    )
+
+
+def remote_devices(tracker: str, platform: str | None) -> tuple[list[dict[str, Any]], str]:
+    """A tracker's devices as plain data, and what kept it from telling; nothing without a tracker.
+
+    Parameters
+    ----------
+    platform
+        Only devices of this kind; None for all.
+    """
+    if not tracker:
+        return [], ""
+    from tapml_rpc.tracker import list_devices, tracker_credentials
+
+    try:
+        found = list_devices(tracker, credentials=tracker_credentials(), timeout=_TIMEOUT_SECONDS)
+    except TapmlError as error:
+        return [], str(error)
+    rows = [device.to_plain() for device in found]
+    return [row for row in rows if platform in (None, row["platform"])], ""
+
+
+def print_remote_devices(console: Console, tracker: str, rows: list[dict[str, Any]]) -> None:
+    """A table of a tracker's devices, then a line for each with its fingerprint and holders."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(f"\ntracker {tracker}", highlight=False, markup=False)
+    if not rows:
+        console.print("no device is registered there", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("device", "name", "kind", "memory", "threads", "features", "sessions", "lease"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        limits, load = row["limits"], row["load"]
+        texts = (
+            row["spec"],
+            row["name"],
+            row["platform"],
+            f"{limits['memory_bytes'] / 2**30:.1f} GiB",
+            str(limits["max_threads_per_block"] or "-"),
+            " ".join(limits["features"]) or "-",
+            f"{load.get('sessions', 0)}, {_size(load.get('device_bytes', 0))}",
+            _leases(row["leases"]),
+        )
+        # Names come from other machines: nothing in them is markup, nor steers the terminal.
+        table.add_row(*(Text(_printable(text)) for text in texts))
+    console.print(table)
+    for row in rows:
+        reached = "through the tracker" if row["address"] == "relay" else f"at {row['address']}"
+        line = f"{row['spec']}: {reached}; fingerprint {row['fingerprint'][:12]}"
+        console.print(_printable(line), highlight=False, soft_wrap=True, markup=False)
+
+
+def _leases(leases: list[dict[str, Any]]) -> str:
+    if not leases:
+        return "free"
+    shown = [f"{lease['holder']} for {_age(lease['age_seconds'])}" for lease in leases]
+    shared = "" if leases[0]["exclusive"] else "shared: "
+    return shared + ", ".join(shown)
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.0f} MiB" if nbytes >= 1 << 20 else f"{nbytes} B"
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)
