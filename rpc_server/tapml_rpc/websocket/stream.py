@@ -17,10 +17,14 @@ from contextlib import suppress
 from typing import Final
 
 from websockets.frames import Close, Opcode
-from websockets.utils import apply_mask
 
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_targets.errors import ProtocolError
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a board without a compiler, and no wheel for it
+    from websockets.utils import apply_mask
 
 # Of a message's payload in one frame: what both ends mask and copy while their caches hold it.
 PIECE_BYTES: Final = 256 << 10
