@@ -301,7 +301,7 @@ class Link:
         socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
         socket.setsockopt(zmq.IPV6, int("[" in address))
         apply_client(socket, self._curve)
-        monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
+        monitor: Socket = socket.get_monitor_socket(MONITORED)
         try:
             connect_socket(socket, address)
         except zmq.ZMQError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tapml.cli.rpc_keys import add_keygen_parser
+from tapml.cli.rpc_tracker import add_tracker_parser
 from tapml_rpc.options import add_arguments, options_from
 
 
@@ -35,6 +37,8 @@ def add_parser(subparsers: Any) -> None:
     )
     add_arguments(serve)
     serve.set_defaults(run=run)
+    add_keygen_parser(actions)
+    add_tracker_parser(actions)
 
 
 def run(arguments: argparse.Namespace) -> int:

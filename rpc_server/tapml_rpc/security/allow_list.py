@@ -6,7 +6,7 @@
     laptop   Y6jwVt3[hT+6D?Vf#j%4tYpK5cT!7QcKp/0RzC1x   # Ada's
     bench    =XkJ]@4>pcqWYwX7OL:YQW0zzJCxUQ)7oK$gGdPL
 
-The name comes first because a key may itself begin with ``#``.
+A key may hold a ``#``: a comment has a space before its own.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Authenticator:
         self._tell(
             key,
             f"refused a client at {address}: its key is not in {path}. To admit it: "
-            f"tapml rpc keygen --authorize {quote(key)} --name NAME",
+            f"tapml rpc keygen --authorize={quote(key)} --name NAME",
         )
         return b"400", b"this key is not admitted"
 

@@ -13,7 +13,8 @@ from tapml_rpc.security.curve import ClientCurve
 from tapml_targets.errors import SetupError, TapmlError
 
 MONITORED: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
@@ -60,7 +61,7 @@ def _not_admitted(status: int, address: str, curve: ClientCurve | None) -> Tapml
         )
     return SetupError(
         f"the server at {address} does not admit this client's key {curve.keys.name!r}. Run there: "
-        f"tapml rpc keygen --authorize {quote(curve.keys.public)} --name {curve.keys.name}"
+        f"tapml rpc keygen --authorize={quote(curve.keys.public)} --name {curve.keys.name}"
     )
 
 
@@ -95,6 +96,14 @@ def _hung_up(address: str, curve: ClientCurve | None) -> TapmlError:
     )
 
 
+def _dropped(address: str) -> TapmlError:
+    return SetupError(
+        f"{address} took the connection and dropped it without a welcome: what is there does not "
+        "speak ZeroMQ as a tapml server does, or it has just ended. Is it the address that "
+        "`tapml rpc serve` printed?"
+    )
+
+
 class HandshakeWatch:
     """Looks, while a welcome is waited for, whether none can come.
 
@@ -121,15 +130,7 @@ class HandshakeWatch:
             If no connection will come about.
         """
         while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)
-            failure = handshake_failure(dict(event), self._address, self._curve)
-            if failure is None:
-                continue
-            if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                raise failure
-            if self.hint is None:
-                self._since = time.monotonic()
-            self.hint = failure
+            self._hear(dict(recv_monitor_message(self._monitor)))
         # Plain connections go on trying: nothing says that it is the wrong server.
         if (
             self.hint is not None
@@ -137,3 +138,21 @@ class HandshakeWatch:
             and time.monotonic() - self._since > _SETTLED_SECONDS
         ):
             raise self.hint
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == zmq.EVENT_DISCONNECTED:
+            # It follows every failed handshake. Alone it is a server that has just ended, or, with
+            # keys, a peer that speaks no ZeroMQ: libzmq says no more about it, and gives up.
+            if self.hint is None:
+                self._since = time.monotonic()
+                self.hint = _dropped(self._address)
+            return
+        failure = handshake_failure(event, self._address, self._curve)
+        if failure is None:
+            return
+        if kind != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            raise failure
+        if self.hint is None:
+            self._since = time.monotonic()
+        self.hint = failure

@@ -1,0 +1,287 @@
+"""A device's own certificate: made once, kept in the config folder, known by its fingerprint.
+
+No authority signs for a board on a desk. The client is told the certificate's fingerprint instead,
+as ssh shows a host key's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from tapml_rpc.security.private_files import (
+    PUBLIC_MODE,
+    check_mode,
+    config_folder,
+    folder_lock,
+    make_folder,
+    read_checked,
+    write_private,
+)
+from tapml_targets.errors import InputError, SetupError
+
+# Phones take no certificate that is valid for longer.
+VALID_DAYS: Final = 825
+_RENEW_DAYS: Final = 7
+_FILE_BYTES: Final = 256 << 10
+_OPENSSL_SECONDS: Final = 60.0
+_PACKAGE = "cryptography"
+_HEX: Final = re.compile(r"(?:sha256:)?([0-9a-f]{2}(?::?[0-9a-f]{2}){31})", re.IGNORECASE)
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate and its key, as files in PEM."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the (first) certificate, as :func:`fingerprint_of` gives it."""
+        text = read_checked(self.certificate, secret=False, limit=_FILE_BYTES)
+        return fingerprint_of(_first_der(text, self.certificate))
+
+
+def fingerprint_of(der: bytes) -> str:
+    """SHA-256 of a certificate as ``openssl x509 -fingerprint -sha256`` shows it: ``AB:CD:...``."""
+    return hashlib.sha256(der).digest().hex(":").upper()
+
+
+def parse_fingerprint(text: str) -> str:
+    """A fingerprint as people give it, with or without colons, in the form of `fingerprint_of`.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    match = _HEX.fullmatch(text.strip())
+    if match is None:
+        raise InputError(
+            f"expected the SHA-256 fingerprint of a certificate, 64 hex digits, got {text[:100]!r}"
+        )
+    return bytes.fromhex(match[1].replace(":", "")).hex(":").upper()
+
+
+def given_certificate(certificate: Path, key: Path) -> Certificate:
+    """Files that somebody else made; looked at, so that a mistake is said before anybody connects.
+
+    Raises
+    ------
+    InputError
+        If they are damaged or do not belong together.
+    SetupError
+        If others may read the key.
+    """
+    given = Certificate(certificate, key)
+    _ = given.fingerprint
+    try:
+        check_mode(key, key.stat().st_mode, secret=True)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise InputError(
+            f"{certificate} and {key} are not a certificate and its key: {error.reason or error}"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot read {key}: {error.strerror}") from None
+    return given
+
+
+def own_certificate(names: Sequence[str], folder: Path | None = None) -> Certificate:
+    """The device's own certificate, made where there is none that still fits.
+
+    Parameters
+    ----------
+    names
+        Host names and addresses it is for, as :func:`host_names` gives them.
+    folder
+        Where it is kept; the user's own ``tls`` where None.
+
+    Raises
+    ------
+    SetupError
+        If it cannot be made: neither the package ``cryptography`` nor the command ``openssl``.
+    """
+    folder = config_folder("tls") if folder is None else folder
+    make_folder(folder)
+    kept = Certificate(folder / "device.crt", folder / "device.key")
+    note = folder / "device.names"
+    names = _checked_names(names)
+    with folder_lock(folder):
+        if not _still_fits(kept, note, names):
+            certificate, key = _make(names)
+            # The note goes first and comes last: without it the pair is made again.
+            note.unlink(missing_ok=True)
+            write_private(kept.key, key, replace=True)
+            write_private(kept.certificate, certificate, mode=PUBLIC_MODE, replace=True)
+            write_private(note, _note(certificate, names), mode=PUBLIC_MODE, replace=True)
+    return given_certificate(kept.certificate, kept.key)
+
+
+def host_names(bound: str) -> list[str]:
+    """The names and addresses by which a server bound to a numeric address is reached."""
+    names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
+    address = ip_address(bound)
+    if not address.is_unspecified:
+        names.append(str(address))
+    else:
+        # Nothing is sent: connecting a datagram socket asks the routing table alone.
+        for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((far, 9))
+                names.append(probe.getsockname()[0])
+        with suppress(OSError):
+            names += [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)]
+    return list(dict.fromkeys(name.partition("%")[0] for name in names))
+
+
+def _checked_names(names: Sequence[str]) -> list[str]:
+    # A host name may be anything; one with a comma or a line break would add a line of its own.
+    return [name for name in names if _is_address(name) or _NAME.fullmatch(name)]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _note(certificate: str, names: Sequence[str]) -> str:
+    """What the standard library cannot read back from a certificate: its names and its age."""
+    der = _first_der(certificate, Path("certificate"))
+    return "\n".join([fingerprint_of(der), str(int(time.time())), *names]) + "\n"
+
+
+def _still_fits(kept: Certificate, note: Path, names: Sequence[str]) -> bool:
+    try:
+        read_checked(kept.key, secret=True, limit=_FILE_BYTES)
+        fingerprint, made, *known = read_checked(note, secret=False, limit=_FILE_BYTES).split()
+        age = time.time() - int(made)
+        same = fingerprint == kept.fingerprint
+    except (InputError, ValueError):
+        return False
+    fresh = 0 <= age < (VALID_DAYS - 1 - _RENEW_DAYS) * 86400
+    return fresh and same and set(names) <= set(known)
+
+
+def _first_der(text: str, path: Path) -> bytes:
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    body, found, _ = text.partition(begin)[2].partition(end)
+    try:
+        der = ssl.PEM_cert_to_DER_cert(f"{begin}{body}{end}") if found else b""
+    except ValueError:
+        der = b""
+    if not der:
+        raise InputError(f"{path} holds no certificate in PEM")
+    return der
+
+
+def _make(names: Sequence[str]) -> tuple[str, str]:
+    """A new certificate and its key, in PEM."""
+    try:
+        x509: Any = importlib.import_module(f"{_PACKAGE}.x509")
+    except ImportError:
+        return _make_with_command(names)
+    return _make_with_package(x509, names)
+
+
+def _make_with_package(x509: Any, names: Sequence[str]) -> tuple[str, str]:
+    hashes: Any = importlib.import_module(f"{_PACKAGE}.hazmat.primitives.hashes")
+    serialization: Any = importlib.import_module(f"{_PACKAGE}.hazmat.primitives.serialization")
+    ec: Any = importlib.import_module(f"{_PACKAGE}.hazmat.primitives.asymmetric.ec")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "tapml device")])
+    now = datetime.now(UTC)
+    shown = [
+        x509.IPAddress(ip_address(name)) if _is_address(name) else x509.DNSName(name)
+        for name in names
+    ]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=VALID_DAYS - 1))
+        .add_extension(x509.SubjectAlternativeName(shown), critical=False)
+        # It signs nothing else: who trusts it trusts this device alone.
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
+
+
+_CONFIG: Final = """\
+[req]
+distinguished_name = subject
+x509_extensions = extensions
+prompt = no
+[subject]
+CN = tapml device
+[extensions]
+subjectAltName = {names}
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth
+subjectKeyIdentifier = hash
+"""
+
+
+def _make_with_command(names: Sequence[str]) -> tuple[str, str]:
+    command = shutil.which("openssl")
+    if command is None:
+        raise SetupError(
+            "a certificate has to be made and nothing here can: `pip install cryptography`, or "
+            "install the command openssl, or give a certificate and its key as files"
+        )
+    shown = ", ".join(("IP:" if _is_address(name) else "DNS:") + name for name in names)
+    # mkdtemp makes the folder for this user alone: the key in it is nobody else's for a moment.
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "config").write_text(_CONFIG.format(names=shown))
+        words = [command, "req", "-x509", "-new", "-nodes", "-sha256", "-days", str(VALID_DAYS - 1)]
+        words += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        words += ["-config", "config", "-keyout", "key.pem", "-out", "certificate.pem"]
+        try:
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=_OPENSSL_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SetupError(f"the command openssl did not make a certificate: {error}") from None
+        if done.returncode:
+            raise SetupError(
+                f"the command openssl did not make a certificate: {done.stderr.strip()[-500:]}"
+            )
+        return (folder / "certificate.pem").read_text(), (folder / "key.pem").read_text()

@@ -1,0 +1,260 @@
+"""Tokens for WebSocket: shown once, kept as hashes, compared in constant time.
+
+A token is 32 random bytes as text. Nobody guesses one, so a right token is taken whatever others at
+the same address did (everybody behind a tunnel has one address); the limit on failures spares the
+server the work and the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tapml_rpc.security.failure_limit import FailureLimit
+from tapml_rpc.security.keys import check_name
+from tapml_rpc.security.private_files import (
+    config_folder,
+    folder_lock,
+    make_folder,
+    read_checked,
+    write_private,
+)
+from tapml_rpc.security.watched_file import FILE_BYTES, WatchedFile
+from tapml_targets.errors import InputError, SetupError
+
+TOKEN_BYTES: Final = 32
+TOKEN_CHARACTERS: Final = 43
+_SPENT: Final = 256
+_IDENTITY_DIGITS: Final = 8
+_LINE: Final = re.compile(r"(\S+) ([0-9a-f]{64}) (once|always) (never|[1-9][0-9]{0,11})")
+_HEADING: Final = (
+    "# Tokens this device takes: a name, SHA-256, once or always, the time of its end.\n"
+)
+
+
+class TokenRefusedError(SetupError):
+    """A token that is not taken.
+
+    Attributes
+    ----------
+    retry_after
+        Seconds after which this address is listened to again; 0 where it may try at once.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True)
+class KnownToken:
+    """What is kept of a token.
+
+    Attributes
+    ----------
+    name
+        For people.
+    digest
+        SHA-256 of its text, in hex.
+    once
+        Whether it opens one session alone.
+    expires
+        Seconds since 1970 from which on it is not taken; 0 for never.
+    """
+
+    name: str
+    digest: str
+    once: bool = False
+    expires: int = 0
+
+
+def make_token() -> str:
+    """A new token: 43 characters that need no quoting anywhere."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token: its SHA-256 in hex."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def identity_of(digest: str) -> str:
+    """How a server calls the client that showed the token with this digest."""
+    return f"token:{digest[:_IDENTITY_DIGITS]}"
+
+
+def default_path() -> Path:
+    """The list of tokens that is used where none is named."""
+    return config_folder("tokens")
+
+
+def parse_tokens(text: str, where: str) -> Mapping[str, KnownToken]:
+    """The tokens of a list by digest.
+
+    Raises
+    ------
+    InputError
+        If a line is none; it is named, its text is not.
+    """
+    known: dict[str, KnownToken] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
+            raise InputError(
+                f"{where}, line {number}: expected a name, 64 hex digits, once or always, and "
+                "never or a number of seconds since 1970"
+            )
+        name, digest, times, end = match.groups()
+        check_name(name)
+        known[digest] = KnownToken(name, digest, times == "once", 0 if end == "never" else int(end))
+    return MappingProxyType(known)
+
+
+class TokenBook:
+    """The tokens a server takes: those of a file, and those it made itself. From any thread.
+
+    Parameters
+    ----------
+    path
+        List of tokens, read again when it changes; None for none.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        limit: FailureLimit | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = None if path is None else WatchedFile(path, parse_tokens, secret=True)
+        self._own: dict[str, KnownToken] = {}
+        self._spent: OrderedDict[str, None] = OrderedDict()
+        self._limit = limit or FailureLimit()
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"TokenBook({None if self._file is None else str(self._file.path)!r})"
+
+    def issue(self, name: str, *, once: bool = False, seconds: float | None = None) -> str:
+        """Make a token that is known to this process alone.
+
+        Parameters
+        ----------
+        once
+            Whether it opens one session and no second one.
+        seconds
+            How long it is taken; None for as long as the process lives.
+        """
+        token = make_token()
+        expires = 0 if seconds is None else int(self._clock() + max(seconds, 1.0))
+        known = KnownToken(check_name(name), digest_of(token), once, expires)
+        with self._lock:
+            self._own[known.digest] = known
+        return token
+
+    def check(self, token: str, address: str, *, opens: bool = True) -> str:
+        """The identity of whoever shows a token.
+
+        Parameters
+        ----------
+        address
+            Where it came from, without the port.
+        opens
+            Whether it opens a session, which uses up a token for one: True for a control
+            connection, False for the data connection that follows it.
+
+        Raises
+        ------
+        TokenRefusedError
+            If it is not taken.
+        InputError, SetupError
+            If the list cannot be read; nobody is admitted then.
+        """
+        digest = digest_of(token[: 2 * TOKEN_CHARACTERS])
+        with self._lock:
+            known = self._find(digest, opens)
+            if known is None:
+                waiting = self._limit.note(address)
+                raise TokenRefusedError(
+                    "this server does not take that token: it is wrong, used up or too old. "
+                    "`tapml rpc serve` prints one, `tapml rpc keygen --token` makes one that stays",
+                    waiting,
+                )
+            if known.once and opens:
+                self._spend(known)
+        return identity_of(known.digest)
+
+    def _find(self, digest: str, opens: bool) -> KnownToken | None:
+        """Every token is compared, whichever it is."""
+        listed = [] if self._file is None else list(self._file.read().values())
+        found = None
+        for known in [*self._own.values(), *listed]:
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        spent = False
+        for used in self._spent:
+            spent |= hmac.compare_digest(used, digest)
+        if spent:
+            return None if opens else KnownToken("", digest)
+        if found is not None and found.expires and self._clock() >= found.expires:
+            return None
+        return found
+
+    def _spend(self, known: KnownToken) -> None:
+        self._spent[known.digest] = None
+        if len(self._spent) > _SPENT:
+            self._spent.popitem(last=False)
+        if self._own.pop(known.digest, None) is None and self._file is not None:
+            # Before the session opens: a restarted server must not take it again.
+            _remove(self._file.path, known.digest)
+
+
+def add_token(path: Path, name: str, *, once: bool = False, seconds: float | None = None) -> str:
+    """Make a token and note its hash in a list. The token itself is returned and nowhere else.
+
+    Raises
+    ------
+    InputError
+        If the list has the name already, or is damaged.
+    SetupError
+        If it cannot be written, or others may read it.
+    """
+    check_name(name)
+    token = make_token()
+    end = "never" if seconds is None else str(int(time.time() + max(seconds, 1.0)))
+    line = f"{name} {digest_of(token)} {'once' if once else 'always'} {end}"
+    path = path.resolve()
+    make_folder(path.parent)
+    with folder_lock(path.parent):
+        text = _read(path) if path.exists() else _HEADING
+        if any(known.name == name for known in parse_tokens(text, str(path)).values()):
+            raise InputError(
+                f"{path} has a token {name!r} already; give another --name, or take its line out"
+            )
+        body = text.rstrip("\n")
+        write_private(path, f"{body}\n{line}\n", replace=True)
+    return token
+
+
+def _remove(path: Path, digest: str) -> None:
+    path = path.resolve()
+    with folder_lock(path.parent):
+        lines = _read(path).split("\n")
+        write_private(path, "\n".join(line for line in lines if digest not in line), replace=True)
+
+
+def _read(path: Path) -> str:
+    return read_checked(path, secret=True, limit=FILE_BYTES)

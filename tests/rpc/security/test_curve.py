@@ -1,0 +1,324 @@
+"""CURVE between real processes: who gets in, and what the others are told."""
+
+from __future__ import annotations
+
+import socket as plain_sockets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from tapml_rpc.link import Link
+from tapml_rpc.pending import Pending
+from tapml_rpc.security.allow_list import AllowList, admit
+from tapml_rpc.security.curve import (
+    LOOPBACK_IDENTITY,
+    Authenticator,
+    ClientCurve,
+    ServerCurve,
+    apply_client,
+    apply_server,
+    client_identity,
+)
+from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
+from tapml_targets.errors import InputError, SetupError
+from tests.rpc.security import curve_server
+
+SECONDS = 5.0
+"""Within so long a caller is told; the machine may be busy."""
+
+
+class Answer(Pending):
+    """What a batch's one command gave."""
+
+    value: Any = None
+
+    def resolve(self, value: Any, chunk: memoryview) -> None:
+        self.value = value
+
+
+class Device:
+    """A server process with keys and a list of its own."""
+
+    def __init__(self, folder: Path, *, keys: bool = True) -> None:
+        self.pair = make_pair("device")
+        self.clients = folder / "clients"
+        secret = str(write_pair(self.pair, folder)) if keys else "-"
+        self.process = subprocess.Popen(
+            [sys.executable, curve_server.__file__, secret, str(self.clients)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+
+    def end(self) -> str:
+        """End it; what it printed for its operator."""
+        self.process.kill()
+        return self.process.communicate()[1]
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Device]:
+    running = Device(tmp_path)
+    yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
+def plain_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+    running = Device(tmp_path_factory.mktemp("plain"), keys=False)
+    yield running
+    running.end()
+
+
+def identity_over(link: Link) -> str:
+    """Whom the server takes this link's client for."""
+    answer = Answer()
+    link.wait(link.send([["who"]], b"", {0: answer}))
+    return str(answer.value)
+
+
+def refused(address: str, curve: ClientCurve | None, match: str) -> str:
+    """What a caller is told who does not get in."""
+    started = time.monotonic()
+    with pytest.raises(SetupError, match=match) as raised:
+        Link(address, timeout=30, curve=curve)
+    assert time.monotonic() - started < SECONDS
+    return str(raised.value)
+
+
+def test_the_server_knows_each_client_by_its_key(device: Device) -> None:
+    pairs = [make_pair("ada"), make_pair("bob")]
+    for pair in pairs:
+        admit(device.clients, pair.name, pair.public)
+    links = [
+        Link(device.address, timeout=SECONDS, curve=ClientCurve(pair, device.pair.public))
+        for pair in pairs
+    ]
+    try:
+        assert [identity_over(link) for link in links] == [pair.public for pair in pairs]
+    finally:
+        for link in links:
+            link.close()
+
+
+def test_an_unknown_key_is_told_how_to_be_admitted_on_both_sides(device: Device) -> None:
+    stranger = make_pair("ada")
+    curve = ClientCurve(stranger, device.pair.public)
+    said = refused(device.address, curve, "does not admit this client's key 'ada'")
+    assert "tapml rpc keygen --authorize=" in said and stranger.public in said
+    refused(device.address, curve, "does not admit")
+    admit(device.clients, "ada", stranger.public)
+    Link(device.address, timeout=SECONDS, curve=curve).close()
+    log = device.end()
+    assert log.count("refused a client at 127.0.0.1") == 1
+    assert stranger.public in log and str(device.clients) in log
+    assert stranger.secret not in said + log
+
+
+def test_a_client_that_is_taken_out_does_not_come_back(device: Device) -> None:
+    pair = make_pair("ada")
+    curve = ClientCurve(pair, device.pair.public)
+    admit(device.clients, "ada", pair.public)
+    Link(device.address, timeout=SECONDS, curve=curve).close()
+    device.clients.write_text("# nobody\n")
+    refused(device.address, curve, "does not admit")
+
+
+def test_a_damaged_list_admits_nobody_and_says_so_on_both_sides(device: Device) -> None:
+    pair = make_pair("ada")
+    admit(device.clients, "ada", pair.public)
+    device.clients.write_text(device.clients.read_text() + "oops\n")
+    curve = ClientCurve(pair, device.pair.public)
+    refused(device.address, curve, "cannot read its list of clients")
+    assert "clients, line 3" in device.end()
+
+
+def test_a_wrong_server_key_is_named_and_nothing_is_sent(device: Device) -> None:
+    pair, other = make_pair("ada"), make_pair("other")
+    admit(device.clients, "ada", pair.public)
+    said = refused(device.address, ClientCurve(pair, other.public), "not the one whose public key")
+    assert other.public in said
+
+
+def test_a_client_without_keys_is_told_to_make_some(device: Device) -> None:
+    refused(device.address, None, r"wants keys.*tapml rpc keygen.*TAPML_RPC_SERVER_KEY")
+
+
+def test_a_client_with_keys_does_not_talk_to_a_server_without(plain_device: Device) -> None:
+    curve = ClientCurve(make_pair("ada"), make_pair("device").public)
+    refused(plain_device.address, curve, "speaks without encryption")
+
+
+def test_what_speaks_no_zeromq_is_said() -> None:
+    with plain_sockets.create_server(("127.0.0.1", 0)) as listening:
+        stop = threading.Event()
+
+        def answer_like_a_web_server() -> None:
+            listening.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    connection, _ = listening.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4)
+                    connection.settimeout(0.5)
+                    connection.recv(4096)
+
+        thread = threading.Thread(target=answer_like_a_web_server)
+        thread.start()
+        try:
+            curve = ClientCurve(make_pair("ada"), make_pair("device").public)
+            address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+            refused(address, curve, "does not speak ZeroMQ")
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_server_that_hangs_up_on_a_plain_client_is_said_at_the_timeout() -> None:
+    with plain_sockets.create_server(("127.0.0.1", 0)) as listening:
+        stop = threading.Event()
+
+        def hang_up() -> None:
+            listening.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    listening.accept()[0].close()
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            with pytest.raises(SetupError, match=r"drops them at once.*tapml rpc serve"):
+                Link(f"tcp://127.0.0.1:{listening.getsockname()[1]}", timeout=0.5)
+        finally:
+            stop.set()
+            thread.join()
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def router(
+    context: zmq.Context[zmq.Socket[bytes]], curve: ServerCurve | None
+) -> tuple[zmq.Socket[bytes], str]:
+    socket = context.socket(zmq.ROUTER)
+    apply_server(socket, curve)
+    socket.bind("tcp://127.0.0.1:0")
+    return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def test_without_its_authenticator_a_server_admits_nobody(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    client, keys = make_pair("ada"), make_pair("device")
+    path = tmp_path / "clients"
+    admit(path, "ada", client.public)
+    curve = ServerCurve(keys, AllowList(path))
+    server, address = router(context, curve)
+    refused(address, ClientCurve(client, keys.public), "not the one whose public key")
+    assert not server.poll(0)
+
+
+def test_after_its_end_an_authenticator_admits_nobody(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    client, keys = make_pair("ada"), make_pair("device")
+    path = tmp_path / "clients"
+    admit(path, "ada", client.public)
+    curve = ServerCurve(keys, AllowList(path))
+    with Authenticator(context, curve.clients) as authenticator:
+        server, address = router(context, curve)
+        dealer = context.socket(zmq.DEALER)
+        apply_client(dealer, ClientCurve(client, keys.public))
+        dealer.connect(address)
+        dealer.send(b"in")
+        assert server.poll(5000) and server.recv_multipart()[1] == b"in"
+    authenticator.close()
+    refused(address, ClientCurve(client, keys.public), "not the one whose public key")
+
+
+def test_a_client_on_a_plain_socket_cannot_say_who_it_is(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    """ZMTP's READY may carry any property, and libzmq shows it as if it had been proved."""
+    server, address = router(context, None)
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    with plain_sockets.create_connection((host, int(port))) as liar:
+        liar.settimeout(SECONDS)
+        liar.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+        assert liar.recv(64, plain_sockets.MSG_WAITALL)[:1] == b"\xff"
+        claimed = make_pair("x").public.encode()
+        ready = b"\x05READY" + _property(b"Socket-Type", b"DEALER") + _property(b"User-Id", claimed)
+        liar.sendall(bytes([4, len(ready)]) + ready)
+        assert b"READY" in liar.recv(1000)
+        liar.sendall(b"\x00\x02hi")
+        assert server.poll(5000)
+        frames = server.recv_multipart(copy=False)
+    assert frames[1].bytes == b"hi"
+    assert frames[1].get("User-Id") == claimed.decode(), "the lie no longer reaches us"
+    assert client_identity(frames[1], None) == LOOPBACK_IDENTITY
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+
+
+def test_a_message_without_a_key_is_no_message_of_anybody(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    server, address = router(context, None)
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(address)
+    dealer.send(b"hi")
+    assert server.poll(5000)
+    curve = ServerCurve(make_pair("device"), AllowList(tmp_path / "clients"))
+    with pytest.raises(InputError, match="does not say whose it is"):
+        client_identity(server.recv_multipart(copy=False)[1], curve)
+
+
+def test_refusals_are_told_once_for_each_key(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    keys = make_pair("device")
+    told: list[str] = []
+    curve = ServerCurve(keys, AllowList(tmp_path / "clients"))
+    with Authenticator(context, curve.clients, say=told.append):
+        _, address = router(context, curve)
+        strangers = [make_pair("a"), make_pair("b")]
+        for stranger in [*strangers, *strangers]:
+            refused(address, ClientCurve(stranger, keys.public), "does not admit")
+    assert len(told) == 2 and strangers[0].public in told[0] and strangers[1].public in told[1]
+
+
+def test_the_secret_is_in_no_text_about_the_keys(tmp_path: Path) -> None:
+    keys, client = make_pair("device"), make_pair("ada")
+    shown = repr(ServerCurve(keys, AllowList(tmp_path))) + repr(ClientCurve(client, keys.public))
+    assert keys.secret not in shown and client.secret not in shown
+
+
+@pytest.mark.parametrize("server", ["", "nonsense", "x" * 41])
+def test_a_server_key_that_is_none_is_said_before_anything_connects(server: str) -> None:
+    with pytest.raises(InputError, match="the server's public key"):
+        ClientCurve(KeyPair("a", "b", "c"), server)
+
+
+def test_ones_own_key_is_not_the_servers() -> None:
+    pair = make_pair("ada")
+    with pytest.raises(InputError, match="is this client's own"):
+        ClientCurve(pair, pair.public)
