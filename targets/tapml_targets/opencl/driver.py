@@ -2,14 +2,15 @@
 
 One in-order queue per device, so that commands keep the order they are given in. Commands are
 enqueued and return; :meth:`OpenCLDriver.read` and :meth:`OpenCLDriver.finish` wait.
+
+numpy comes with pyopencl, so it is imported where it is used: a machine that has neither is told
+what to install.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription, KernelArgument
 from tapml_targets.errors import (
@@ -159,6 +160,8 @@ class OpenCLDriver:
         buffer.check(byte_offset, len(data), "write")
         if not len(data):
             return
+        import numpy as np
+
         later = len(data) <= _LATER_BYTES
         try:
             event = self._cl.enqueue_copy(
@@ -178,6 +181,8 @@ class OpenCLDriver:
     def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""
         buffer.check(byte_offset, nbytes, "read")
+        import numpy as np
+
         data = np.empty(nbytes, np.uint8).data
         self.read_into(buffer, byte_offset, data)
         return data
@@ -188,6 +193,8 @@ class OpenCLDriver:
         buffer.check(byte_offset, nbytes, "read")
         if not nbytes:
             return
+        import numpy as np
+
         try:
             self._cl.enqueue_copy(
                 self._queue,

@@ -34,6 +34,7 @@ NEEDED: Final = (
     "tapml_targets.cpu.driver",
     "tapml_targets.evaluator",
     "tapml_targets.library_format",
+    "tapml_targets.opencl.driver",
     "tapml_targets.probe",
     "tapml_targets.ranking",
 )
