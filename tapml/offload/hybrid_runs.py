@@ -6,7 +6,7 @@ Lines 10 to 12 of Algorithm 1 for any set of operators. What does not fit the de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tapml.compare.verdict import Status
@@ -199,7 +199,9 @@ class HybridRuns:
 
     def _count_moved(self, counts: dict[str, Any]) -> None:
         for name, each in counts.items():
-            self.moved.setdefault(name, Moved()).add(Moved(**each))
+            # A newer tapml may have counted more.
+            numbers = {key.name: each[key.name] for key in fields(Moved) if key.name in each}
+            self.moved.setdefault(name, Moved()).add(Moved(**numbers))
 
     def _tell_excess(self, counts: dict[str, Moved]) -> None:
         """More bytes moved than have to is a mistake of tapml's: results are right, time is not."""

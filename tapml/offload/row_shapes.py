@@ -64,7 +64,7 @@ _NUMBER_OR_NONE: Final = _of("a number or null", int, float, none=True)
 _OBJECT: Final = _of("an object", dict)
 _TEXTS: Final = [_TEXT]
 
-_MOVED: Final = _Each({name: _Must(_COUNT) for name in ("runs", "moved", "minimum")})
+_MOVED: Final = _Each(dict.fromkeys(("runs", "moved", "minimum"), _COUNT))
 _TIMES: Final = {
     "target_ms": _NUMBER_OR_NONE,
     "reference_ms": _NUMBER_OR_NONE,

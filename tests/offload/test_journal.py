@@ -110,7 +110,7 @@ def test_a_verdict_edited_to_another_kind_counts_as_not_made(
         ("operator", ("worst", "outputs", 0), {}, "worst.outputs[0].expected is missing"),
         ("operator", ("worst", "outputs", 0, "passing"), "nan", "expected a finite number"),
         ("model", ("moved_bytes",), [], "moved_bytes: expected an object"),
-        ("model", ("moved_bytes", "decode"), {"runs": 1}, "moved_bytes.decode.moved is missing"),
+        ("model", ("moved_bytes", "decode"), 7, "moved_bytes.decode: expected an object"),
         ("model", ("moved_bytes", "decode", "moved"), "8", "decode.moved: expected a whole number"),
         ("final", ("headline",), 1, "headline: expected text"),
         ("final", ("prompts", 0, "tokens"), "1", "prompts[0].tokens: expected a list"),

@@ -224,6 +224,28 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
     wait_for(browser, f"document.querySelector('#page h1')?.textContent === {json.dumps(name)}")
 
 
+def test_a_device_that_is_too_small_is_no_case_for_another_kernel(
+    browser: Page, tmp_path: Path
+) -> None:
+    report = small_report(tmp_path)
+    failed = next(each for each in report["operators"] if each["state"] == "failed")
+    lack = {
+        "where": "parameter 'x' of operator 'take'", "limit": "max_buffer_bytes", "need": "8192",
+        "has": "4096", "symbols": "n = 64", "device": True,
+    }  # fmt: skip
+    failed["lacks"] = [lack]
+    show(browser, tmp_path, report)
+    advice = text(browser, "#next")
+    assert "max_buffer_bytes is 4096, needed are 8192 at n = 64" in advice
+    assert "tapml devices" in advice
+    assert f"--keep-on-source {failed['name']}" in advice
+    assert "shorter context (--context)" in advice
+    assert "tapml kernel" not in advice
+    failed["lacks"] = [lack | {"device": False}]
+    show(browser, tmp_path, report)
+    assert "tapml kernel new" in text(browser, "#next"), "a kernel may keep within this one"
+
+
 def test_what_was_found_on_the_map_stays_in_sight_while_it_is_zoomed(
     browser: Page, tmp_path: Path
 ) -> None:
