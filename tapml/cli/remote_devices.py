@@ -11,7 +11,7 @@ from tapml_targets.errors import TapmlError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_TIMEOUT_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 3.0
 _VARIABLE: Final = "TAPML_TRACKER"
 
 

@@ -1,0 +1,69 @@
+"""``tapml rpc tracker`` and ``tapml devices --tracker``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tapml.cli.main import main
+from tapml_rpc.tracker import request_device
+from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
+
+EVIL = "a\x1b[2J [red]name"
+
+
+def run_devices(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["devices", "--platform", "cpu", *arguments])
+    return code, capsys.readouterr().out
+
+
+def test_ctrl_c_ends_the_tracker_cleanly() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tapml.cli.main", "rpc", "tracker", "--bind", "tcp://127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    line: dict[str, Any] = json.loads(process.stdout.readline())
+    assert line["address"].startswith("tcp://127.0.0.1:") and line["protocol"] == 1
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_a_trackers_devices_are_shown_beside_local_ones_with_who_has_them(
+    shared_tracker: TrackerProcess,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TAPML_TRACKER", shared_tracker.address)
+    monkeypatch.setenv("COLUMNS", "200")
+    load = {"sessions": 3, "device_bytes": 5 << 20}
+    with (
+        registered(shared_tracker.address, "pixel", made_up_device("cpu"), load=lambda: load),
+        registered(shared_tracker.address, "phone", made_up_device("webgpu")),
+        request_device(shared_tracker.address, name="pixel", label=EVIL),
+    ):
+        code, shown = run_devices(capsys)
+        assert code == 0
+        (row,) = [line for line in shown.splitlines() if line.startswith("tracker:pixel  ")]
+        assert "a?[2J [red]name for" in row and "3, 5 MiB" in row
+        assert "phone" not in shown, "another platform was asked for"
+        code, text = run_devices(capsys, "--json")
+        (remote,) = json.loads(text)["remote"]
+        assert remote["spec"] == "tracker:pixel" and len(remote["fingerprint"]) == 64
+        assert remote["leases"][0]["exclusive"] is True
+
+
+def test_a_tracker_that_is_not_there_hides_no_local_device(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, text = run_devices(capsys, "--json", "--tracker", "tcp://127.0.0.1:1")
+    answer = json.loads(text)
+    assert "no tracker answers" in answer["problems"]["tracker"]
+    assert answer["devices"] != []
