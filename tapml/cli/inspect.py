@@ -1,4 +1,4 @@
-"""``tapml inspect``: what lies in suites, sessions, repros, bundles, exported tests, Libraries."""
+"""``tapml inspect``: what lies in suites, sessions, packages, repros, bundles, tests, Libraries."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ examples:
   tapml inspect my-suite --verify          every chunk against its hash as well
   tapml inspect my-suite --tests           the ids of its tests
   tapml inspect my-suite --test prefill/layers.0.self_attn/softmax@p0.s0
+  tapml inspect my-session-package         model, device, sizes, entries, operators, hashes
   tapml inspect my-session my-session/repro/softmax softmax.tapml.zip library.tapml --json
 
 A killed carve leaves its suite in <name>.partial; it can be inspected and verified, too.
@@ -32,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="what lies in a suite, a session, a repro folder, a bundle or a Library",
+        help="what lies in a suite, session, package, repro folder, bundle or Library",
         description="Say what lies in something that tapml wrote.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -41,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--test", metavar="ID", help="one test of a suite, with its numbers")
     parser.add_argument("--tests", action="store_true", help="list the tests of a suite")
     parser.add_argument(
-        "--verify", action="store_true", help="check all of a suite against its hashes"
+        "--verify", action="store_true", help="check all of a suite or a package against its hashes"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -67,9 +68,15 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
     from tapml.carving.index import INDEX_NAME
     from tapml.carving.repro_folder import is_repro
     from tapml.inspection import others
+    from tapml.inspection.packages import describe_package
     from tapml.offload.session import is_session
+    from tapml.package.files import has_manifest
 
     of_suite = arguments.test is not None or arguments.tests or arguments.verify
+    if not is_session(path) and has_manifest(path):
+        if arguments.test is not None or arguments.tests:
+            raise InputError(f"{path} is a package: --test and --tests look into a suite")
+        return describe_package(path, verify=arguments.verify)
     if is_session(path) or is_export(path):
         if of_suite:
             return _describe_suite(path / SUITE, arguments)
@@ -77,7 +84,10 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
     if (path / INDEX_NAME).is_file():
         return _describe_suite(path, arguments)
     if of_suite:
-        raise InputError(f"{path} is no suite: --test, --tests and --verify look into one")
+        raise InputError(
+            f"{path} is no suite: --test, --tests and --verify look into one"
+            + (", and --verify into a package" if arguments.verify else "")
+        )
     if is_repro(path):
         return others.describe_repro(path)
     if path.is_file() and (is_zipfile(path) or path.name.endswith(EXTENSION)):
@@ -87,8 +97,8 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
     if not path.exists():
         raise InputError(f"there is nothing at {path}")
     raise InputError(
-        f"{path} is nothing that can be inspected: expected a suite, a session, a repro folder, a "
-        "bundle, a folder of exported tests or a packed Library"
+        f"{path} is nothing that can be inspected: expected a suite, a session, a package, a repro "
+        "folder, a bundle, a folder of exported tests or a packed Library"
     )
 
 

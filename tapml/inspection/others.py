@@ -132,10 +132,11 @@ def describe_library(path: Path) -> Page:
         "entries": ", ".join(library.entries) or "none",
         **{str(name): value for name, value in library.metadata.items()},
     }
-    return Page("library", str(path), facts, tuple(_library_tables(library)))
+    return Page("library", str(path), facts, tuple(library_tables(library)))
 
 
-def _library_tables(library: Library) -> Iterator[Table]:
+def library_tables(library: Library) -> Iterator[Table]:
+    """Operators, kernels and modules of a Library."""
     rows = []
     for operator in library.operators.values():
         launches = list(_launches(operator.statements))

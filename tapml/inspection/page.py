@@ -29,7 +29,8 @@ class Page:
     Attributes
     ----------
     kind
-        ``suite``, ``test``, ``session``, ``repro``, ``library``, ``export``.
+        ``suite``, ``test``, ``session``, ``repro``, ``library``, ``export``,
+        ``package``.
     path
         Where it lies.
     facts

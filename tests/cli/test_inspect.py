@@ -11,6 +11,8 @@ import pytest
 
 from tapml.carving.suite import Suite
 from tapml.offload.finished_folder import FINISHED, LIBRARY
+from tapml.package.files import PackageFiles
+from tapml.package.make import make_package
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession
 
@@ -141,3 +143,46 @@ def test_anything_else_is_refused(finished: FinishedSession, tmp_path: Path, wha
     ended = text(finished, path)
     assert ended.exit_code == 2
     assert str(path) in ended.errors or "Library" in ended.errors
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
+def test_a_package_says_what_it_holds(
+    finished: FinishedSession, tmp_path: Path, archive: bool
+) -> None:
+    made = make_package(finished.folder, tmp_path / "out", archive=archive)
+    (page,) = inspected(finished, made.path)
+    report, facts = finished.report, page["facts"]
+    assert page["kind"] == "package"
+    assert facts["model"] == report["model"]["name"]
+    assert facts["validated on"].startswith(report["target"]["name"])
+    assert facts["device fingerprint"] == report["target"]["fingerprint"]
+    assert facts["driver"] == report["target"]["driver_version"]
+    assert facts["verdict"] == f"pass: {report['outcome']['text']}"
+    assert facts["parameters"] == report["model"]["parameters"]
+    assert facts["bytes"] == made.nbytes
+    assert facts["format version"] == 1
+    assert "apache-tvm" in facts["made with"]
+    assert [row["entry"] for row in page["entries"]] == ["prefill", "decode"]
+    sites = {row["operator"]: row["call sites"] for row in page["operators"]}
+    assert sites == {each["name"]: each["sites"] for each in report["operators"]}
+    hashes = {row["file"]: row["SHA-256"] for row in page["files"]}
+    stored = PackageFiles(made.path).manifest.files
+    assert hashes == {name: each.sha256 for name, each in stored.items()}
+    shown = text(finished, made.path).output
+    assert "--verify checks that as well" in " ".join(shown.split())
+
+
+def test_a_damaged_package_is_said_to_be(finished: FinishedSession, tmp_path: Path) -> None:
+    path = make_package(finished.folder, tmp_path / "out").path
+    weights = path / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([255 - content[-1]]))
+    assert text(finished, path).exit_code == 0, "the data of the weights is not read"
+    ended = text(finished, path, "--verify")
+    assert ended.exit_code == 2
+    assert "weights.safetensors has SHA-256" in ended.errors
+    ended = text(finished, path, "--tests")
+    assert "is a package: --test and --tests look into a suite" in ended.errors
+    (path / "package.json").write_text('{"name": "of another tool"}')
+    ended = text(finished, path)
+    assert (ended.exit_code, "is not that of a package" in ended.errors) == (2, True)
