@@ -10,12 +10,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tapml_rpc.batch import Batch
 from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Session
+from tapml_rpc.transport import Transport
 
 __all__ = [
     "Batch",
@@ -37,26 +40,67 @@ def connect(
     *,
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
     kernel_deadline: float | None = None,
+    credentials: Credentials | None = None,
+    lease: str = "",
+    on_close: Callable[[], None] | None = None,
 ) -> Session:
     """Open a session with a running server.
 
     Parameters
     ----------
     address
-        As the server prints it, ``tcp://host:port``.
+        As the server prints it: ``tcp://host:port``, ``ws://host:port``, ``wss://host:port``.
     timeout
         Seconds to wait for its welcome.
     kernel_deadline
         Seconds one command may take; at most, and by default, what the server allows.
+    credentials
+        Keys or a token, where the server asks for them; those of the environment
+        (``TAPML_RPC_KEY`` and others) where None.
+    lease
+        The token of a tracker's lease on the device, where there is one.
+    on_close
+        Called when the session is closed.
 
     Raises
     ------
     SetupError
-        If no server answers or it takes no more sessions.
+        If no server answers, it does not let us in, or it takes no more sessions.
     ProtocolError
         If it speaks another version.
+    InputError
+        If the address is none.
     """
+    credentials = credentials or Credentials.from_environment()
+    transport = _transport(address, timeout, kernel_deadline, credentials, lease)
+    return Session(transport, on_close=on_close)
+
+
+def _transport(
+    address: str,
+    timeout: float,
+    kernel_deadline: float | None,
+    credentials: Credentials | None,
+    lease: str,
+) -> Transport:
+    if address.startswith(("ws://", "wss://")):
+        from tapml_rpc.websocket.transport import open_websocket
+
+        encrypted = address.startswith("wss://") and credentials is not None
+        return open_websocket(
+            address,
+            timeout=timeout,
+            kernel_deadline=kernel_deadline,
+            token=None if credentials is None else credentials.token,
+            ssl_context=credentials.ssl_context() if encrypted and credentials else None,
+        )
     # Boards without ZeroMQ use the other binding.
     from tapml_rpc.link import Link
 
-    return Session(Link(address, timeout=timeout, kernel_deadline=kernel_deadline))
+    return Link(
+        address,
+        timeout=timeout,
+        kernel_deadline=kernel_deadline,
+        curve=None if credentials is None else credentials.curve(),
+        lease=lease,
+    )

@@ -74,8 +74,10 @@ class Link:
         exit_report: ExitReport | None = None,
         busy: Busy | None = None,
         curve: ClientCurve | None = None,
+        lease: str = "",
     ) -> None:
         self.address = address
+        self._lease = lease
         self._curve = curve
         self.closed = False
         self._owner = os.getpid()
@@ -321,6 +323,8 @@ class Link:
         }
         if kernel_deadline is not None:
             hello["kernel_deadline"] = kernel_deadline
+        if self._lease:
+            hello["lease"] = self._lease
         control.send(wire.pack(hello))
         deadline = time.monotonic() + timeout
         handshakes = HandshakeWatch(monitor, self.address, self._curve)

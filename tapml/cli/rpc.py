@@ -7,7 +7,7 @@ from typing import Any
 
 from tapml.cli.rpc_keys import add_keygen_parser
 from tapml.cli.rpc_tracker import add_tracker_parser
-from tapml_rpc.options import add_arguments, options_from
+from tapml_rpc.supervisor.options import add_arguments, options_from
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,6 +43,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from tapml_rpc.server import serve
+    from tapml_rpc.supervisor.serve import serve
 
     return serve(options_from(arguments))

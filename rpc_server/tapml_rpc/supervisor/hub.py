@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.features import FEATURES
-from tapml_rpc.options import ServerOptions
 from tapml_rpc.server_session import TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.relay import Relay, lost_session
 from tapml_rpc.supervisor.worker_process import WorkerPool
 from tapml_targets.description_format import to_plain
@@ -24,9 +24,11 @@ from tapml_targets.platforms import load_driver_module
 
 if TYPE_CHECKING:
     from tapml_rpc.blobs.store import BlobStore
+    from tapml_rpc.tracker.registration import HeldLease
 
 EPOCH_BYTES: Final = 8
 _MAX_DEADLINE_SECONDS: Final = 86400
+_END_SECONDS: Final = 1.5
 
 
 class Hub:
@@ -48,7 +50,7 @@ class Hub:
     """
 
     def __init__(
-        self, device: DeviceDescription, options: ServerOptions, blobs: BlobStore | None = None
+        self, device: DeviceDescription, options: SupervisorOptions, blobs: BlobStore | None = None
     ) -> None:
         self.device = device
         self.options = options
@@ -62,6 +64,7 @@ class Hub:
         self._device = to_plain(device)
         self._relays: dict[bytes, tuple[Relay, float]] = {}
         self._lock = threading.Lock()
+        self._leases: dict[str, HeldLease] = {}
         self._pool = WorkerPool(
             device, allow_native=options.allow_shared_libraries, spare=not exclusive
         )
@@ -105,6 +108,7 @@ class Hub:
         if isinstance(asked, int | float) and 0 < asked <= _MAX_DEADLINE_SECONDS:
             deadline = min(deadline, float(asked))
         with self._lock:
+            lease = self._lease_of(header)
             if len(self._relays) >= self.bounds.sessions:
                 raise SetupError(
                     f"all {self.bounds.sessions} sessions of this server are taken; "
@@ -121,6 +125,7 @@ class Hub:
                 silence_seconds=self.options.silence_seconds,
                 download_credit=min(window, self.bounds.download_window),
                 desk=self._desk(identity),
+                lease=lease,
                 on_end=self._forget,
             )
             self._relays[relay.token] = relay, time.monotonic()
@@ -169,6 +174,36 @@ class Hub:
             for relay, began in list(self._relays.values())
         ]
 
+    def lend(self, lease: HeldLease) -> None:
+        """A tracker is about to lend the device; whoever has it without a lease keeps it.
+
+        Raises
+        ------
+        SetupError
+            If it is to be lent to one alone, and is in use.
+        """
+        with self._lock:
+            if lease.exclusive and self._relays:
+                raise SetupError(f"{len(self._relays)} sessions have this device without a lease")
+            self._leases[lease.id] = lease
+
+    def take_back(self, lease_id: str) -> None:
+        """A lease is over: what its holder has here ends, and this waits a moment for it."""
+        with self._lock:
+            self._leases.pop(lease_id, None)
+            relays = [relay for relay, _ in self._relays.values() if relay.lease == lease_id]
+        for relay in relays:
+            relay.revoke("its holder's lease on the device is over")
+        deadline = time.monotonic() + _END_SECONDS
+        while not all(relay.ended for relay in relays) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def load(self) -> dict[str, int]:
+        """What the device is doing, for a tracker."""
+        pong: wire.Header = {}
+        self.count(pong)
+        return pong
+
     def count(self, pong: wire.Header) -> None:
         """Add to a session's pong what all of them hold."""
         relays = [relay for relay, _ in list(self._relays.values())]
@@ -185,6 +220,22 @@ class Hub:
         from tapml_rpc.blobs.messages import BlobDesk
 
         return BlobDesk(self.blobs, identity, self.bounds.session_bytes)
+
+    def _lease_of(self, header: wire.Header) -> str:
+        """The lease a client comes with; raises SetupError where the device is another's."""
+        presented = wire.text(header.get("lease", ""), "lease", 64).encode()
+        for lease in self._leases.values():
+            if secrets.compare_digest(lease.token.encode(), presented):
+                return lease.id
+        for lease in self._leases.values():
+            if lease.exclusive:
+                raise SetupError(
+                    f"this device is lent to {lease.label}; ask its tracker for it, "
+                    "`tapml devices --tracker ADDRESS` shows who has what"
+                )
+        if presented:
+            raise SetupError("the lease this client came with is over; ask the tracker again")
+        return ""
 
     def _forget(self, relay: Relay) -> None:
         self._relays.pop(relay.token, None)

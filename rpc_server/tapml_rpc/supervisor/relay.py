@@ -57,6 +57,8 @@ class Relay:
         Bytes the client takes before it says more.
     desk
         Its blobs; None where none are kept.
+    lease
+        The tracker's lease that it came with; empty for none.
     on_end
         Called once, with this, when the session has ended.
 
@@ -79,10 +81,13 @@ class Relay:
         silence_seconds: float,
         download_credit: int,
         desk: BlobDesk | None,
+        lease: str,
         on_end: Callable[[Relay], None],
     ) -> None:
         self.token = token
         self.identity = identity
+        self.lease = lease
+        self._revoked = ""
         self.ended = ""
         self.answered = 0
         self._epoch = epoch
@@ -185,6 +190,10 @@ class Relay:
         """Look at the clock: deadline, silence, a worker that does not read."""
         if self.ended:
             return
+        if self._revoked:
+            self._tell(DeviceLostError(f"this session was ended: {self._revoked}"), "")
+            self.end(self._revoked, kill=True)
+            return
         self._worker.pipe.flush()
         for reply, attachment in self._desk.due() if self._desk is not None else ():
             self._hand_over(reply, attachment)
@@ -202,6 +211,10 @@ class Relay:
             self._probed = now
             if not self._channel.send_control(wire.pack({"type": "probe"})):
                 self.end("its connection is gone")
+
+    def revoke(self, why: str) -> None:
+        """Have the session ended at the next :meth:`check`; callable from any thread."""
+        self._revoked = why
 
     def end(self, why: str, *, kill: bool = False) -> None:
         """End the session and its worker, and free what both held."""

@@ -7,19 +7,17 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.device_loop import bind_router
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.relay import Relay, check_epoch, lost_session
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
-
-if TYPE_CHECKING:
-    from tapml_rpc.security.curve import ServerCurve
 
 _POLL_MILLISECONDS: Final = 50
 _CHECK_SECONDS: Final = 0.1
@@ -97,8 +95,8 @@ class ZmqFront:
 
     Attributes
     ----------
-    address
-        The control socket's address as clients are told it.
+    address, data_address
+        The sockets' addresses as clients are told them.
 
     Raises
     ------
@@ -118,15 +116,20 @@ class ZmqFront:
         self._curve = curve
         self._context: zmq.Context[Socket] = zmq.Context()
         self._context.setsockopt(zmq.IPV6, int("[" in control_address))
+        self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
         heartbeats = hub.options.silence_seconds > 0
         try:
-            self._data = bind_router(self._context, data_address, hub.bounds, heartbeats)
-            self._control = bind_router(self._context, control_address, hub.bounds, heartbeats)
+            self._data = bind_router(
+                self._context, data_address, hub.bounds, heartbeats, curve=curve
+            )
+            self._control = bind_router(
+                self._context, control_address, hub.bounds, heartbeats, curve=curve
+            )
         except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
+            self._end_context(linger=0)
             raise SetupError(f"cannot listen on {control_address}: {error}") from None
         self.address = self._control.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._data_address = self._data.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.data_address = self._data.getsockopt_string(zmq.LAST_ENDPOINT)
         self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
         self._watched: dict[int, Relay] = {}
         self._poller = zmq.Poller()
@@ -157,7 +160,12 @@ class ZmqFront:
         self._relays.clear()
         self._control.close(linger=200)
         self._data.close(linger=200)
-        self._context.destroy(linger=200)
+        self._end_context(linger=200)
+
+    def _end_context(self, linger: int) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._context.destroy(linger=linger)
 
     def _serve(self, source: Any) -> None:
         if source is self._control:
@@ -222,7 +230,7 @@ class ZmqFront:
         channel = ZmqChannel(self._control, identity.bytes, self._data)
         self._make_room()
         relay, welcome = self._hub.hello(header, channel, self._who(identity))
-        welcome["data_address"] = self._data_address
+        welcome["data_address"] = self.data_address
         self._relays[relay.token] = relay, channel
         self._watched[relay.fileno()] = relay
         self._poller.register(relay.fileno(), zmq.POLLIN)
@@ -248,9 +256,7 @@ class ZmqFront:
 
     def _who(self, frame: zmq.Frame) -> str:
         """The public key that libzmq has checked."""
-        if self._curve is None:
-            return "loopback"
-        return str(frame.get("User-Id"))
+        return client_identity(frame, self._curve)
 
     def _check(self, now: float) -> None:
         for relay, channel in list(self._relays.values()):
