@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tapml.compiler.loop_counts import loop_iterations
 from tapml.compiler.reach import Reach, Symbols, known_extent
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import LimitExceededError
@@ -22,11 +23,14 @@ from tapml_targets.library import (
     Library,
     Loop,
     OperatorProgram,
+    ScalarArgument,
     Statement,
 )
 from tapml_targets.limits import Limits
 
 _AXES = ("x", "y", "z")
+# The bound is measured on one kernel and counted by the device in its own way: "near" is early.
+_NEAR_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,87 @@ def require(
     if problems:
         hint = "; shorter inputs need less" if any(p.symbols for p in problems) else ""
         raise LimitExceededError("; ".join(map(str, problems)) + hint)
+
+
+@dataclass(frozen=True)
+class LongLoop:
+    """A kernel whose loops may be ended by a device before they are done.
+
+    Attributes
+    ----------
+    where
+        The kernel.
+    iterations
+        How many one thread makes, as far as its source tells.
+    bound
+        Iterations after which the device was measured to end a loop.
+    """
+
+    where: str
+    iterations: int
+    bound: int
+
+    def __str__(self) -> str:
+        what = "more than" if self.iterations > self.bound else "close to"
+        return (
+            f"{self.where} makes {self.iterations:,} iterations in one thread, {what} the "
+            f"{self.bound:,} after which this device was measured to end a loop without a word: "
+            "its sums may be cut short"
+        )
+
+
+def long_loops(
+    library: Library,
+    loop_bound: int | None,
+    symbols: Mapping[str, int] | None = None,
+    *,
+    reach: Reach | None = None,
+) -> tuple[LongLoop, ...]:
+    """The kernels whose iterations come near a device's measured loop bound, or pass it.
+
+    A warning and no problem: what the device makes of it, the carved tests show.
+
+    Parameters
+    ----------
+    loop_bound
+        :attr:`tapml_targets.self_test.facts.SelfTest.loop_bound`; None where a device has none.
+    library, symbols, reach
+        As :func:`check` takes them.
+
+    Returns
+    -------
+    tuple of LongLoop
+        Each kernel once, with the most iterations that are known; empty without a bound.
+    """
+    if loop_bound is None:
+        return ()
+    found: dict[str, LongLoop] = {}
+    for operator in library.operators.values():
+        known = (reach or Reach()).operators.get(operator.name, ())
+        for values in (symbols or {}, *known):
+            for launch, at in _launches(operator.statements, dict(values)):
+                where = f"kernel {launch.kernel!r} of operator {operator.name!r}"
+                iterations = _iterations(library, launch, at)
+                most = found[where].iterations if where in found else 0
+                if iterations >= _NEAR_SHARE * loop_bound and iterations > most:
+                    found[where] = LongLoop(where, iterations, loop_bound)
+    return tuple(found.values())
+
+
+def _iterations(library: Library, launch: Launch, symbols: Symbols) -> int:
+    kernel = library.kernels[launch.kernel]
+    try:
+        source = library.modules[kernel.module].code.decode()
+    except UnicodeDecodeError:
+        # Machine code runs on processors, which end no loops.
+        return 0
+    scalars = {
+        position: value
+        for position, argument in enumerate(launch.arguments)
+        if isinstance(argument, ScalarArgument)
+        and (value := known_extent(argument.value, symbols)) is not None
+    }
+    return loop_iterations(source, kernel.symbol, scalars)
 
 
 def _at(symbols: Symbols, problems: Iterable[Problem]) -> list[Problem]:

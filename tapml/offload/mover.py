@@ -15,12 +15,12 @@ from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import OperatorVerdict, ReplayResult
 from tapml.compare.picture import picture
-from tapml.compiler.preflight import require
+from tapml.compiler.preflight import long_loops, require
 from tapml.compiler.reach import Reach, reach_of
 from tapml.kernels.written import UnfitKernelError
 from tapml.offload.changes import what_changed
 from tapml.offload.earlier_failures import EarlierFailures
-from tapml.offload.events import OperatorChanged, OperatorState
+from tapml.offload.events import Note, OperatorChanged, OperatorState
 from tapml.offload.journal import JournaledVerdict
 from tapml.offload.keys import kernel_key, operator_key
 from tapml.offload.lacks import lacks_of
@@ -200,6 +200,9 @@ class Mover:
         known = bench.journal.verdict(key)
         if known is None or not self._has_room(known):
             require(self._library(record), bench.target.limits, reach=self.reach)
+            bound = None if bench.self_test is None else bench.self_test.loop_bound
+            for warning in long_loops(self._library(record), bound, reach=self.reach):
+                bench.watcher(Note(str(warning)))
         if known is not None and self._stands(record, key, known):
             return known.status == PASSING
         return self._replay(record, key)
