@@ -24,16 +24,23 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, check_secret
+from tapml_rpc.websocket.client_channel import ClientChannel
+from tapml_rpc.websocket.front_messages import (
+    answer_error,
+    control_header,
+    message_of,
+    refuse,
+    show_ours,
+    split_message,
+)
 from tapml_rpc.websocket.inbox import Inbox
-from tapml_rpc.websocket.outbox import Outbox, Parts
-from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError, TapmlError
+from tapml_rpc.websocket.outbox import WRITE_LIMIT, Outbox
+from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 
 if TYPE_CHECKING:
     from tapml_rpc.supervisor.hub import Hub
-    from tapml_rpc.supervisor.relay import Relay
 
 MOST_CONNECTIONS: Final = 256
 # What a session's ring holds, and its small messages.
@@ -80,7 +87,7 @@ class WebSocketFront:
         self._ssl_context = ssl_context
         self._stall_seconds = stall_seconds
         self._connections = 0
-        self._clients: dict[bytes, _Client] = {}
+        self._clients: dict[bytes, ClientChannel] = {}
         started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(started.put,), name="tapml-websocket", daemon=True
@@ -112,6 +119,7 @@ class WebSocketFront:
                 subprotocols=[Subprotocol(frames.SUBPROTOCOL)],
                 compression=None,
                 max_size=frames.MAX_MESSAGE_BYTES,
+                write_limit=WRITE_LIMIT,
                 open_timeout=_OPEN_SECONDS,
                 close_timeout=_CLOSE_SECONDS,
                 # The protocol has heartbeats of its own.
@@ -177,10 +185,10 @@ class WebSocketFront:
 
     async def _serve_control(self, inbox: Inbox, outbox: Outbox) -> None:
         try:
-            header = _header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))
+            header = control_header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))
             if header.get("type") != "hello":
                 raise ProtocolError("a control connection begins with a hello")
-            client = _Client(outbox)
+            client = ClientChannel(outbox)
             client.relay, welcome = self._hub.hello(header, client, self._admission.identity())
         except TimeoutError:
             await outbox.close(_REFUSED, f"no hello within {HELLO_SECONDS:g} s")
@@ -188,15 +196,15 @@ class WebSocketFront:
         except ConnectionClosed:
             raise
         except Exception as error:
-            _show_ours(error)
-            _refuse(outbox, error)
+            show_ours(error)
+            refuse(outbox, error)
             await outbox.close(_REFUSED, str(error))
             return
         relay = client.relay
         client.fileno = relay.fileno()
         self._clients[relay.token] = client
         self._loop.add_reader(client.fileno, self._readable, client)
-        outbox.put(_packed({**welcome, "data_address": self.address + frames.DATA_PATH}))
+        outbox.put(message_of({**welcome, "data_address": self.address + frames.DATA_PATH}))
         self._hub.refill()
         try:
             while not relay.ended:
@@ -207,18 +215,18 @@ class WebSocketFront:
             self._drop(client, relay.ended or "its control connection is gone")
         await asyncio.wait(client.closing)
 
-    def _control(self, client: _Client, message: memoryview | str) -> None:
+    def _control(self, client: ClientChannel, message: memoryview | str) -> None:
         try:
-            header = _header(message)
+            header = control_header(message)
             if header.get("session") != client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
             reply = client.relay.control(header)
         except Exception as error:
-            _show_ours(error)
-            _refuse(client.control, error)
+            show_ours(error)
+            refuse(client.control, error)
             return
         if reply is not None:
-            client.control.put(_packed({**reply, "sessions": len(self._hub.sessions())}))
+            client.control.put(message_of({**reply, "sessions": len(self._hub.sessions())}))
 
     async def _serve_data(self, inbox: Inbox, outbox: Outbox) -> None:
         client = None
@@ -234,14 +242,14 @@ class WebSocketFront:
                     break
                 sequence = None
                 try:
-                    packed, chunk = _split(message)
+                    packed, chunk = split_message(message)
                     header = wire.unpack(packed)
                     sequence = header.get("sequence")
                     client = self._client(header, client, outbox)
                     client.relay.accept(header, bytes(packed), chunk)
                 except Exception as error:
-                    _show_ours(error)
-                    _answer_error(outbox, error, sequence)
+                    show_ours(error)
+                    answer_error(outbox, error, sequence)
                     if client is None or isinstance(message, str):
                         code = _NO_TEXT if isinstance(message, str) else _REFUSED
                         await outbox.close(code, str(error))
@@ -254,7 +262,9 @@ class WebSocketFront:
         if client is not None:
             await asyncio.wait(client.closing)
 
-    def _client(self, header: wire.Header, client: _Client | None, outbox: Outbox) -> _Client:
+    def _client(
+        self, header: wire.Header, client: ClientChannel | None, outbox: Outbox
+    ) -> ClientChannel:
         """Whose message it is; the first one of a data connection says so."""
         token = wire.octets(header.get("session"), "session", 64)
         if client is not None:
@@ -270,7 +280,7 @@ class WebSocketFront:
         found.data = outbox
         return found
 
-    def _readable(self, client: _Client) -> None:
+    def _readable(self, client: ClientChannel) -> None:
         try:
             client.relay.readable()
         except Exception as error:
@@ -279,7 +289,7 @@ class WebSocketFront:
         if client.relay.ended:
             self._drop(client, client.relay.ended)
 
-    def _drop(self, client: _Client, why: str, code: int = _NORMAL) -> None:
+    def _drop(self, client: ClientChannel, why: str, code: int = _NORMAL) -> None:
         if self._clients.pop(client.relay.token, None) is None:
             return
         self._loop.remove_reader(client.fileno)
@@ -287,37 +297,6 @@ class WebSocketFront:
             client.relay.end(why)
         for outbox in filter(None, (client.control, client.data)):
             client.closing.append(self._loop.create_task(outbox.close(code, why)))
-
-
-class _Client:
-    """One client's two connections; see :class:`tapml_rpc.supervisor.channel.Channel`."""
-
-    relay: Relay
-
-    def __init__(self, control: Outbox) -> None:
-        self.control = control
-        self.data: Outbox | None = None
-        self.fileno = -1
-        self.closing: list[asyncio.Task[None]] = []
-
-    def send_control(self, packed: bytes) -> bool:
-        """See the protocol."""
-        return self.control.put(frames.head(packed, 0))
-
-    def send_data(
-        self, packed: bytes, parts: Parts, sent: Callable[[], None] | None = None
-    ) -> bool:
-        """See the protocol."""
-        if self.data is None:
-            if sent is not None:
-                sent()
-            return False
-        return self.data.put(frames.head(packed, sum(map(len, parts))), parts, sent)
-
-    def stalled_seconds(self, now: float) -> float:
-        """How long the client has taken nothing of what waits for it."""
-        boxes = (self.control, self.data)
-        return max(box.stalled_seconds(now) for box in boxes if box is not None)
 
 
 def serve_websocket(
@@ -360,37 +339,3 @@ def serve_websocket(
         ssl_context=ssl_context,
         stall_seconds=stall_seconds,
     )
-
-
-def _split(message: memoryview | str) -> tuple[memoryview, memoryview]:
-    if isinstance(message, str):
-        raise ProtocolError("a text message came; messages are binary")
-    return frames.split(message)
-
-
-def _header(message: memoryview | str) -> wire.Header:
-    packed, chunk = _split(message)
-    if chunk:
-        raise ProtocolError("a control message has no chunk")
-    return wire.unpack(packed)
-
-
-def _packed(header: wire.Header) -> bytes:
-    return frames.head(wire.pack(header), 0)
-
-
-def _refuse(outbox: Outbox, error: Exception) -> None:
-    outbox.put(_packed({"type": "refused", "error": failure_to_wire(error)}))
-
-
-def _answer_error(outbox: Outbox, error: Exception, sequence: object) -> None:
-    reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
-    if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
-        reply["sequence"] = sequence
-    outbox.put(_packed(reply))
-
-
-def _show_ours(error: Exception) -> None:
-    if not isinstance(error, TapmlError):
-        # A fault of ours must cost the one message, and must be seen.
-        traceback.print_exc()

@@ -1,15 +1,17 @@
 """What waits to be sent to one client's connection: bounded, in order, never waited for.
 
-Small messages leave at once. Large ones are sent by a task, in fragments that fit the processor's
-cache and between which the loop serves others; a client that takes nothing is cut off.
+Small messages leave at once. Large ones are sent by a task, one frame each, from the memory they
+lie in: the package would copy them to put a frame's head before them. A client that takes nothing
+is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -18,8 +20,11 @@ from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import OPEN
 
-FRAGMENT_BYTES: Final = 256 << 10
+WRITE_LIMIT: Final = 0
 _AT_ONCE_BYTES: Final = 32 << 10
+# Goes along with a frame's head, so that whoever waits for it wakes up to more than that.
+_FIRST_BYTES: Final = 16 << 10
+_BINARY: Final = 0x82
 _FLUSH_SECONDS: Final = 1.0
 _MOST_REASON_BYTES: Final = 120
 
@@ -40,7 +45,8 @@ class Outbox:
     Parameters
     ----------
     connection
-        An open connection.
+        An open connection that counts as full while anything is unwritten (``WRITE_LIMIT``): until
+        then somebody looks at the memory of a message.
     most_bytes
         What may wait; one more byte ends the connection.
     """
@@ -129,10 +135,15 @@ class Outbox:
             self._forget()
 
     async def _send(self, entry: _Entry) -> None:
-        if entry.nbytes <= FRAGMENT_BYTES:
-            await self._connection.send(b"".join((entry.head, *entry.parts)))
-        else:
-            await self._connection.send(_fragments(entry))
+        """Write a frame in one turn of the loop, so that none of the package's comes between."""
+        if self._connection.state is not OPEN:
+            await self._connection.send(b"")  # says how it has ended
+        write = self._connection.transport.write
+        first = memoryview(entry.parts[0]) if entry.parts else memoryview(b"")
+        write(b"".join((_frame_head(entry.nbytes), entry.head, first[:_FIRST_BYTES])))
+        for part in (first[_FIRST_BYTES:], *entry.parts[1:]):
+            write(part)
+        await self._connection.drain()
 
     def _forget(self) -> None:
         while self._queue:
@@ -141,12 +152,13 @@ class Outbox:
         self._idle.set()
 
 
-def _fragments(entry: _Entry) -> Iterator[bytes | memoryview]:
-    yield entry.head
-    for part in entry.parts:
-        view = memoryview(part)
-        for start in range(0, len(view), FRAGMENT_BYTES):
-            yield view[start : start + FRAGMENT_BYTES]
+def _frame_head(nbytes: int) -> bytes:
+    """The head of an unmasked binary frame that is a whole message."""
+    if nbytes < 126:
+        return struct.pack("!BB", _BINARY, nbytes)
+    if nbytes < 1 << 16:
+        return struct.pack("!BBH", _BINARY, 126, nbytes)
+    return struct.pack("!BBQ", _BINARY, 127, nbytes)
 
 
 def _call(sent: Callable[[], None] | None) -> None:
