@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +25,8 @@ SMALL_BYTES: Final = 64 << 10
 _GROUP_BYTES: Final = 64 << 20
 _GROUP_BLOBS: Final = 16
 _ASKED_AT_ONCE: Final = 4096
+_HASHED_TOGETHER_BYTES: Final = 16 << 20
+_HASHING_THREADS: Final = 4
 
 
 class BlobWrite(NamedTuple):
@@ -98,7 +102,7 @@ class BlobUploads:
         keeps = wire.BLOBS in link.features and isinstance(link, BlobTransport)
         sent = 0
         with session._lock:
-            large: list[tuple[BlobWrite, memoryview, str]] = []
+            large: list[tuple[BlobWrite, memoryview]] = []
             for write in writes:
                 view = contiguous_bytes(write.data)
                 write.buffer.check_window(session, write.byte_offset, len(view))
@@ -106,10 +110,9 @@ class BlobUploads:
                     session.write(write.buffer, view, write.byte_offset)
                     sent += len(view)
                 else:
-                    digest = write.digest or hashlib.sha256(view).hexdigest()
-                    large.append((write, view, digest))
+                    large.append((write, view))
             if large and isinstance(link, BlobTransport):
-                sent += self._write_large(link, large)
+                sent += self._write_large(link, _named(large))
         return sent
 
     def _write_large(
@@ -150,6 +153,20 @@ class BlobUploads:
         session._queue.flush()
         group.pastes = [ticket for ticket in session._queue.sent if not ticket.done]
         return sent
+
+
+def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, memoryview, str]]:
+    """Writes with the hash of their bytes, computed by several threads where there is much."""
+
+    def name(write: tuple[BlobWrite, memoryview]) -> str:
+        return write[0].digest or hashlib.sha256(write[1]).hexdigest()
+
+    if len(writes) < 2 or sum(len(view) for _, view in writes) < _HASHED_TOGETHER_BYTES:
+        digests = [name(write) for write in writes]
+    else:
+        with ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1)) as pool:
+            digests = list(pool.map(name, writes))
+    return [(*write, digest) for write, digest in zip(writes, digests, strict=True)]
 
 
 def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:

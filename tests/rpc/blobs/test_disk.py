@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,17 +227,24 @@ def test_a_blob_evicted_while_it_is_copied_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path, memory=100 * 4096) as store:
-        whole = BlobFolder.write_owners
+        write_owners, write = BlobFolder.write_owners, BlobFolder.write
+        outcomes: list[bool] = []
 
         def evicting(folder: BlobFolder, digest: str, owners: object) -> None:
-            whole(folder, digest, ["one"])
-            monkeypatch.undo()
+            write_owners(folder, digest, ["one"])
+            monkeypatch.setattr(BlobFolder, "write_owners", write_owners)
             put(store, "one", content(2, 90 * 4096))
 
+        def noted(*arguments: Any) -> bool:
+            outcomes.append(write(*arguments))
+            return outcomes[-1]
+
         monkeypatch.setattr(BlobFolder, "write_owners", evicting)
+        monkeypatch.setattr(BlobFolder, "write", noted)
         put(store, "one", DATA)
         store.settle()
         store.settle()
+        assert outcomes == [False, True]
         assert not store.holds("one", DIGEST)
         assert not (tmp_path / DIGEST).exists()
         assert store.statistics().disk_bytes == 90 * 4096
