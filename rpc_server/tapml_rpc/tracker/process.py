@@ -7,6 +7,7 @@ is printed as one JSON line on standard output; everything else goes to standard
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
 import secrets
@@ -26,7 +27,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.security.bind import bracketed, check_bind, is_loopback
+from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.security.curve import Authenticator, ServerCurve, apply_server, client_identity
 from tapml_rpc.tracker.connection import set_heartbeats
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
@@ -162,7 +163,7 @@ class TrackerLoop:
         return True
 
     def _sender(self, key: bytes, frame: zmq.Frame) -> Sender:
-        return Sender(key, client_identity(frame, self._curve), _is_local(frame))
+        return Sender(key, client_identity(frame, self._curve), _host(frame))
 
     def _ask_to_dial(self, lease_id: str, stream: str, role: str) -> None:
         """Called by the relay on its own thread."""
@@ -194,11 +195,11 @@ class TrackerLoop:
                 self._registry.tick()
 
 
-def _is_local(frame: zmq.Frame) -> bool:
-    try:
-        return is_loopback(str(frame.get("Peer-Address")))
-    except (zmq.ZMQError, ValueError):
-        return False
+def _host(frame: zmq.Frame) -> str:
+    """Where a message came from; libzmq says so itself, before the peer can."""
+    host = str(frame.get("Peer-Address"))
+    mapped = getattr(ipaddress.ip_address(host), "ipv4_mapped", None)
+    return str(mapped or host)
 
 
 class StopRequest:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.security.bind import is_loopback
+from tapml_rpc.security.bind import bracketed, is_loopback
 from tapml_rpc.tracker.requirements import Requirements
 from tapml_targets.driver import DeviceDescription
 
@@ -44,6 +44,14 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
+def reachable(address: str, host: str) -> str:
+    """A device's address with `host` in it where the device listens on all its addresses."""
+    parts = urlsplit(address)
+    if parts.hostname not in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
+        return address
+    return parts._replace(netloc=f"{bracketed(host)}:{parts.port}").geturl()
+
+
 def on_this_machine(address: str) -> bool:
     """Whether an address is on loopback; a name other than ``localhost`` is not looked up."""
     host = urlsplit(address).hostname or ""
@@ -68,13 +76,18 @@ class Sender:
         The connection it came on.
     identity
         The public key it proved, or ``loopback``.
-    local
-        Whether it came from the tracker's own machine.
+    host
+        The numeric address it came from, as the tracker sees it.
     """
 
     key: bytes
     identity: str = "loopback"
-    local: bool = True
+    host: str = "127.0.0.1"
+
+    @property
+    def local(self) -> bool:
+        """Whether it is on the tracker's own machine."""
+        return is_loopback(self.host)
 
 
 @dataclass

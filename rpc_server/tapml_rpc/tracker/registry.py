@@ -22,6 +22,7 @@ from tapml_rpc.tracker.records import (
     is_device_name,
     on_this_machine,
     printable,
+    reachable,
 )
 from tapml_rpc.tracker.requirements import Requirements
 from tapml_targets.description_format import from_plain, to_plain
@@ -113,7 +114,7 @@ class Registry:
         if len(life) != _LIFE_BYTES:
             raise ProtocolError(f"life must be {_LIFE_BYTES} random bytes, got {len(life)}")
         description = from_plain(header.get("device"))
-        address = _device_address(header.get("address"))
+        address = reachable(_device_address(header.get("address")), sender.host)
         local_only = address != RELAYED and on_this_machine(address)
         if local_only and not sender.local:
             raise InputError(

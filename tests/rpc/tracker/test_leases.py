@@ -355,15 +355,27 @@ def test_a_device_on_loopback_is_lent_on_its_own_machine_alone(office: Office) -
     office.register("pixel")
     asked = {"type": "request", "versions": [VERSION], "request": 1, "wanted": {}, "label": "far"}
     office.late = []
-    office.registry.receive(Sender(b"far", local=False), asked)
+    office.registry.receive(Sender(b"far", host="192.0.2.7"), asked)
     office.settle()
     assert office.granted("far") == "" and office.last("far")["known"] == ["pixel"]
     card = {"versions": [VERSION], "name": "board", "life": LIFE, "address": "tcp://127.0.0.1:9"}
     with pytest.raises(InputError, match=r"another machine.*relay"):
         office.registry.receive(
-            Sender(b"board", local=False),
+            Sender(b"board", host="192.0.2.7"),
             {"type": "register", "device": to_plain(made_up_device()), **card},
         )
+
+
+def test_a_device_that_listens_on_all_addresses_is_reached_where_it_came_from(
+    office: Office,
+) -> None:
+    card = {"versions": [VERSION], "name": "board", "life": LIFE, "address": "tcp://0.0.0.0:9000"}
+    device = to_plain(made_up_device())
+    office.late = []
+    office.registry.receive(
+        Sender(b"device-board", host="192.0.2.7"), {"type": "register", "device": device, **card}
+    )
+    assert office.registry.devices["board"].address == "tcp://192.0.2.7:9000"
 
 
 @pytest.mark.parametrize(
