@@ -6,6 +6,7 @@ runs cannot be taken back any other way.
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import sys
@@ -47,6 +48,8 @@ class ControlLoop:
         connection is gone is noticed within a few seconds, whatever this says.
     kernel_deadline
         Longest time in seconds that one command may run; a client may ask for less.
+    lease
+        What a hello must say, where this server is for one client alone; empty where it is not.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class ControlLoop:
         bounds: Bounds,
         silence_seconds: float,
         kernel_deadline: float,
+        lease: str = "",
     ) -> None:
+        self._lease = lease.encode()
         self._device = to_plain(device)
         self._loop = loop
         self._sessions = sessions
@@ -134,6 +139,9 @@ class ControlLoop:
                 f"this server speaks protocol version {wire.VERSION}, the client {versions}; "
                 "bring both to the same release of tapml"
             )
+        given = wire.text(header.get("lease", ""), "lease").encode(errors="replace")
+        if self._lease and not hmac.compare_digest(given, self._lease):
+            raise SetupError("this server is for the process that started it and for nobody else")
         if not self._has_room():
             raise SetupError(
                 f"all {self._bounds.sessions} sessions of this server are taken; "

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import tapml_rpc
 import tapml_targets
+from tapml_rpc.options import LEASE_VARIABLE
 from tapml_rpc.session import Session
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
@@ -63,6 +65,10 @@ class LocalServer:
     address: str
     """Where it is reached, once it is up."""
 
+    lease: str
+    """What a client says in its hello. Every user of this machine can reach loopback, and this
+    server does whatever this user may do: it is for whom this process tells its lease."""
+
     def __init__(
         self,
         spec: str,
@@ -85,6 +91,8 @@ class LocalServer:
             *arguments,
         ]
         self._owner = os.getpid()
+        # In the environment, which other users cannot read; a command line they can.
+        self.lease = secrets.token_urlsafe()
         self._deadline = time.monotonic() + start_seconds
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.process = subprocess.Popen(
@@ -92,7 +100,9 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=prepared_environment(spec.partition(":")[0], environ),
+            env=prepared_environment(
+                spec.partition(":")[0], {**environ, LEASE_VARIABLE: self.lease}
+            ),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._keep_tail, daemon=True)
@@ -208,6 +218,7 @@ class StartingDevice:
                 timeout=self._start_seconds,
                 exit_report=server.exit_report,
                 busy=server.busy,
+                lease=server.lease,
             )
         except BaseException:
             server.close()

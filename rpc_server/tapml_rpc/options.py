@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
+LEASE_VARIABLE: Final = "TAPML_RPC_LEASE"
+"""Tells a server that was started for one client, and nobody else, what that client will say."""
 
 
 @dataclass(frozen=True)

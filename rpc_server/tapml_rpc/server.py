@@ -26,7 +26,7 @@ from tapml_rpc import device_loop, wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.options import ServerOptions, add_arguments, options_from
+from tapml_rpc.options import LEASE_VARIABLE, ServerOptions, add_arguments, options_from
 from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.server_session import ServerSession
 from tapml_targets.description_format import to_plain
@@ -52,6 +52,8 @@ def serve(options: ServerOptions) -> int:
         If there is no such device.
     """
     host, port = check_bind(options.bind, secret=False, schemes=("tcp",))
+    # Whatever this process starts has no need to know it.
+    lease = os.environ.pop(LEASE_VARIABLE, "")
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     device = find_device(options.device)
     faulthandler.enable()
@@ -91,6 +93,7 @@ def serve(options: ServerOptions) -> int:
             bounds=bounds,
             silence_seconds=silence_seconds,
             kernel_deadline=options.kernel_deadline,
+            lease=lease,
         )
     except zmq.ZMQError as error:
         raise SetupError(f"cannot listen on {options.bind}: {error}") from None

@@ -184,7 +184,7 @@ def test_another_session_takes_over_after_the_first_is_lost(
 ) -> None:
     expected = generate(llama, llama.executor())
     server = LocalServer("opencl")
-    lost = connect(server.address)
+    lost = connect(server.address, lease=server.lease)
     executor = llama.executor(lost)
     for name, library in libraries.items():
         executor.place(name, library)

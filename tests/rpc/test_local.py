@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tapml_rpc.local import start_local
-from tapml_targets.errors import NoSuchDeviceError
+from tapml_rpc.client import connect
+from tapml_rpc.local import LocalServer, start_local
+from tapml_targets.errors import NoSuchDeviceError, SetupError
 from tests.conftest import RequireDevice
 
 
@@ -37,3 +40,17 @@ def test_a_device_that_is_not_there_is_told_when_it_is_opened(
     with pytest.raises(NoSuchDeviceError, match="no such device"):
         starting.open()
     assert starting._server.process.poll() is not None
+
+
+def test_a_private_server_serves_nobody_else_on_the_machine(require_device: RequireDevice) -> None:
+    require_device("opencl")
+    server = LocalServer("opencl")
+    try:
+        for lease in ("", "guess"):
+            with pytest.raises(SetupError, match="for the process that started it"):
+                connect(server.address, lease=lease)
+        command = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+        assert server.lease.encode() not in command
+        connect(server.address, lease=server.lease).close()
+    finally:
+        server.close()
