@@ -10,12 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tapml_rpc.client import connect
-from tapml_rpc.local import open_local
-from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.session import Session
+if TYPE_CHECKING:
+    from tapml_rpc.security.credentials import Credentials
+    from tapml_rpc.session import Session
 
 SCHEMES: Final = ("tcp://", "ws://", "wss://")
 _TRACKER: Final = "tracker"
@@ -58,6 +57,10 @@ def open_device(
     SetupError
         If nothing answers, or the server does not let us in.
     """
+    from tapml_rpc.client import connect
+    from tapml_rpc.local import open_local
+    from tapml_rpc.security.credentials import Credentials
+
     if not is_remote(spec):
         return open_local(spec, dtype=dtype, kernel_deadline=kernel_deadline)
     if spec.startswith(SCHEMES):

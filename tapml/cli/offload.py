@@ -22,6 +22,7 @@ from tapml.cli.progress import watch
 from tapml.cli.report import time_lines
 from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
+from tapml_rpc.reach import is_remote
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
 from tapml_targets.platforms import check_platform
 
@@ -119,7 +120,10 @@ def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("migration")
     group.add_argument("--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})")
     group.add_argument(
-        "--device", metavar="NAME", help="a certain device, opencl:1 (see tapml devices)"
+        "--device",
+        metavar="NAME",
+        help="a certain device: opencl:1 (see tapml devices), a server's tcp://HOST:PORT or "
+        "wss://HOST:PORT, tracker:NAME",
     )
     group.add_argument(
         "--budget", type=byte_size, metavar="SIZE", help="most the tests may take (default: 4G)"
@@ -145,13 +149,15 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
     for name in ("target", "device"):
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
-    if arguments.device is not None:
+    if arguments.device is not None and not is_remote(arguments.device):
         given.setdefault("target", arguments.device.partition(":")[0])
     if arguments.budget is not None:
         given["budget_bytes"] = arguments.budget
     settings = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
     check_platform(settings.target)
-    if settings.device and settings.device.partition(":")[0] != settings.target:
+    # What a device elsewhere is shows when it is reached.
+    local = settings.device and not is_remote(settings.device)
+    if local and settings.device.partition(":")[0] != settings.target:
         raise InputError(
             f"--device {settings.device} is no {settings.target} device; leave out --target, or "
             f"name a device of it, {settings.target}:0 (see tapml devices)"

@@ -9,6 +9,7 @@ from tapml.models.checkpoint import inspect_checkpoint
 from tapml.models.resolve import resolve_model
 from tapml.offload.events import Note, Watcher
 from tapml_rpc.local import StartingDevice, open_local, start_local
+from tapml_rpc.reach import is_remote, open_device
 from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.ranking import parse_device
 
@@ -40,7 +41,7 @@ class SessionDevice:
         self._used = _device(journal.read_setting(DEVICE), settings.target)
         self._starting: StartingDevice | None = None
         self._session: Session | None = None
-        if self._used is not None and settings.device in ("", self._used):
+        if self._used is not None and settings.device in ("", self._used) and not self._remote:
             self._starting = start_local(self._used)
 
     def __enter__(self) -> Self:
@@ -73,9 +74,25 @@ class SessionDevice:
             If its server does not come up.
         """
         self._session = self._open(watcher)
-        device = self._session.device
-        self._journal.write_setting(DEVICE, f"{device.platform}:{device.index}")
+        device, target = self._session.device, self._settings.target
+        if device.platform != target:
+            raise InputError(
+                f"{self._remote} is a device of {device.platform}, and this session moves to "
+                f"{target}: say --target {device.platform}, in a session of its own"
+            )
+        spec = self._remote or f"{device.platform}:{device.index}"
+        self._journal.write_setting(DEVICE, spec)
         return self._session
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the device is reached by an address or a tracker."""
+        return bool(self._remote)
+
+    @property
+    def _remote(self) -> str:
+        spec = self._settings.device or self._used or ""
+        return spec if is_remote(spec) else ""
 
     def _open(self, watcher: Watcher) -> Session:
         if self._starting is not None:
@@ -91,6 +108,8 @@ class SessionDevice:
                     )
                 )
         settings = self._settings
+        if self._remote:
+            return open_device(self._remote, say=lambda line: watcher(Note(line)))
         device = settings.device or settings.target
         dtype = settings.dtype
         if dtype == "auto":
@@ -106,6 +125,8 @@ class SessionDevice:
 
 def _device(text: str | None, target: str) -> str | None:
     """The device of the run before; None where what is written there is no device of the target."""
+    if text and is_remote(text):
+        return text
     try:
         platform, index = parse_device(text or "")
     except InputError:

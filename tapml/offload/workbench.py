@@ -50,6 +50,7 @@ from tapml.offload.trusted_side import (
     trace_of,
 )
 from tapml_rpc.client import Session
+from tapml_rpc.self_test import self_test_over
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.self_test.facts import SelfTest
 from tapml_targets.self_test.known import usual_self_test
@@ -129,7 +130,9 @@ def open_workbench(
             session = device.open(watcher)
             phase.detail = f"{session.device.name} ({session.device.vendor_platform})"
             # In a process of its own: a driver that crashes over it costs no session.
-            measured = usual_self_test(session.device)
+            measured = (
+                self_test_over(session) if device.elsewhere else usual_self_test(session.device)
+            )
             self_test = settle_self_test(folder, session, measured, watcher)
         limits = session.device.limits
         target = Target(settings.target, limits=lowered(limits, options.memory_bytes))
