@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import re
 import ssl
@@ -17,6 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -25,7 +27,13 @@ from websockets.typing import Subprotocol
 
 from tapml_rpc import wire
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, check_secret
+from tapml_rpc.websocket.admission import (
+    LOOPBACK_ORIGINS,
+    Admission,
+    Guard,
+    OneToken,
+    check_secret,
+)
 from tapml_rpc.websocket.client_channel import ClientChannel
 from tapml_rpc.websocket.front_messages import (
     answer_error,
@@ -88,6 +96,7 @@ class WebSocketFront:
         self._stall_seconds = stall_seconds
         self._connections = 0
         self._clients: dict[bytes, ClientChannel] = {}
+        self._identities: WeakKeyDictionary[ServerConnection, str] = WeakKeyDictionary()
         started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(started.put,), name="tapml-websocket", daemon=True
@@ -155,15 +164,24 @@ class WebSocketFront:
             elif stalled > self._stall_seconds:
                 self._drop(client, f"it has taken none of its data for {stalled:.0f} s")
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        refusal = self._admission.check(request)
-        if refusal is not None:
-            return connection.respond(refusal.status, refusal.reason + "\n")
+    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         if self._connections >= MOST_CONNECTIONS:
             return connection.respond(
                 503, f"all {MOST_CONNECTIONS} connections of this server are taken\n"
             )
-        return None
+        address = str((connection.remote_address or [""])[0])
+        if self._admission.guarded:
+            # A list of tokens is a file.
+            admitted = await asyncio.to_thread(self._admission.check, request, address)
+        else:
+            admitted = self._admission.check(request, address)
+        if isinstance(admitted, str):
+            self._identities[connection] = admitted
+            return None
+        response = connection.respond(admitted.status, admitted.reason + "\n")
+        if admitted.retry_after:
+            response.headers["Retry-After"] = str(math.ceil(admitted.retry_after))
+        return response
 
     async def _handle(self, connection: ServerConnection) -> None:
         self._connections += 1
@@ -171,9 +189,9 @@ class WebSocketFront:
         try:
             assert connection.request is not None  # noqa: S101 - it was answered
             if connection.request.path == frames.CONTROL_PATH:
-                await self._serve_control(inbox, outbox)
+                await self._serve_control(inbox, outbox, self._identities[connection])
             else:
-                await self._serve_data(inbox, outbox)
+                await self._serve_data(inbox, outbox, self._identities[connection])
         except ConnectionClosed:
             pass
         except Exception:
@@ -183,13 +201,13 @@ class WebSocketFront:
             self._connections -= 1
             outbox.abort()
 
-    async def _serve_control(self, inbox: Inbox, outbox: Outbox) -> None:
+    async def _serve_control(self, inbox: Inbox, outbox: Outbox, identity: str) -> None:
         try:
             header = control_header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))
             if header.get("type") != "hello":
                 raise ProtocolError("a control connection begins with a hello")
             client = ClientChannel(outbox)
-            client.relay, welcome = self._hub.hello(header, client, self._admission.identity())
+            client.relay, welcome = self._hub.hello(header, client, identity)
         except TimeoutError:
             await outbox.close(_REFUSED, f"no hello within {HELLO_SECONDS:g} s")
             return
@@ -226,9 +244,10 @@ class WebSocketFront:
             refuse(client.control, error)
             return
         if reply is not None:
-            client.control.put(message_of({**reply, "sessions": len(self._hub.sessions())}))
+            self._hub.count(reply)
+            client.control.put(message_of(reply))
 
-    async def _serve_data(self, inbox: Inbox, outbox: Outbox) -> None:
+    async def _serve_data(self, inbox: Inbox, outbox: Outbox, identity: str) -> None:
         client = None
         sequence: object = None
         try:
@@ -245,7 +264,7 @@ class WebSocketFront:
                     packed, chunk = split_message(message)
                     header = wire.unpack(packed)
                     sequence = header.get("sequence")
-                    client = self._client(header, client, outbox)
+                    client = self._client(header, client, outbox, identity)
                     client.relay.accept(header, bytes(packed), chunk)
                 except Exception as error:
                     show_ours(error)
@@ -263,7 +282,7 @@ class WebSocketFront:
             await asyncio.wait(client.closing)
 
     def _client(
-        self, header: wire.Header, client: ClientChannel | None, outbox: Outbox
+        self, header: wire.Header, client: ClientChannel | None, outbox: Outbox, identity: str
     ) -> ClientChannel:
         """Whose message it is; the first one of a data connection says so."""
         token = wire.octets(header.get("session"), "session", 64)
@@ -272,9 +291,9 @@ class WebSocketFront:
                 raise ProtocolError("this connection belongs to another session")
             return client
         found = self._clients.get(token)
-        if found is None:
+        if found is None or found.relay.identity != identity:
             self._hub.relay(token)
-            raise DeviceLostError("the session is not one of this server's WebSocket binding")
+            raise DeviceLostError("the session is another client's, or of another binding")
         if found.data is not None:
             raise ProtocolError("this session has its data connection already")
         found.data = outbox
@@ -305,6 +324,7 @@ def serve_websocket(
     port: int,
     *,
     token: str | None = None,
+    tokens: Guard | None = None,
     ssl_context: ssl.SSLContext | None = None,
     origins: Sequence[str | re.Pattern[str]] = LOOPBACK_ORIGINS,
     stall_seconds: float = STALL_SECONDS,
@@ -316,7 +336,10 @@ def serve_websocket(
     host, port
         Where to listen; port 0 takes a free one.
     token
-        The secret that clients must send; needed off loopback.
+        The secret that clients must send; off loopback this or `tokens` is needed.
+    tokens
+        Who knows the tokens, where there are several or they change, e.g. a
+        :class:`tapml_rpc.security.token.TokenBook`.
     ssl_context
         For ``wss``, with the server's certificate.
     origins
@@ -330,12 +353,13 @@ def serve_websocket(
     SetupError
         If the address cannot be used, or needs a token.
     """
-    check_secret(host, token)
+    guard = tokens if tokens is not None or not token else OneToken(token)
+    check_secret(host, guarded=guard is not None)
     return WebSocketFront(
         hub,
         host,
         port,
-        admission=Admission(token, origins),
+        admission=Admission(guard, origins),
         ssl_context=ssl_context,
         stall_seconds=stall_seconds,
     )
