@@ -121,6 +121,7 @@ _EVENTS: Final[Mapping[str, Shape]] = {
     "failed": {"operator": _Must(_TEXT), "reason": _Must(_TEXT), "key": _TEXT},
     "migrated": {"from": _Must(_COUNT), "to": _Must(_COUNT), "copy": _Must(_TEXT)},
     "moved_bytes": _MOVED,
+    "passed over": {"rows": _Must(_TEXTS)},
     "strategy": {
         "promised": _COUNT,
         "model_runs": _COUNT,

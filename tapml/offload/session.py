@@ -22,6 +22,7 @@ from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 JOURNAL: Final = "journal.sqlite"
 _SETTINGS: Final = "settings"
 _FORMAT: Final = "tapml-session/1"
+_PASSED_OVER: Final = "passed over"
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class OffloadSession:
                     after = f"; what was journaled is kept: {go_on}"
                     raise rephrased(error, after=after) from error
                 journal.append("ended", status=report["outcome"]["status"])
-                for text in journal.passed_over:
+                for text in _newly_passed_over(journal):
                     live(events.Note(text))
         status = str(report["outcome"]["status"])
         return SessionResult(
@@ -265,6 +266,15 @@ def _since_last_run(journal: Journal) -> list[str]:
                 f"it lies in {copy}"
             )
     return told
+
+
+def _newly_passed_over(journal: Journal) -> list[str]:
+    """Rows that no run has named yet: they stay where they are, and are told once."""
+    told = {text for _, _, data in journal.events(_PASSED_OVER) for text in data["rows"]}
+    rows = [text for text in journal.passed_over if text not in told]
+    if rows:
+        journal.append(_PASSED_OVER, rows=rows)
+    return rows
 
 
 def _spare_kernels(folder: Path) -> None:

@@ -89,6 +89,7 @@ def test_a_kernel_that_breaks_a_limit_is_in_its_repro_folder_with_the_limit(
     )
     assert again.returncode == 1, again.stderr
     assert "needs max_threads_per_block 100000" in again.stdout
+    assert "the same as when it was written" in again.stdout
     assert "--watch` tries every save of its kernel" in ended.output.splitlines()[-1]
 
 

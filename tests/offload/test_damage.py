@@ -73,6 +73,7 @@ def test_rows_that_somebody_edited_are_made_again_and_named(
     again = run_here("offload", "--session", session, cache=finished.cache)
     assert again.exit_code == 0, again.errors
     assert "made again" not in again.errors
+    assert "is not as tapml writes it" not in again.errors, "it was told"
 
 
 @pytest.mark.parametrize(
