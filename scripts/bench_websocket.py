@@ -32,12 +32,12 @@ CHUNK_BYTES: Final = 2 << 20
 _SECONDS_PER_MEASUREMENT: Final = 3.0
 _OUR_SERVER: Final = """
 import sys
-from tapml_rpc.options import ServerOptions
+from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.websocket.front import serve_websocket
 from tapml_targets.ranking import find_device
 if __name__ == "__main__":
-    hub = Hub(find_device(sys.argv[1]), ServerOptions(device=sys.argv[1]))
+    hub = Hub(find_device(sys.argv[1]), SupervisorOptions(device=sys.argv[1]))
     hub.start()
     front = serve_websocket(hub, "127.0.0.1", 0)
     print(front.address, flush=True)

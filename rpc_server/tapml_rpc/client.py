@@ -93,6 +93,7 @@ def _transport(
             kernel_deadline=kernel_deadline,
             token=None if credentials is None else credentials.token,
             ssl_context=credentials.ssl_context() if encrypted and credentials else None,
+            lease=lease,
         )
     # Boards without ZeroMQ use the other binding.
     from tapml_rpc.link import Link

@@ -142,7 +142,7 @@ def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, di
         hub,
         host,
         port,
-        token=announced.get("token"),
+        tokens=book if guarded else None,
         ssl_context=context,
         origins=origins,
     )

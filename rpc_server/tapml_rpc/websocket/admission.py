@@ -13,17 +13,43 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from websockets.http11 import Request
 
 from tapml_rpc import wire
 from tapml_rpc.websocket.frames import CONTROL_PATH, DATA_PATH, SUBPROTOCOL, TOKEN_PREFIX
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import SetupError, TapmlError
 
 LOOPBACK_ORIGINS: Final = (re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?"),)
 _BEARER: Final = "bearer "
 _MOST_VALUES: Final = 16
+
+
+class Guard(Protocol):
+    """Knows the tokens a server takes, as :class:`tapml_rpc.security.token.TokenBook` does."""
+
+    def check(self, token: str, address: str, *, opens: bool = True) -> str:
+        """The identity of whoever shows a token; raises SetupError where it is not taken."""
+
+
+class OneToken:
+    """The guard of a server with one secret.
+
+    Parameters
+    ----------
+    token
+        The secret.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._digest = _digest(token)
+
+    def check(self, token: str, address: str, *, opens: bool = True) -> str:
+        """See :class:`Guard`."""
+        if not hmac.compare_digest(_digest(token), self._digest):
+            raise SetupError("the token is not this server's")
+        return f"token:{self._digest.hex()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -36,29 +62,39 @@ class Refusal:
         Of the answer.
     reason
         Its body: a sentence for whoever asked.
+    retry_after
+        Seconds after which this address is listened to again; 0 for at once.
     """
 
     status: HTTPStatus
     reason: str
+    retry_after: float = 0.0
 
 
 class Admission:
-    """The rules of one server.
+    """The rules of one server. Called from any thread.
 
     Parameters
     ----------
-    token
-        The secret; None for a server on loopback that has none.
+    guard
+        Who knows the tokens; None for a server on loopback that has none.
     origins
         What a page's Origin may be: texts that must be equal, patterns that must match whole.
     """
 
-    def __init__(self, token: str | None, origins: Sequence[str | re.Pattern[str]]) -> None:
-        self._digest = None if token is None else _digest(token)
+    def __init__(self, guard: Guard | None, origins: Sequence[str | re.Pattern[str]]) -> None:
+        self.guarded = guard is not None
+        self._guard = guard
         self._origins = tuple(origins)
 
-    def check(self, request: Request) -> Refusal | None:
-        """Why a request is refused; None where it may be upgraded."""
+    def check(self, request: Request, address: str) -> Refusal | str:
+        """Why a request is refused, or the identity of whoever sent it.
+
+        Parameters
+        ----------
+        address
+            Where it came from, without the port.
+        """
         if request.path not in (CONTROL_PATH, DATA_PATH):
             return Refusal(
                 HTTPStatus.NOT_FOUND,
@@ -72,15 +108,6 @@ class Admission:
                 "an origin when starting the server",
             )
         offered = _offered(request)
-        if self._digest is not None:
-            given = _given_token(request, offered)
-            if given is None or not hmac.compare_digest(_digest(given), self._digest):
-                return Refusal(
-                    HTTPStatus.UNAUTHORIZED,
-                    ("no token came" if given is None else "the token is not this server's")
-                    + "; send the one it printed at its start as `Authorization: Bearer TOKEN` "
-                    f"or as the subprotocol {TOKEN_PREFIX}TOKEN",
-                )
         if SUBPROTOCOL not in offered:
             return Refusal(
                 HTTPStatus.BAD_REQUEST,
@@ -88,11 +115,22 @@ class Admission:
                 f"{wire.VERSION}), the request offers {_shown(offered)}; bring both sides to the "
                 "same release of tapml",
             )
-        return None
-
-    def identity(self) -> str:
-        """Whom a connection that was let in speaks for."""
-        return "loopback" if self._digest is None else f"token:{self._digest.hex()[:8]}"
+        if self._guard is None:
+            return "loopback"
+        # Last, because it may use a token up.
+        given = _given_token(request, offered)
+        try:
+            if given is None:
+                raise SetupError("no token came")
+            return self._guard.check(given, address, opens=request.path == CONTROL_PATH)
+        except TapmlError as error:
+            wait = float(getattr(error, "retry_after", 0.0))
+            return Refusal(
+                HTTPStatus.TOO_MANY_REQUESTS if wait else HTTPStatus.UNAUTHORIZED,
+                f"{error}; a token is sent as `Authorization: Bearer TOKEN` or as the "
+                f"subprotocol {TOKEN_PREFIX}TOKEN",
+                wait,
+            )
 
     def _allows(self, origin: str) -> bool:
         return any(
@@ -101,19 +139,19 @@ class Admission:
         )
 
 
-def check_secret(host: str, token: str | None) -> None:
+def check_secret(host: str, *, guarded: bool) -> None:
     """Refuse to listen where strangers are without a secret.
 
     Raises
     ------
     SetupError
-        If `host` is not on loopback and there is no token.
+        If `host` is not on loopback and nobody is asked for a token.
     """
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    if not loopback and not token:
+    if not loopback and not guarded:
         raise SetupError(
             f"refusing to listen on {host or 'every address'}: without a token only loopback is "
             "safe. Give the server a token, or listen on 127.0.0.1 and use a tunnel such as "

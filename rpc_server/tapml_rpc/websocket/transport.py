@@ -40,6 +40,7 @@ def open_websocket(
     kernel_deadline: float | None = None,
     token: str | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    lease: str = "",
 ) -> WebSocketTransport:
     """Open a session with a server's WebSocket binding.
 
@@ -55,6 +56,8 @@ def open_websocket(
         The server's secret, where it has one.
     ssl_context
         For wss: whom to trust; None for the system's authorities.
+    lease
+        The token of a tracker's lease on the device, where there is one.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def open_websocket(
 
     control = connect(address + frames.CONTROL_PATH)
     try:
-        welcome = _greet(control, address, timeout, deadline, kernel_deadline)
+        welcome = _greet(control, address, timeout, deadline, _hello(kernel_deadline, lease))
         data = connect(
             data_address(wire.text(welcome.get("data_address"), "data address"), address)
         )
@@ -305,13 +308,7 @@ class WebSocketTransport:
         return f"{what}\nlast commands sent:\n  {shown}"
 
 
-def _greet(
-    control: Stream,
-    address: str,
-    timeout: float,
-    deadline: float,
-    kernel_deadline: float | None,
-) -> wire.Header:
+def _hello(kernel_deadline: float | None, lease: str) -> wire.Header:
     hello: wire.Header = {
         "type": "hello",
         "versions": [wire.VERSION],
@@ -320,7 +317,14 @@ def _greet(
     }
     if kernel_deadline is not None:
         hello["kernel_deadline"] = kernel_deadline
+    if lease:
+        hello["lease"] = lease
+    return hello
 
+
+def _greet(
+    control: Stream, address: str, timeout: float, deadline: float, hello: wire.Header
+) -> wire.Header:
     def check() -> None:
         if time.monotonic() > deadline:
             raise SetupError(

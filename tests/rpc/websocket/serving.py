@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from tapml_rpc.local import prepared_environment
-from tapml_rpc.options import ServerOptions, add_arguments, options_from
 from tapml_rpc.supervisor.hub import Hub
+from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_rpc.websocket.front import STALL_SECONDS, serve_websocket
 from tapml_targets.ranking import find_device
 
@@ -28,17 +28,17 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument("--token")
     parser.add_argument("--stall", type=float, default=STALL_SECONDS)
-    parser.add_argument("--certificate")
+    parser.add_argument("--pem")
     arguments = parser.parse_args()
-    options: ServerOptions = options_from(arguments)
+    options: SupervisorOptions = options_from(arguments)
     device = find_device(options.device)
     os.environ.update(prepared_environment(device.platform, {}))
     hub = Hub(device, options)
     hub.start()
     context = None
-    if arguments.certificate:
+    if arguments.pem:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(arguments.certificate)
+        context.load_cert_chain(arguments.pem)
     front = serve_websocket(
         hub,
         "127.0.0.1",

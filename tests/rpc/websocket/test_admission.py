@@ -13,6 +13,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection
 
+from tapml_rpc.security.failure_limit import FAILURES
+from tapml_rpc.security.token import TokenBook
 from tapml_rpc.session import Session
 from tapml_rpc.websocket.front import WebSocketFront, serve_websocket
 from tapml_rpc.websocket.transport import open_websocket
@@ -74,6 +76,21 @@ def test_the_token_comes_as_a_header_or_a_subprotocol(
     connection: ClientConnection = open_connection(guarded.address + "/control", **options)
     assert connection.subprotocol == "tapml.1"
     connection.close()
+
+
+def test_a_token_for_one_session_opens_one() -> None:
+    book = TokenBook()
+    front = serve_websocket(NO_HUB, "127.0.0.1", 0, tokens=book)
+    token = book.issue("once", once=True)
+    open_connection(front.address + "/control", token).close()
+    open_connection(front.address + "/data", token).close()
+    status, body = refusal(front.address, token=token)
+    assert status == 401 and "used up" in body
+    for _ in range(FAILURES - 1):
+        assert refusal(front.address, token="guess")[0] == 401
+    assert refusal(front.address, token="guess")[0] == 429
+    open_connection(front.address + "/control", book.issue("right")).close()
+    front.close()
 
 
 @pytest.mark.parametrize(
@@ -170,7 +187,7 @@ def test_a_session_over_tls_with_a_token(tmp_path: Path, require_device: Require
     both = tmp_path / "both.pem"
     both.write_bytes((tmp_path / "key.pem").read_bytes() + certificate.read_bytes())
     trusting = ssl.create_default_context(cafile=str(certificate))
-    with WebSocketServer("--token", TOKEN, "--certificate", str(both)) as server:
+    with WebSocketServer("--token", TOKEN, "--pem", str(both)) as server:
         assert server.address.startswith("wss://")
         with pytest.raises(SetupError, match="no TLS connection"):
             open_websocket(server.address, timeout=10, token=TOKEN)

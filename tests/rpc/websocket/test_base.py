@@ -26,7 +26,7 @@ with Session(open_websocket(sys.argv[1], timeout=20)) as session:
 """
 SERVER = """
 import json
-from tapml_rpc.options import ServerOptions
+from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.websocket.front import serve_websocket
 import tapml_rpc.supervisor.worker
