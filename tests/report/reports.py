@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +20,14 @@ from tapml.report.data import build_report
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.limits import Limits
+from tapml_targets.self_test.facts import Fact, SelfTest
 from tests.report.plans import decoder
 
 SUSPECT: Final = "the importer is suspect, not the target (1 of 3 tests)"
+FLUSHES: Final = Fact(
+    "float32_denormal_results", "flushed", "", "kept", False, "measured", "they become zero",
+    trait="flushes float32 denormals",
+)  # fmt: skip
 KERNEL: Final = "__kernel void norm(__global float* out) { out[0] = 1.0f; } // copies"
 REASON: Final = "worst error at out[3]: 2 times the limit"
 
@@ -60,6 +66,7 @@ def small_report(folder: Path, hostile: str = "", layers: int = 2) -> dict[str, 
             final=None,
             journal=journal,
             folder=folder,
+            self_test=SelfTest((FLUSHES, replace(FLUSHES, value=hostile)), (f"hung {hostile}",)),
         )  # fmt: skip
     if hostile:
         report["loosened"] = [hostile]

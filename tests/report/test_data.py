@@ -80,3 +80,10 @@ def test_a_finished_session_tells_all_of_it(finished: FinishedSession) -> None:
         assert operator["class"], operator["name"]
     assert report["strategy"]["model_runs"] <= report["strategy"]["promised"]
     assert all(each["moved"] >= each["minimum"] for each in report["moved_bytes"].values())
+
+
+def test_what_the_device_was_measured_to_do_is_there(tmp_path: Path) -> None:
+    found = small_report(tmp_path)["target"]["self_test"]
+    assert found["traits"] == ["flushes float32 denormals"]
+    assert [fact["name"] for fact in found["facts"]] == ["float32_denormal_results"] * 2
+    assert all(each["device_effects"] == [] for each in small_report(tmp_path)["operators"])
