@@ -27,6 +27,7 @@ NEEDED: Final = (
     "tapml_rpc.session",
     "tapml_rpc.supervisor.hub",
     "tapml_rpc.supervisor.relay",
+    "tapml_rpc.supervisor.serve",
     "tapml_rpc.supervisor.worker",
     "tapml_rpc.supervisor.worker_process",
     "tapml_rpc.websocket.front",

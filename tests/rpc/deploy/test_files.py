@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.options import add_arguments
+from tapml.cli.rpc import add_parser
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "rpc_server" / "deploy"
@@ -46,9 +46,9 @@ class Unit(dict[str, dict[str, list[str]]]):
 
 def options_of(words: list[str]) -> argparse.Namespace:
     """The options of ``tapml rpc serve`` in words of a command line; fails where one is none."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_arguments(parser)
-    return parser.parse_args(words)
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return parser.parse_args(["rpc", "serve", *words])
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -95,6 +95,7 @@ def test_the_example_of_the_environment_holds_options_that_exist_and_no_secret()
     assert {name for name in settings if name.startswith("TAPML_")} <= set(Unit(SYSTEM).environment)
     options = options_of(settings["TAPML_OPTIONS"].split())
     assert options.session_bytes == 1 << 30
+    assert Path(options.key).is_absolute()
 
 
 @UNITS
@@ -129,11 +130,11 @@ def test_the_image_runs_the_server_as_a_user_by_number() -> None:
     user = last("USER")
     assert user.isdigit() and int(user) > 0
     assert f"--uid {user} " in " ".join(rest for word, rest in instructions() if word == "RUN")
-    [port] = last("EXPOSE").split()
+    port, data_port = last("EXPOSE").split()
     command = [*exec_form(last("ENTRYPOINT")), *exec_form(last("CMD"))]
     assert command[:3] == ["tapml", "rpc", "serve"]
     options = options_of(command[3:])
-    assert options.bind.endswith(f":{port}")
+    assert options.bind.endswith(f":{port}") and options.data_port == int(data_port)
     assert f"'127.0.0.1', {port})" in last("HEALTHCHECK")
 
 
