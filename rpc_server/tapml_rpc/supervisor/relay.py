@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_to_wire, render_command
+from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame
+from tapml_rpc.supervisor.turns import Turns, cost_of
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
 from tapml_targets.errors import (
     DeviceLostError,
@@ -35,8 +37,6 @@ PROBE_SECONDS: Final = 1.0
 _STACK_SECONDS: Final = 0.25
 # Building kernels is slow on small boards and says nothing about a hang.
 _LOAD_DEADLINE_FACTOR: Final = 10
-_LAST_COMMANDS: Final = 5
-_LAST_BATCHES: Final = 16
 _NO_CHUNK: Final = memoryview(b"")
 
 
@@ -59,6 +59,8 @@ class Relay:
         Its blobs; None where none are kept.
     lease
         The tracker's lease that it came with; empty for none.
+    turns
+        Those of all sessions.
     on_end
         Called once, with this, when the session has ended.
 
@@ -82,6 +84,7 @@ class Relay:
         download_credit: int,
         desk: BlobDesk | None,
         lease: str,
+        turns: Turns,
         on_end: Callable[[Relay], None],
     ) -> None:
         self.token = token
@@ -97,14 +100,17 @@ class Relay:
         self._kernel_deadline = kernel_deadline
         self._silence_seconds = silence_seconds
         self._desk = desk
+        self._turns = turns
         self._on_end = on_end
         self._heard = self._probed = time.monotonic()
         self._ready = False
         self._asked_for_stack = 0.0
-        # Chunk bytes of batches on their way, by sequence, and the last of them whole.
-        self._sent: dict[int, int] = {}
+        # Of batches without an answer, by sequence: chunk bytes and what they weigh.
+        self._sent: dict[int, tuple[int, int]] = {}
+        # Those among them that wait for a turn.
+        self._waiting: deque[tuple[int, bytes, memoryview]] = deque()
         self._uploading = 0
-        self._last: deque[tuple[int, bytes]] = deque(maxlen=_LAST_BATCHES)
+        self._last = LastCommands()
         self._last_sequence = -1
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
@@ -221,12 +227,15 @@ class Relay:
         if self.ended:
             return
         self.ended = why
+        self._turns.leave(self.token)
+        self._waiting.clear()
         if self._desk is not None:
             self._desk.close()
         if kill:
             self._worker.end(kill=True)
-        self._worker.let_go()
+        # Off the list first: another front's thread may be looking at every session's memory.
         self._on_end(self)
+        self._worker.let_go()
 
     def _over(self) -> bool:
         return bool(self.ended)
@@ -251,10 +260,21 @@ class Relay:
                 f"{self._bounds.upload_window} may"
             )
         self._last_sequence = sequence
-        self._forward(packed, chunk)
-        self._sent[sequence] = nbytes
+        self._sent[sequence] = nbytes, cost_of(header["commands"], nbytes)
         self._uploading += nbytes
-        self._last.append((sequence, packed))
+        self._waiting.append((sequence, packed, chunk))
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Hand on the batches whose turn it is."""
+        while self._waiting and not self._over():
+            sequence, packed, chunk = self._waiting[0]
+            if not self._turns.begin(self.token, self._sent[sequence][1]):
+                return
+            self._waiting.popleft()
+            self._worker.board.shared = self._turns.shared(self.token)
+            self._last.add(sequence, packed)
+            self._forward(packed, chunk)
 
     def _accept_blob(self, header: wire.Header, chunk: memoryview) -> None:
         assert self._desk is not None  # noqa: S101 - its caller has looked
@@ -301,8 +321,11 @@ class Relay:
             return
         if kind == "done":
             sequence = wire.integer(header.get("sequence"), "sequence")
-            self._uploading -= self._sent.pop(sequence, 0)
+            nbytes, cost = self._sent.pop(sequence, (0, 0))
+            self._uploading -= nbytes
             self.answered = sequence
+            self._turns.end(self.token, cost)
+            self._take_turns()
         if frame.start == NOWHERE:
             self._answer(frame.packed, frame.inline)
             return
@@ -327,12 +350,12 @@ class Relay:
         if running is not None:
             sequence, index, started = running
             pong["busy_seconds"] = round(max(0.0, time.monotonic() - started), 3)
-            pong["command"] = self._command(sequence, index)
+            pong["command"] = self._last.name(sequence, index)
         return pong
 
     def _check_deadline(self, now: float, sequence: int, index: int, started: float) -> None:
         deadline = self._kernel_deadline
-        command = self._command(sequence, index)
+        command = self._last.name(sequence, index)
         if command.startswith("load("):
             deadline *= _LOAD_DEADLINE_FACTOR
         if now - started <= deadline:
@@ -344,7 +367,7 @@ class Relay:
             error = KernelTimeoutError(
                 f"the device has not finished after {deadline:g} s, in {command}; its worker was "
                 "ended, and this session with it. A kernel loops for ever, or needs a longer "
-                f"deadline{self._last_words()}"
+                f"deadline{self._last}"
             )
             self._tell(error, command)
             self.end("over its deadline", kill=True)
@@ -354,10 +377,10 @@ class Relay:
         if self.ended:
             return
         running = self._worker.board.running()
-        command = self._command(running[0], running[1]) if running else ""
+        command = self._last.name(running[0], running[1]) if running else ""
         how = self._worker.end(kill=True)
         where = f" in {command}" if command else " between two commands"
-        error = DeviceLostError(f"{what}{where}: {how}{self._last_words()}")
+        error = DeviceLostError(f"{what}{where}: {how}{self._last}")
         self._tell(error, command)
         self.end(what, kill=True)
 
@@ -367,25 +390,6 @@ class Relay:
         failure["traceback"] = self._worker.stack()[-16384:]
         failure["log"] = self._worker.tail()[-65536:]
         self._channel.send_control(wire.pack({"type": "event", "error": failure}))
-
-    def _last_words(self) -> str:
-        shown = []
-        for _, packed in reversed(self._last):
-            commands = wire.unpack(packed)["commands"]
-            shown += [render_command(each) for each in reversed(commands)]
-            if len(shown) >= _LAST_COMMANDS:
-                break
-        if not shown:
-            return ""
-        lines = "\n  ".join(reversed(shown[:_LAST_COMMANDS]))
-        return f"\nlast commands received:\n  {lines}"
-
-    def _command(self, sequence: int, index: int) -> str:
-        for number, packed in self._last:
-            if number == sequence:
-                commands = wire.unpack(packed)["commands"]
-                return render_command(commands[index]) if index < len(commands) else "fence"
-        return f"command {index} of batch {sequence}"
 
 
 def check_epoch(header: wire.Header, epoch: bytes) -> None:

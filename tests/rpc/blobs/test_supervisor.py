@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from tapml_rpc import wire
 from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.client import Session, connect
-from tapml_rpc.link import Link
+from tapml_rpc.transport import BlobTransport, Ticket
 from tapml_targets.errors import DeviceLostError
 from tests.conftest import RequireDevice
 from tests.rpc.blobs.contents import content, digest_of
@@ -26,8 +28,16 @@ WEIGHTS = [content(seed, 3 * MEBIBYTE + seed) for seed in range(4)]
 @pytest.fixture(scope="module")
 def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
-    with ServerProcess(module="tapml_rpc.supervisor.serve") as process:
+    listening = ("--websocket", "ws://127.0.0.1:0")
+    with ServerProcess(*listening, module="tapml_rpc.supervisor.serve") as process:
         yield process
+
+
+@pytest.fixture(params=["address", "websocket"])
+def address(request: pytest.FixtureRequest, supervisor: ServerProcess) -> str:
+    """Where the supervisor is reached, over ZeroMQ and over WebSocket."""
+    found: str = supervisor.line[request.param]
+    return found
 
 
 class Sent:
@@ -36,20 +46,23 @@ class Sent:
     def __init__(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nbytes = 0
         link = session._link
-        assert isinstance(link, Link)
-        post = link._post
+        assert isinstance(link, BlobTransport)
+        for name in ("send", "request"):
+            monkeypatch.setattr(link, name, self._counted(getattr(link, name)))
 
-        def counted(ticket: Any, header: Any, chunk: memoryview | bytes) -> None:
-            self.nbytes += len(chunk)
-            post(ticket, header, chunk)
+    def _counted(self, method: Callable[..., Ticket]) -> Callable[..., Ticket]:
+        def counted(*arguments: Any) -> Ticket:
+            ticket = method(*arguments)
+            self.nbytes += ticket.chunk_bytes
+            return ticket
 
-        monkeypatch.setattr(link, "_post", counted)
+        return counted
 
 
-def write_weights(session: Session) -> list[bytes]:
+def write_weights(session: Session, weights: list[bytes]) -> list[bytes]:
     """What lies on the device afterwards."""
-    buffers = [session.allocate(len(weight)) for weight in WEIGHTS]
-    session.write_blobs(map(BlobWrite, buffers, WEIGHTS))
+    buffers = [session.allocate(len(weight)) for weight in weights]
+    session.write_blobs(map(BlobWrite, buffers, weights))
     return [bytes(session.read(buffer)) for buffer in buffers]
 
 
@@ -87,32 +100,52 @@ def test_messages_are_answered_as_the_protocol_says(supervisor: ServerProcess) -
 
 
 def test_a_second_session_on_the_same_weights_and_library_uploads_nothing(
-    supervisor: ServerProcess, monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = add_one_library(comment="x" * 10_000)
+    # Another binding may be another identity, or the same.
+    library = add_one_library(comment=address + "x" * 10_000)
+    weights = [content(len(address) + seed, 3 * MEBIBYTE + seed) for seed in range(4)]
     sent = []
     for _ in range(2):
-        with connect(supervisor.address) as session:
+        with connect(address) as session:
             counter = Sent(session, monkeypatch)
             session.upload(library)
-            assert write_weights(session) == WEIGHTS
+            assert write_weights(session, weights) == weights
             sent.append(counter.nbytes)
-    assert sent[0] > sum(map(len, WEIGHTS))
+    assert sent[0] > sum(map(len, weights))
     assert sent[1] == 0
 
 
+def kill_workers(supervisor: ServerProcess) -> None:
+    """End every worker, the spare one too, and wait until they are dead."""
+    pids = []
+    for thread in Path(f"/proc/{supervisor.process.pid}/task").iterdir():
+        pids += (thread / "children").read_text().split()
+    assert pids
+    for pid in pids:
+        os.kill(int(pid), signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def alive(pid: str) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 def test_blobs_outlive_the_worker_of_the_session_that_sent_them(
-    supervisor: ServerProcess, monkeypatch: pytest.MonkeyPatch
+    supervisor: ServerProcess, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children = f"/proc/{supervisor.process.pid}/task/{supervisor.process.pid}/children"
-    with connect(supervisor.address) as session:
-        write_weights(session)
-        with open(children, encoding="ascii") as listed:  # noqa: PTH123 - a file of /proc
-            for worker in listed.read().split():
-                os.kill(int(worker), signal.SIGKILL)
+    with connect(address) as session:
+        write_weights(session, WEIGHTS)
+        kill_workers(supervisor)
         with pytest.raises(DeviceLostError):
             session.read(session.allocate(8))
-    with connect(supervisor.address) as session:
+    with connect(address) as session:
         counter = Sent(session, monkeypatch)
-        assert write_weights(session) == WEIGHTS
+        assert write_weights(session, WEIGHTS) == WEIGHTS
         assert counter.nbytes == 0
