@@ -115,7 +115,8 @@ def mounted(board: Path) -> Iterator[None]:
         yield
     finally:
         for place in reversed(places):
-            subprocess.run(["umount", str(place)], check=False, stderr=subprocess.DEVNULL)
+            # Lazily: a worker may still be at its end, and this machine's /dev must not stay there.
+            subprocess.run(["umount", "--lazy", str(place)], check=False, stderr=subprocess.DEVNULL)
 
 
 def guest(board: Path, command: Sequence[str], *, user: str) -> tuple[list[str], dict[str, str]]:
