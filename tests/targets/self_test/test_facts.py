@@ -195,3 +195,28 @@ def test_a_module_that_does_not_build_costs_its_part_alone(driver: Driver) -> No
     assert "no_such_type" in problem
     assert fact(result, "loop_iterations").sound
     assert result.fact("float64_nan") is None
+
+
+def with_option(option: str) -> dict[str, Library]:
+    library = self_test_library("core")
+    (module,) = library.modules
+    return {"core": replace(library, modules=(replace(module, options=(option,)),))}
+
+
+def test_a_driver_told_to_flush_denormals_is_seen_doing_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Imported once a driver is open: pyopencl finds its drivers when it is first imported.
+    from tapml_targets.opencl.programs import BUILD_OPTIONS
+
+    monkeypatch.setitem(BUILD_OPTIONS, "flushed", "-cl-denorms-are-zero")
+    result = run_self_test(driver, parts=("core",), libraries=with_option("flushed"))
+    assert "flushes float32 denormals" in result.traits
+    assert fact(result, "float32_denormal_inputs").sound is False
+    assert fact(result, "float32_denormal_results").sound is False
+
+
+def test_fast_math_that_takes_no_number_for_a_nan_is_seen(driver: Driver) -> None:
+    result = run_self_test(driver, parts=("core",), libraries=with_option("fast-math"))
+    assert "x != x" in str(fact(result, "float32_nan").value)
+    assert fact(result, "float32_nan") in result.grave
