@@ -94,18 +94,18 @@ def _compare(der: bytes | None, fingerprint: str) -> None:
         )
 
 
-def tls_failure(error: Exception, address: str) -> SetupError | None:
-    """What an error of a client's TLS handshake means, with what to do next; None if it is none."""
+def tls_failure(error: ssl.SSLError, address: str) -> SetupError:
+    """What an error of a client's TLS handshake means, with what to do next."""
+    return SetupError(f"no TLS connection to {address}: {_meaning(error)}")
+
+
+def _meaning(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return SetupError(f"{address} is not trusted: {_why_untrusted(error)}")
-    if isinstance(error, ssl.SSLError):
-        reason: Any = error.reason or ""
-        if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-            return SetupError(
-                f"what answers at {address} speaks no TLS; is it a ws:// address, or another port?"
-            )
-        return SetupError(f"no TLS connection to {address}: {reason or error}")
-    return None
+        return _why_untrusted(error)
+    reason: Any = error.reason or ""
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return "what answers speaks no TLS; is it a ws:// address, or another port?"
+    return str(reason or error)
 
 
 def _why_untrusted(error: ssl.SSLCertVerificationError) -> str:

@@ -19,6 +19,7 @@ from websockets.protocol import OPEN
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from tapml_rpc.security.tls import tls_failure
 from tapml_rpc.websocket.frames import SUBPROTOCOL
 from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 
@@ -114,10 +115,7 @@ def open_socket(
         connection.setblocking(False)
     except ssl.SSLError as error:
         connection.close()
-        raise SetupError(
-            f"no TLS connection to {url}: {error}; is it a wss:// address, and is its certificate "
-            "one that this side trusts?"
-        ) from None
+        raise tls_failure(error, url) from None
     except OSError as error:
         connection.close()
         raise _silent(url, error) from None

@@ -1,0 +1,124 @@
+"""A served device, reached with keys and with a token: the whole way, in real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tapml_rpc import wire
+from tapml_rpc.client import connect
+from tapml_rpc.link import Link
+from tapml_rpc.security.allow_list import admit
+from tapml_rpc.security.credentials import Credentials
+from tapml_rpc.security.curve import ClientCurve, apply_client
+from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
+from tapml_rpc.security.token import add_token, make_token
+from tapml_rpc.session import Session
+from tapml_targets.errors import SetupError
+from tests.conftest import RequireDevice
+from tests.rpc.peers import ServerProcess
+
+NAMES = ("ada", "bob")
+
+
+class Served:
+    """A supervisor that listens everywhere, on both bindings, and those it admits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.device = make_pair("device")
+        self.clients = {name: make_pair(name) for name in NAMES}
+        for name, pair in self.clients.items():
+            admit(folder / "clients", name, pair.public)
+        self.token = add_token(folder / "tokens", "page")
+        words = [
+            "--bind",
+            "tcp://0.0.0.0:0",
+            "--key",
+            str(write_pair(self.device, folder / "keys")),
+        ]
+        words += ["--clients", str(folder / "clients"), "--tokens", str(folder / "tokens")]
+        words += ["--websocket", "wss://0.0.0.0:0"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TAPML_CONFIG_DIR", str(folder))
+            self.process = ServerProcess(*words, module="tapml_rpc.supervisor.serve")
+        self.line = self.process.line
+        self.address = self.line["address"].replace("0.0.0.0", "127.0.0.1")
+        self.websocket = self.line["websocket"].replace("0.0.0.0", "127.0.0.1")
+
+    def curve(self, pair: KeyPair) -> ClientCurve:
+        """A client's keys beside the server's."""
+        return ClientCurve(pair, self.device.public)
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, require_device: RequireDevice
+) -> Iterator[Served]:
+    require_device("opencl")
+    running = Served(tmp_path_factory.mktemp("served"))
+    with running.process:
+        yield running
+
+
+def works(session: Session) -> bool:
+    """Whether a byte comes back from the device."""
+    with session:
+        buffer = session.allocate(4)
+        session.write(buffer, b"abcd")
+        return bytes(session.read(buffer, 4)) == b"abcd"
+
+
+def test_an_admitted_key_reaches_the_device(served: Served) -> None:
+    assert served.line["server_key"] == served.device.public
+    credentials = Credentials(keys=served.clients["ada"], server_key=served.device.public)
+    assert works(connect(served.address, credentials=credentials))
+
+
+def test_without_keys_or_with_strange_ones_nobody_does(served: Served) -> None:
+    with pytest.raises(SetupError, match="wants keys and none were given"):
+        connect(served.address)
+    stranger = Credentials(keys=make_pair("eve"), server_key=served.device.public)
+    with pytest.raises(SetupError, match="does not admit this client's key 'eve'"):
+        connect(served.address, credentials=stranger)
+
+
+def test_an_admitted_client_cannot_speak_for_anothers_session(served: Served) -> None:
+    link = Link(served.address, timeout=10, curve=served.curve(served.clients["ada"]))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        thief = context.socket(zmq.DEALER)
+        apply_client(thief, served.curve(served.clients["bob"]))
+        thief.connect(served.address)
+        thief.send(wire.pack({"type": "ping", "sequence": 1, "session": link.token}))
+        assert thief.poll(10_000)
+        answer = wire.unpack(thief.recv())
+        assert answer["type"] == "refused" and "session" in answer["error"]["message"]
+        assert not link.closed
+        assert works(Session(link))
+    finally:
+        context.destroy(linger=0)
+        link.close()
+
+
+@pytest.mark.parametrize("which", ["announced", "listed"])
+def test_a_token_and_the_announced_fingerprint_reach_the_device(served: Served, which: str) -> None:
+    token = served.token if which == "listed" else served.line["token"]
+    credentials = Credentials(token=token, fingerprint=served.line["fingerprint"])
+    assert works(connect(served.websocket, credentials=credentials))
+
+
+def test_a_wrong_token_or_certificate_does_not(served: Served) -> None:
+    fingerprint = served.line["fingerprint"]
+    with pytest.raises(SetupError, match=r"401.*token"):
+        connect(
+            served.websocket, credentials=Credentials(token=make_token(), fingerprint=fingerprint)
+        )
+    with pytest.raises(SetupError, match="somebody is in between"):
+        connect(
+            served.websocket, credentials=Credentials(token=served.token, fingerprint="ab" * 32)
+        )
+    with pytest.raises(SetupError, match="fingerprint that `tapml rpc serve` printed"):
+        connect(served.websocket, credentials=Credentials(token=served.token))
