@@ -23,6 +23,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 PARTS: Final = (
     "runtime",
+    "wire",
     "decode",
     "watch",
     "carve",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -62,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if options.only is not None:
         return _show(settings, options.only)
+    # An order to end must not leave the server behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     campaign = Campaign(settings, _progress)
     report = campaign.run()
     print(file=sys.stderr)

@@ -12,18 +12,25 @@ from urllib.parse import urlsplit
 import zmq
 
 from scripts.wire_fuzz.peer import Wire
+from scripts.wire_fuzz.websocket_wire import WebSocketWire, throw_frames
 from scripts.wire_fuzz.zmq_wire import ZmqWire
 
 BINDINGS: Final = ("zmq", "websocket")
 # What each binding's options to `tapml rpc serve` are, and where the announcement has its address.
-SERVE_OPTIONS: Final[dict[str, tuple[str, ...]]] = {"zmq": (), "websocket": ()}
-ADDRESS_KEYS: Final = {"zmq": "address", "websocket": "websocket_address"}
+SERVE_OPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "zmq": (),
+    "websocket": ("--websocket", "ws://127.0.0.1:0"),
+}
+ADDRESS_KEYS: Final = {"zmq": "address", "websocket": "websocket"}
 
 
 @contextmanager
 def open_binding(binding: str, line: dict[str, Any]) -> Iterator[Callable[[], Wire]]:
     """Gives what connects the control socket to the server that announced `line`."""
     address = address_of(binding, line)
+    if binding == "websocket":
+        yield lambda: WebSocketWire(address)
+        return
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         yield lambda: ZmqWire(context, address)
@@ -40,13 +47,15 @@ def address_of(binding: str, line: dict[str, Any]) -> str:
         If it does not.
     """
     address = line.get(ADDRESS_KEYS[binding])
-    if binding != "zmq" or not isinstance(address, str):
+    if not isinstance(address, str):
         raise LookupError(f"this server has no {binding} binding")
     return address
 
 
 def throw_garbage(rng: random.Random, address: str) -> int:
     """Random bytes on a plain connection, which speaks neither binding; how many were sent."""
+    if address.startswith("ws"):
+        throw_frames(rng, address)
     parts = urlsplit(address)
     data = rng.choice(
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from scripts.wire_fuzz.conversations import HELLO
@@ -13,8 +13,9 @@ from scripts.wire_fuzz.messages import Names, Shot, Socket
 from tapml_rpc import wire
 from tapml_targets.errors import ProtocolError
 
-PATIENCE_SECONDS: Final = 5.0
-_AGAIN_SECONDS: Final = 0.5
+# Long enough for a session's first worker on a busy machine; the good client keeps the short time.
+PATIENCE_SECONDS: Final = 20.0
+_AGAIN_SECONDS: Final = 1.0
 _CREDIT: Final = 64 << 20
 # Errors of Python that only a fault of the server's own brings forth.
 _OWN_FAULTS: Final = (
@@ -26,7 +27,15 @@ _OWN_FAULTS: Final = (
 
 
 class Wire(Protocol):
-    """A session's two connections in one binding, with nothing of our client in between."""
+    """A session's two connections in one binding, with nothing of our client in between.
+
+    Attributes
+    ----------
+    closed
+        Whether the server has ended a connection, and the session with it.
+    """
+
+    closed: bool
 
     def send(self, socket: Socket, frames: tuple[bytes, ...]) -> bool:
         """Send one message as it is; False where nobody takes it."""
@@ -108,6 +117,11 @@ class Peer:
         """Drop the connections."""
         self._wire.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the server has ended a connection of this peer."""
+        return self._wire.closed
+
     def send(self, shot: Shot) -> None:
         """Send one message of a conversation."""
         frames = tuple(self.names.put_into(frame) for frame in shot.frames)
@@ -124,31 +138,40 @@ class Peer:
             If the server says nothing.
         """
         self._sequence += 1 << 20
-        sequence = self._sequence
-        self.names = Names(self.names.token, self.names.other_token, self.names.epoch, sequence + 1)
-        own = {"session": self.names.token, "epoch": self.names.epoch}
-        credit = wire.pack({"type": "credit", "bytes": _CREDIT, **own})
-        batch = wire.pack(
-            {"type": "batch", "sequence": sequence, "commands": [["reset"], ["fence"]], **own}
-        )
-        ping = wire.pack({"type": "ping", "sequence": sequence, **own})
-        waited: dict[Socket, tuple[bytes, ...]] = {"control": (ping,), "data": (credit, batch)}
+        asked: set[int] = set()
+        waited: set[Socket] = {"control", "data"}
         alive = True
         deadline = time.monotonic() + PATIENCE_SECONDS
         while waited:
-            for socket, packed in waited.items():
-                for each in packed:
-                    self._wire.send(socket, (each,))
+            # Asked again under another number: a connection that broke has lost the question.
+            self._sequence += 1
+            asked.add(self._sequence)
+            self._ask_all(waited)
             again = time.monotonic() + _AGAIN_SECONDS
             while waited and time.monotonic() < again:
+                if self.closed:
+                    return False
                 for socket, header in self._hear(0.05):
-                    verdict = _about(header, sequence)
-                    if verdict is not None:
-                        waited.pop(socket, None)
+                    verdict = _about(header, asked)
+                    if verdict is not None and socket in waited:
+                        waited.discard(socket)
                         alive = alive and verdict
             if waited and time.monotonic() > deadline:
                 raise NoAnswerError(f"no answer on {', '.join(waited)} for {PATIENCE_SECONDS} s")
+        self.names = replace(self.names, sequence=self._sequence + 1)
         return alive and self._session
+
+    def _ask_all(self, sockets: set[Socket]) -> None:
+        own = {"session": self.names.token, "epoch": self.names.epoch}
+        if "control" in sockets:
+            ping = {"type": "ping", "sequence": self._sequence, **own}
+            self._wire.send("control", (wire.pack(ping),))
+        if "data" in sockets:
+            # A read may wait for credit, and everything behind it with it.
+            self._wire.send("data", (wire.pack({"type": "credit", "bytes": _CREDIT, **own}),))
+            commands = [["reset"], ["fence"]]
+            batch = {"type": "batch", "sequence": self._sequence, "commands": commands, **own}
+            self._wire.send("data", (wire.pack(batch),))
 
     def ask(self) -> dict[str, Any]:
         """The server's answer to a ping."""
@@ -191,13 +214,14 @@ class Peer:
         return headers
 
 
-def _about(header: dict[str, Any], sequence: int) -> bool | None:
+def _about(header: dict[str, Any], asked: set[int]) -> bool | None:
     """Whether a message says that the session is well (True) or over (False); None: neither."""
     kind = header.get("type")
     if kind == "refused":
         message = str(header.get("error", {}).get("message"))
         return False if "session" in message else None
-    if header.get("sequence") != sequence:
+    sequence = header.get("sequence")
+    if type(sequence) is not int or sequence not in asked:
         return None
     if kind == "done":
         # A cancel for all time makes a session of no more use to anybody.

@@ -28,7 +28,7 @@ class Weight:
     processes, descriptors
         How many.
     resident_bytes
-        Memory of all of them; pages they share count once for each.
+        Memory of all of them; a page they share counts once.
     """
 
     processes: int
@@ -105,11 +105,12 @@ class ServerUnderTest:
         for pid in _family(self.process.pid):
             try:
                 descriptors += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-                pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
-            except OSError:
+                memory = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
+                resident += 1024 * int(memory.partition("\nPss:")[2].split()[0])
+            except (OSError, IndexError):
+                # It has just ended.
                 continue
             processes += 1
-            resident += pages * os.sysconf("SC_PAGE_SIZE")
         return Weight(processes, descriptors, resident)
 
 

@@ -14,6 +14,9 @@ _SEND_MILLISECONDS: Final = 5000
 class ZmqWire:
     """Two DEALER sockets; satisfies :class:`scripts.wire_fuzz.peer.Wire`."""
 
+    # A broken connection comes back by itself.
+    closed = False
+
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self._context = context
         self._poller = zmq.Poller()

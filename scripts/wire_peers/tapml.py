@@ -1,0 +1,79 @@
+"""tapml itself: ``tapml rpc serve`` on the CPU, over each binding, in the peers' terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from scripts.wire_fuzz.server import ServerUnderTest
+from scripts.wire_peers.process import Bytes
+from tapml_rpc.client import RemoteBuffer, Session, connect
+from tapml_rpc.security.allow_list import admit
+from tapml_rpc.security.credentials import Credentials
+from tapml_rpc.security.keys import make_pair, write_pair
+
+
+class Tapml:
+    """The client's end: a session and a buffer on the device."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._buffers: dict[int, RemoteBuffer] = {}
+
+    def upload(self, data: Bytes) -> None:
+        """Write and wait for the device."""
+        self.session.write(self._buffer(data.nbytes), data)
+        self.session.fence()
+
+    def download(self, nbytes: int) -> Bytes:
+        """Read."""
+        return np.frombuffer(self.session.read(self._buffer(nbytes)), np.uint8)
+
+    def _buffer(self, nbytes: int) -> RemoteBuffer:
+        if nbytes not in self._buffers:
+            self._buffers[nbytes] = self.session.allocate(nbytes)
+        return self._buffers[nbytes]
+
+
+@contextmanager
+def serve(*arguments: str, device: str = "cpu") -> Iterator[ServerUnderTest]:
+    """``tapml rpc serve`` for the bench: machine code is its own."""
+    allow = ("--allow-shared-libraries",) if device == "cpu" else ()
+    with ServerUnderTest(device, *allow, *arguments) as server:
+        yield server
+
+
+@contextmanager
+def open_zmq() -> Iterator[Tapml]:
+    """Over ZeroMQ, without keys."""
+    with serve() as server, connect(server.line["address"]) as session:
+        yield Tapml(session)
+
+
+@contextmanager
+def open_curve(folder: Path) -> Iterator[Tapml]:
+    """Over ZeroMQ with CURVE; keys go into `folder`."""
+    own, client = make_pair("device"), make_pair("host")
+    allowed = folder / "clients"
+    admit(allowed, client.name, client.public)
+    write_pair(own, folder)
+    (secret,) = folder.glob("*.secret")
+    credentials = Credentials(keys=client, server_key=own.public)
+    with (
+        serve("--key", str(secret), "--clients", str(allowed)) as server,
+        connect(server.line["address"], credentials=credentials) as session,
+    ):
+        yield Tapml(session)
+
+
+@contextmanager
+def open_websocket() -> Iterator[Tapml]:
+    """Over WebSocket on loopback, without TLS."""
+    with (
+        serve("--websocket", "ws://127.0.0.1:0") as server,
+        connect(server.line["websocket"]) as session,
+    ):
+        yield Tapml(session)
