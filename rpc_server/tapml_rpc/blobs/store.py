@@ -8,6 +8,7 @@ session has attached stays, anything else goes when room is needed, that used lo
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Hashable
@@ -25,7 +26,6 @@ from tapml_targets.errors import SetupError
 # What is read from disk while its client waits: anything larger would keep others waiting, too.
 _READ_AT_ONCE_BYTES: Final = 4 << 20
 _MAX_OWNERS: Final = 256
-_DEFAULT_BYTES: Final = 4 << 30
 
 
 class Attachment(NamedTuple):
@@ -42,7 +42,7 @@ class BlobStore:
     Parameters
     ----------
     memory_bytes
-        Most memory that blobs take, unfinished uploads included.
+        Most memory that blobs take, unfinished uploads included; at most half of the machine's.
     disk_bytes
         Most disk that copies take; 0 for no copies.
     disk_folder
@@ -57,7 +57,7 @@ class BlobStore:
     def __init__(
         self, memory_bytes: int, disk_bytes: int = 0, disk_folder: Path | None = None
     ) -> None:
-        self._memory_budget = memory_bytes
+        self._memory_budget = min(memory_bytes, _half_of_memory())
         self._disk_budget = disk_bytes if disk_folder is not None else 0
         self._lock = threading.RLock()
         self._loading: dict[str, Future[None]] = {}
@@ -68,7 +68,7 @@ class BlobStore:
         if disk_folder is not None and disk_bytes > 0:
             self._folder = BlobFolder(disk_folder)
             self._background = ThreadPoolExecutor(1, "tapml-blobs")
-        self._index = BlobIndex(memory_bytes, self._disk_budget, self._folder)
+        self._index = BlobIndex(self._memory_budget, self._disk_budget, self._folder)
         for stored in self._folder.scan() if self._folder is not None else ():
             owners = dict.fromkeys(sorted(stored.owners)[:_MAX_OWNERS])
             blob = HeldBlob(stored.digest, stored.nbytes, owners, on_disk=True)
@@ -283,10 +283,9 @@ class BlobStore:
                     index.drop_from_disk(blob)
 
 
-def default_budget() -> int:
-    """Bytes of memory for blobs where nobody says: a quarter of the machine's, at most 4 GiB."""
+def _half_of_memory() -> int:
+    """Half of this machine's memory in bytes; no bound where it does not say."""
     try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (ValueError, OSError):
-        return _DEFAULT_BYTES // 4
-    return min(_DEFAULT_BYTES, memory // 4)
+        return sys.maxsize

@@ -183,6 +183,13 @@ def test_blobs_in_memory_are_bounded_by_descriptors(monkeypatch: pytest.MonkeyPa
     store.close()
 
 
+def test_a_budget_is_at_most_half_of_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
+    store = BlobStore(4 << 30)
+    assert store.statistics().memory_budget == 500 * 4096
+    store.close()
+
+
 def test_statistics_are_plain_data(store: BlobStore) -> None:
     digest = put(store, "one", pages(1, 2))
     store.attach("session", "one", digest)
