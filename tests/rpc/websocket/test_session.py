@@ -70,6 +70,14 @@ def test_what_is_cancelled_before_it_starts_is_skipped(session: Session) -> None
     session.fence()
 
 
+@pytest.mark.slow
+def test_a_session_may_be_silent_before_its_first_command(server: WebSocketServer) -> None:
+    with Session(open_websocket(server.address, timeout=20)) as session:
+        # What a host does meanwhile: compile.
+        time.sleep(HELLO_SECONDS + 0.5)
+        session.fence()
+
+
 def test_two_sessions_do_not_see_each_other(server: WebSocketServer, session: Session) -> None:
     mine = session.allocate(1 << 20)
     with Session(open_websocket(server.address, timeout=20)) as other:

@@ -1,0 +1,166 @@
+"""The client's end of a connection, against the package's own encoder and decoder."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Close, Frame, Opcode
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+
+from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
+from tapml_rpc.websocket.stream import PIECE_BYTES, EndedError, Stream
+from tapml_targets.errors import ProtocolError
+
+PATIENCE_MILLISECONDS = 5000
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Stream, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    stream = Stream(ours)
+    yield stream, theirs
+    stream.abort()
+    theirs.close()
+
+
+def frames_of(message: bytes, cuts: list[int], *, pings: bool) -> bytes:
+    """A message in fragments as a server sends it, with a ping before each where asked for."""
+    edges = [0, *sorted({min(cut, len(message)) for cut in cuts}), len(message)]
+    sent = b""
+    for number, (start, end) in enumerate(pairwise(edges)):
+        opcode = Opcode.CONT if number else Opcode.BINARY
+        if pings:
+            sent += Frame(Opcode.PING, b"%d" % number).serialize(mask=False)
+        final = number == len(edges) - 2
+        sent += Frame(opcode, message[start:end], fin=final).serialize(mask=False)
+    return sent
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=300) | st.builds(bytes, st.integers(0, 200_000)),
+            st.lists(st.integers(0, 200_000), max_size=4),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+    st.integers(1, 50_000),
+)
+def test_messages_arrive_whole_however_they_are_cut(
+    messages: list[tuple[bytes, list[int]]], pings: bool, piece: int
+) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    stream = Stream(ours)
+    sent = b"".join(frames_of(message, cuts, pings=pings) for message, cuts in messages)
+    piece = max(piece, len(sent) // 200)
+
+    def send() -> None:
+        for start in range(0, len(sent), piece):
+            theirs.sendall(sent[start : start + piece])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    for message, _ in messages:
+        received = stream.receive(PATIENCE_MILLISECONDS)
+        assert received is not None and bytes(received) == message
+    sender.join()
+    assert stream.receive(0) is None and not stream.torn
+    stream.abort()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 125, 126, 65_535, 65_536, PIECE_BYTES - 8, PIECE_BYTES, 3 * PIECE_BYTES + 5]
+)
+def test_what_is_sent_is_one_masked_message(pair: tuple[Stream, socket.socket], size: int) -> None:
+    stream, theirs = pair
+    chunk = bytes(range(256)) * (size // 256 + 1)
+    sender = threading.Thread(target=stream.send, args=(b"headhead", chunk[:size]))
+    sender.start()
+    protocol = ServerProtocol(state=OPEN, max_size=MAX_MESSAGE_BYTES)
+    found = b""
+    final = False
+    while not final:
+        protocol.receive_data(theirs.recv(65536))
+        for frame in protocol.events_received():
+            assert isinstance(frame, Frame)
+            found += bytes(frame.data)
+            final = frame.fin
+    sender.join()
+    assert found == b"headhead" + chunk[:size]
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (Frame(Opcode.TEXT, b"hi").serialize(mask=False), "messages are binary"),
+        (Frame(Opcode.CONT, b"hi").serialize(mask=False), "out of turn"),
+        (Frame(Opcode.BINARY, b"hi").serialize(mask=True), "a mask"),
+        (b"\xc2\x00", "reserved bits"),
+        (b"\x82\x7f" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big"), "over 5242896 bytes"),
+        (b"\x89\x7e\x00\x80", "control frame that is none"),
+        (b"\x8b\x00", "unknown kind 11"),
+    ],
+    ids=["text", "continuation", "masked", "reserved", "too long", "long ping", "unknown"],
+)
+def test_what_no_server_sends_is_refused(
+    pair: tuple[Stream, socket.socket], sent: bytes, said: str
+) -> None:
+    stream, theirs = pair
+    theirs.sendall(sent)
+    with pytest.raises(ProtocolError, match=said):
+        stream.receive(PATIENCE_MILLISECONDS)
+
+
+def test_a_close_says_its_reason(pair: tuple[Stream, socket.socket]) -> None:
+    stream, theirs = pair
+    reason = Close(1001, "the server ends").serialize()
+    theirs.sendall(Frame(Opcode.CLOSE, reason).serialize(mask=False))
+    with pytest.raises(EndedError, match=r"1001 .*the server ends"):
+        stream.receive(PATIENCE_MILLISECONDS)
+
+
+def test_an_interrupt_while_nothing_comes_leaves_the_stream_whole(
+    pair: tuple[Stream, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, theirs = pair
+    theirs.sendall(b"\x82")
+
+    class Interrupted:
+        def poll(self, milliseconds: int) -> list[tuple[int, int]]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_poll_in", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            stream.receive(PATIENCE_MILLISECONDS)
+    assert not stream.torn
+    theirs.sendall(b"\x02ok")
+    received = stream.receive(PATIENCE_MILLISECONDS)
+    assert received is not None and bytes(received) == b"ok"
+
+
+def test_closing_does_not_wait_for_a_peer_that_takes_nothing(
+    pair: tuple[Stream, socket.socket],
+) -> None:
+    stream, _ = pair
+
+    def give_up() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        stream.send(b"headhead", bytes(4 << 20), give_up)
+    assert stream.torn
+    stream.close()
+    assert stream.fileno() == -1
