@@ -6,9 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tapml_rpc.tracker.lease import Lease, QueuePlace, request_device
+    from tapml_rpc.tracker.lease import Lease
+    from tapml_rpc.tracker.lent import HeldLease
     from tapml_rpc.tracker.listing import ListedDevice, list_devices
-    from tapml_rpc.tracker.registration import HeldLease, Registration
+    from tapml_rpc.tracker.registration import Registration
+    from tapml_rpc.tracker.request import QueuePlace, request_device
     from tapml_rpc.tracker.spec import (
         is_tracker_spec,
         resolve,
@@ -32,14 +34,14 @@ __all__ = [
 
 # Looked up late: a session's link imports this package for its relay addresses alone.
 _MODULES: Final = {
-    "HeldLease": "registration",
+    "HeldLease": "lent",
     "Lease": "lease",
     "ListedDevice": "listing",
-    "QueuePlace": "lease",
+    "QueuePlace": "request",
     "Registration": "registration",
     "is_tracker_spec": "spec",
     "list_devices": "listing",
-    "request_device": "lease",
+    "request_device": "request",
     "resolve": "spec",
     "tracker_address": "spec",
     "tracker_credentials": "spec",

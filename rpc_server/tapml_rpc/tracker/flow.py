@@ -10,13 +10,13 @@ whose other end belongs to what frames it.
 
 from __future__ import annotations
 
-import os
 import selectors
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
+
+from tapml_rpc.tracker.waking import Waker
 
 BUFFER_BYTES: Final = 512 << 10
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -113,22 +113,15 @@ class Forwarder:
 
     def __init__(self) -> None:
         self.flows: set[Flow] = set()
-        self.closed = False
-        self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._posted: deque[Callable[[], None]] = deque()
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_reader, False)
-        os.set_blocking(self._wake_writer, False)
-        self.watch(self._wake_reader, _READ, self._drain_wakes)
+        self._waker = Waker()
+        self.watch(self._waker.fileno(), _READ, lambda events: self._waker.drain())
 
     def post(self, action: Callable[[], None]) -> None:
         """Have `action` run on the forwarder's thread; callable from any thread."""
         self._posted.append(action)
-        with self._lock, suppress(BlockingIOError):
-            # A number that is closed may be another file's by now.
-            if not self.closed:
-                os.write(self._wake_writer, b".")
+        self._waker.wake()
 
     def watch(self, leg: Leg | int, events: int, ready: Callable[[int], None]) -> None:
         """Call `ready` with the events of a descriptor, until it is forgotten."""
@@ -165,10 +158,7 @@ class Forwarder:
         for flow in list(self.flows):
             self.end(flow)
         self._selector.close()
-        with self._lock:
-            self.closed = True
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
+        self._waker.close()
 
     def _settle(self, flow: Flow) -> None:
         for leg in flow.legs:
@@ -187,7 +177,3 @@ class Forwarder:
                 self._settle(flow)
 
         return move
-
-    def _drain_wakes(self, events: int) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._wake_reader, 4096)

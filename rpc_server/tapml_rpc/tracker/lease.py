@@ -1,71 +1,30 @@
-"""A device lent by a tracker: asked for, waited for, held, given back.
-
-::
-
-    with request_device("tcp://127.0.0.1:9190", kind="opencl", features=["float16"]) as lease:
-        with connect(lease.address) as session:
-            ...
-"""
+"""A device lent by a tracker: held, and given back."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker.connection import Connection, no_answer, own_label
-from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, VERSION, printable
-from tapml_rpc.tracker.requirements import Requirements
+from tapml_rpc.tracker.connection import Connection
+from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, printable
 from tapml_rpc.tracker.route import RelayAddress
 from tapml_targets.description_format import from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (
     DeviceLostError,
     NoSuchDeviceError,
-    ProtocolError,
-    SetupError,
     TapmlError,
 )
 from tapml_targets.fingerprint import fingerprint
 
-FIRST_ANSWER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
-_REQUEST: Final = 1
-
-
-@dataclass(frozen=True)
-class QueuePlace:
-    """Where a request stands.
-
-    Attributes
-    ----------
-    position
-        1 for the next in line among those who could use the same devices.
-    devices
-        Name and holders of the devices that would do.
-    known
-        Where there are none: the names of those that are registered.
-    """
-
-    position: int
-    devices: tuple[tuple[str, str], ...]
-    known: tuple[str, ...]
-
-    def __str__(self) -> str:
-        if not self.devices:
-            known = ", ".join(self.known) or "none"
-            return f"no registered device meets the request (registered: {known}); waiting for one"
-        busy = "; ".join(
-            f"{name}, held by {holders}" if holders else f"{name}, not ready"
-            for name, holders in self.devices
-        )
-        return f"number {self.position} in the queue for {busy}"
 
 
 class Lease:
@@ -184,134 +143,6 @@ class Lease:
         self.lost = DeviceLostError(message)
         if self._on_lost is not None:
             self._on_lost(self.lost)
-
-
-def request_device(
-    tracker: str,
-    *,
-    name: str | None = None,
-    kind: str | None = None,
-    features: Iterable[str] = (),
-    limits: Mapping[str, int] | None = None,
-    exclusive: bool = True,
-    priority: int = 0,
-    timeout: float | None = None,
-    credentials: Credentials | None = None,
-    on_queue: Callable[[QueuePlace], None] | None = None,
-    on_lost: Callable[[TapmlError], None] | None = None,
-    label: str = "",
-) -> Lease:
-    """Ask a tracker for a device and wait until it is there.
-
-    Parameters
-    ----------
-    tracker
-        ``tcp://host:port``.
-    name, kind
-        The device's name, its platform (``opencl``); None for any.
-    features, limits
-        What it must have, as :class:`~tapml_rpc.tracker.requirements.Requirements` says.
-    exclusive
-        Whether nobody else may have it meanwhile.
-    priority
-        -100 to 100; requests of a higher one come first, others in their order.
-    timeout
-        Seconds to wait for the device; None waits for ever.
-    credentials
-        Keys, where the tracker asks for them: this side's own and the tracker's public one.
-    on_queue
-        Takes the place in the queue whenever it changes.
-    on_lost
-        Takes the error when the lease is lost, on another thread.
-    label
-        Who asks, for those who wait; by default user, host and process.
-
-    Raises
-    ------
-    SetupError
-        If no tracker answers, it ends meanwhile, or the device is not free within `timeout`.
-    NoSuchDeviceError
-        If no registered device will do within `timeout`.
-    InputError
-        If what is asked for does not exist.
-    """
-    wanted = Requirements.of(name or "", kind or "", features, limits)
-    connection = Connection(tracker, credentials)
-    try:
-        connection.send(
-            {
-                "type": "request",
-                "versions": [VERSION],
-                "request": _REQUEST,
-                "wanted": wanted.to_wire(),
-                "exclusive": exclusive,
-                "priority": priority,
-                "label": label[:128] or own_label(),
-            }
-        )
-        granted = _wait(connection, wanted, timeout, on_queue)
-        return Lease(connection, granted, on_lost)
-    except BaseException:
-        connection.close({"type": "goodbye"})
-        raise
-
-
-def _wait(
-    connection: Connection,
-    wanted: Requirements,
-    timeout: float | None,
-    on_queue: Callable[[QueuePlace], None] | None,
-) -> wire.Header:
-    started = time.monotonic()
-    place: QueuePlace | None = None
-    heard = False
-    next_beat = started + BEAT_SECONDS
-    while True:
-        header = connection.receive(_POLL_SECONDS)
-        now = time.monotonic()
-        if header is not None:
-            heard = True
-            if header.get("type") == "refused":
-                raise failure_from_wire(header.get("error"))
-            if header.get("type") == "granted":
-                return header
-            if header.get("type") == "queued":
-                place = _place(header)
-                if on_queue is not None:
-                    on_queue(place)
-            continue
-        if not heard and now - started > FIRST_ANSWER_SECONDS:
-            raise no_answer(connection.address, FIRST_ANSWER_SECONDS)
-        if timeout is not None and now - started > timeout:
-            raise _too_late(wanted, timeout, place)
-        if now >= next_beat:
-            connection.send({"type": "renew", "leases": []})
-            next_beat = now + BEAT_SECONDS
-
-
-def _too_late(wanted: Requirements, timeout: float, place: QueuePlace | None) -> TapmlError:
-    if place is not None and not place.devices:
-        return NoSuchDeviceError(
-            f"the tracker has not had {wanted} for {timeout:g} s; registered are "
-            f"{', '.join(place.known) or 'no devices'}. `tapml devices` shows what they have"
-        )
-    return SetupError(
-        f"{wanted} was not free within {timeout:g} s ({place or 'no place in the queue'}); "
-        "wait longer, or ask for another"
-    )
-
-
-def _place(header: wire.Header) -> QueuePlace:
-    devices = []
-    for pair in wire.array(header.get("devices"), "devices", 64):
-        if type(pair) is not list or len(pair) != 2:
-            raise ProtocolError("a device of a queue is its name and its holders")
-        devices.append(
-            (printable(wire.text(pair[0], "name")), printable(wire.text(pair[1], "holders")))
-        )
-    known = [wire.text(each, "name") for each in wire.array(header.get("known"), "known", 64)]
-    position = wire.integer(header.get("position"), "position")
-    return QueuePlace(position, tuple(devices), tuple(map(printable, known)))
 
 
 def _shown(device: DeviceDescription) -> str:

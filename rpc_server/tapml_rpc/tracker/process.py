@@ -34,12 +34,14 @@ from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_fro
 from tapml_rpc.tracker.records import MAX_MESSAGE_BYTES, RELAYED, VERSION, Lease, Sender
 from tapml_rpc.tracker.registry import Registry
 from tapml_rpc.tracker.relay import RelayServer
+from tapml_rpc.tracker.waking import Waker
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
 _POLL_MILLISECONDS: Final = 100
 _MESSAGES_AT_ONCE: Final = 64
 _PROBE_SECONDS: Final = 1.0
 _STOPPED_SECONDS: Final = 1.0
+_GIVEN_BY_US: Final = b"\0"
 
 
 class TrackerLoop:
@@ -56,8 +58,7 @@ class TrackerLoop:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._dials: deque[tuple[str, str, str]] = deque()
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_writer, False)
+        self._waker = Waker()
         self._unreachable: set[bytes] = set()
         self._curve = curve
         self._admission: Authenticator | None = None
@@ -90,12 +91,12 @@ class TrackerLoop:
     def run(self, stopping: StopRequest) -> None:
         """Serve until told to stop."""
         poller = zmq.Poller()
-        for source in (self._socket, self._monitor, self._wake_reader, *stopping.wake_fds):
+        for source in (self._socket, self._monitor, self._waker.fileno(), *stopping.wake_fds):
             poller.register(source, zmq.POLLIN)
         looked = probed = time.monotonic()
         try:
             while not stopping.asked():
-                ready = dict(poller.poll(_POLL_MILLISECONDS))
+                poller.poll(_POLL_MILLISECONDS)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)
@@ -103,9 +104,8 @@ class TrackerLoop:
                 for _ in range(_MESSAGES_AT_ONCE):
                     if not self._receive():
                         break
-                if self._wake_reader in ready:
-                    os.read(self._wake_reader, 4096)
-                    self._send_dials()
+                self._waker.drain()
+                self._send_dials()
                 dropped = self._drain_monitor()
                 if dropped or now - probed > _PROBE_SECONDS:
                     probed = now
@@ -149,6 +149,9 @@ class TrackerLoop:
         try:
             if len(frames) != 1:
                 raise ProtocolError("a message to a tracker is one header")
+            if key.bytes[:1] != _GIVEN_BY_US:
+                # What hangs on a connection would else be the next one's of the same name.
+                raise ProtocolError("a tracker's peer chooses no ZeroMQ routing id of its own")
             header = wire.unpack(frames[0].bytes)
             number = header.get("request")
             self._registry.receive(self._sender(key.bytes, frames[0]), header)
@@ -168,8 +171,7 @@ class TrackerLoop:
     def _ask_to_dial(self, lease_id: str, stream: str, role: str) -> None:
         """Called by the relay on its own thread."""
         self._dials.append((lease_id, stream, role))
-        with suppress(BlockingIOError):
-            os.write(self._wake_writer, b".")
+        self._waker.wake()
 
     def _send_dials(self) -> None:
         while self._dials:

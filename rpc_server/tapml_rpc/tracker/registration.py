@@ -8,23 +8,20 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_from_wire, failure_to_wire
+from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection, no_answer
+from tapml_rpc.tracker.lent import HeldLease, Lent
 from tapml_rpc.tracker.outbound import Outbound
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
@@ -33,6 +30,7 @@ from tapml_rpc.tracker.records import (
     is_device_name,
     on_this_machine,
 )
+from tapml_rpc.tracker.waking import Waker
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, SetupError, TapmlError
@@ -40,32 +38,6 @@ from tapml_targets.errors import InputError, SetupError, TapmlError
 RETRY_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.1
-_MAX_LEASES: Final = 64
-
-
-@dataclass(frozen=True)
-class HeldLease:
-    """A lease on this device.
-
-    Attributes
-    ----------
-    id
-        What the tracker and people call it.
-    token
-        What its holder presents; a secret.
-    exclusive
-        Whether there is no other one meanwhile.
-    identity
-        The public key its holder proved to the tracker, or ``loopback``.
-    label
-        Who that is, in the holder's own words.
-    """
-
-    id: str
-    token: str
-    exclusive: bool
-    identity: str
-    label: str
 
 
 class Registration:
@@ -150,18 +122,14 @@ class Registration:
             "server_key": server_key,
         }
         self._load = load
-        self._on_lease = on_lease
-        self._on_lease_ended = on_lease_ended
         self._report = report or _to_standard_error
         self._credentials = credentials
-        self._leases: dict[str, HeldLease] = {}
-        self._cleared: deque[str] = deque()
         self._registered = threading.Event()
         self._stop = threading.Event()
         Connection(tracker, credentials).close()
-        self._outbound = Outbound(address, data_address or address) if relayed else None
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_writer, False)
+        outbound = Outbound(address, data_address or address) if relayed else None
+        self._waker = Waker()
+        self._lent = Lent(on_lease, on_lease_ended, outbound, self._waker.wake)
         self._thread = threading.Thread(target=self._run, name="tapml-registration", daemon=True)
         self._thread.start()
 
@@ -201,28 +169,23 @@ class Registration:
 
     def admits(self, token: str) -> HeldLease | None:
         """The lease that a client presents; None where there is none. From any thread."""
-        for lease in list(self._leases.values()):
-            if secrets.compare_digest(lease.token.encode(), token.encode()):
-                return lease
-        return None
+        return self._lent.admits(token)
 
     def close(self) -> None:
         """Leave the tracker; leases end. Never raises, never waits long."""
         self._stop.set()
-        self._wake()
+        self._waker.wake()
         self._thread.join(timeout=3)
-        if self._outbound is not None:
-            self._outbound.close()
+        self._lent.close()
         if not self._thread.is_alive():
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
+            self._waker.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             connection = None
             try:
                 connection = Connection(self._tracker, self._credentials)
-                connection.watch(self._wake_reader)
+                connection.watch(self._waker.fileno())
                 self._serve(connection)
             except TapmlError as error:
                 self._lose(error)
@@ -234,7 +197,6 @@ class Registration:
                     connection.close(*([{"type": "goodbye"}] if self._stop.is_set() else []))
             self._stop.wait(RETRY_SECONDS)
         self._registered.clear()
-        self._end_all()
 
     def _serve(self, connection: Connection) -> None:
         """Register and be there, until the tracker is not."""
@@ -248,10 +210,10 @@ class Registration:
                 else:
                     connection.send({**self._card, "load": load})
                 next_beat = now + BEAT_SECONDS
-            while self._cleared:
-                connection.send({"type": "lease-cleared", "lease": self._cleared.popleft()})
+            for lease_id in self._lent.cleared():
+                connection.send({"type": "lease-cleared", "lease": lease_id})
             header = connection.receive(_POLL_SECONDS)
-            self._drain_wakes()
+            self._waker.drain()
             if header is not None:
                 wait = self._hear(connection, header)
                 if wait is not None:
@@ -273,83 +235,22 @@ class Registration:
             self._note(problem)
             return _REFUSED_SECONDS
         elif kind == "lease":
-            self._take(connection, header)
+            connection.send(self._lent.take(header))
         elif kind == "lease-ended":
-            self._end(wire.text(header.get("lease"), "lease", 64))
-        elif kind == "dial" and self._outbound is not None:
-            lease_id = wire.text(header.get("lease"), "lease", 64)
-            if lease_id in self._leases:
-                self._outbound.dial(
-                    lease_id,
-                    wire.text(header.get("stream"), "stream", 64),
-                    wire.text(header.get("role"), "role", 64),
-                    (connection.host, wire.integer(header.get("relay_port"), "port", 65535)),
-                )
+            self._lent.end(wire.text(header.get("lease"), "lease", 64))
+        elif kind == "dial":
+            self._lent.dial(header, connection.host)
         return None
-
-    def _take(self, connection: Connection, header: wire.Header) -> None:
-        lease = HeldLease(
-            id=wire.text(header.get("lease"), "lease", 64),
-            token=wire.text(header.get("token"), "token", 64),
-            exclusive=header.get("exclusive") is True,
-            identity=wire.text(header.get("identity"), "identity", 256),
-            label=wire.text(header.get("label"), "label", 256),
-        )
-        answer: wire.Header = {"type": "lease-accepted", "lease": lease.id}
-        try:
-            if len(self._leases) >= _MAX_LEASES:
-                raise InputError(f"this device has {_MAX_LEASES} leases")
-            if self._on_lease is not None:
-                self._on_lease(lease)
-            self._leases[lease.id] = lease
-        except TapmlError as error:
-            answer = {"type": "lease-declined", "lease": lease.id, "error": failure_to_wire(error)}
-        connection.send(answer)
-
-    def _end(self, lease_id: str) -> None:
-        lease = self._leases.pop(lease_id, None)
-        if self._outbound is not None:
-            self._outbound.cut(lease_id)
-        if lease is None or self._on_lease_ended is None:
-            self._cleared.append(lease_id)
-            return
-        # It may take as long as a worker takes to end, and the heartbeat must not wait.
-        threading.Thread(target=self._clear, args=(lease_id,), daemon=True).start()
-
-    def _clear(self, lease_id: str) -> None:
-        try:
-            if self._on_lease_ended is not None:
-                self._on_lease_ended(lease_id)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
-        self._cleared.append(lease_id)
-        self._wake()
 
     def _lose(self, error: TapmlError) -> None:
         self._registered.clear()
-        self._end_all()
+        self._lent.end_all()
         self._note(error)
-
-    def _end_all(self) -> None:
-        for lease_id in list(self._leases):
-            self._end(lease_id)
-        # The tracker that would want to know is gone.
-        self._cleared.clear()
 
     def _note(self, problem: TapmlError) -> None:
         if str(problem) != str(self.problem) and not self._stop.is_set():
             self._report(f"not registered: {problem}")
         self.problem = problem
-
-    def _wake(self) -> None:
-        with suppress(OSError):
-            os.write(self._wake_writer, b".")
-
-    def _drain_wakes(self) -> None:
-        import select
-
-        if select.select([self._wake_reader], [], [], 0)[0]:
-            os.read(self._wake_reader, 4096)
 
 
 def _to_standard_error(line: str) -> None:

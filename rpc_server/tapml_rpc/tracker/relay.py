@@ -58,6 +58,8 @@ class RelayServer:
         Where to listen; port 0 takes a free one.
     dial
         Called on the relay's thread with lease id, stream and role when a device shall come.
+    dial_seconds
+        How long that may take.
 
     Raises
     ------
@@ -70,7 +72,9 @@ class RelayServer:
         Where it listens.
     """
 
-    def __init__(self, host: str, port: int, dial: Dial) -> None:
+    def __init__(
+        self, host: str, port: int, dial: Dial, *, dial_seconds: float = DIAL_SECONDS
+    ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=512)
@@ -79,10 +83,11 @@ class RelayServer:
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._dial = dial
+        self._dial_seconds = dial_seconds
         self._forwarder = Forwarder()
         self._leases: dict[str, str] = {}
         self._flows: dict[str, set[Flow]] = {}
-        self._strangers: set[_Stranger] = set()
+        self._strangers: dict[_Stranger, None] = {}
         self._awaited: dict[str, _Stranger] = {}
         self._stop = threading.Event()
         self._forwarder.watch(self._listener.fileno(), selectors.EVENT_READ, self._accept)
@@ -123,13 +128,17 @@ class RelayServer:
 
     def _greet(self, leg: socket.socket) -> None:
         if len(self._strangers) >= MAX_STRANGERS:
-            leg.close()
-            return
+            # Who means well says what it wants at once: the one that has said nothing longest goes.
+            idle = next((each for each in self._strangers if not each.stream), None)
+            if idle is None:
+                leg.close()
+                return
+            self._refuse(idle)
         leg.setblocking(False)
         leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         leg.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         stranger = _Stranger(leg, time.monotonic() + _NEGOTIATION_SECONDS)
-        self._strangers.add(stranger)
+        self._strangers[stranger] = None
         self._forwarder.watch(leg, selectors.EVENT_READ, partial(self._negotiate, stranger))
 
     def _negotiate(self, stranger: _Stranger, events: int) -> None:
@@ -168,7 +177,7 @@ class RelayServer:
             return
         stranger.lease_id = lease_id
         stranger.stream = secrets.token_hex(16)
-        stranger.deadline = time.monotonic() + DIAL_SECONDS
+        stranger.deadline = time.monotonic() + self._dial_seconds
         self._awaited[stranger.stream] = stranger
         self._dial(lease_id, stranger.stream, role)
 
@@ -178,7 +187,7 @@ class RelayServer:
             self._refuse(device, socks.NOT_ALLOWED)
             return
         for each in (client, device):
-            self._strangers.discard(each)
+            self._strangers.pop(each, None)
             self._forwarder.forget(each.leg)
         flow = Flow(client.leg, device.leg)
         try:
@@ -208,7 +217,7 @@ class RelayServer:
             self._refuse(stranger, socks.UNREACHABLE)
 
     def _refuse(self, stranger: _Stranger, code: int | None = None) -> None:
-        self._strangers.discard(stranger)
+        self._strangers.pop(stranger, None)
         self._awaited.pop(stranger.stream, None)
         self._forwarder.forget(stranger.leg)
         with suppress(OSError):

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tapml_rpc.security.credentials import KEY_VARIABLE, Credentials
-from tapml_rpc.tracker.lease import Lease, QueuePlace, request_device
+from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.records import is_device_name
+from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_rpc.tracker.requirements import LIMITS
 from tapml_targets.errors import InputError
 

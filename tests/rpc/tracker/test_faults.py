@@ -113,10 +113,10 @@ def test_a_client_too_busy_to_run_python_keeps_its_lease(shared_tracker: Tracker
         holder(shared_tracker.address, "kept") as client,
     ):
         assert client.ready.wait(20)
-        # Five seconds in C that never let go of the interpreter, as a compiler's may be.
+        # Four seconds in C that never let go of the interpreter, as a compiler's may be.
         assert client.process.stdin is not None
         client.process.stdin.write(
-            b"import ctypes; ctypes.PyDLL(None).usleep(5_000_000); print('done', flush=True)\n"
+            b"import ctypes; ctypes.PyDLL(None).usleep(4_000_000); print('done', flush=True)\n"
         )
         client.process.stdin.flush()
         wait_for(lambda: "done" in client.lines)

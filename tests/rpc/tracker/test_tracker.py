@@ -14,8 +14,8 @@ import pytest
 
 from tapml_rpc.client import connect
 from tapml_rpc.tracker import list_devices, request_device
-from tapml_rpc.tracker.lease import QueuePlace
-from tapml_rpc.tracker.registration import HeldLease
+from tapml_rpc.tracker.lent import HeldLease
+from tapml_rpc.tracker.request import QueuePlace
 from tapml_targets.description_format import from_plain
 from tapml_targets.errors import (
     DeviceLostError,
@@ -314,6 +314,12 @@ def test_an_old_version_is_refused_with_a_reason_the_peer_can_read(
     with RawPeer(shared_tracker.address) as peer:
         answer = peer.register("old", versions=[0])
         assert "speaks version 1, the other end [0]" in answer["error"]["message"]
+
+
+def test_a_peer_cannot_choose_to_be_taken_for_another(shared_tracker: TrackerProcess) -> None:
+    with RawPeer(shared_tracker.address, b"victim") as peer:
+        assert "routing id" in peer.register("chosen")["error"]["message"]
+    assert list_devices(shared_tracker.address) == []
 
 
 def test_nothing_is_left_behind_by_many_leases(shared_tracker: TrackerProcess) -> None:

@@ -23,7 +23,7 @@ from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.limits import Limits
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 30.0
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
@@ -110,10 +110,12 @@ def registered(
 class RawPeer:
     """A peer of a tracker that says what ours never say."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, routing_id: bytes = b"") -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.linger = 0
+        if routing_id:
+            self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
         self.socket.connect(address)
 
     def __enter__(self) -> RawPeer:

@@ -1,0 +1,153 @@
+"""The leases on a device, at the device's end: who may use it, and what ends with whom."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.tracker.outbound import Outbound
+from tapml_targets.errors import SetupError, TapmlError
+
+_MAX_LEASES: Final = 64
+_ID_CHARACTERS: Final = 64
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease on this device.
+
+    Attributes
+    ----------
+    id
+        What the tracker and people call it.
+    token
+        What its holder presents; a secret.
+    exclusive
+        Whether there is no other one meanwhile.
+    identity
+        The public key its holder proved to the tracker, or ``loopback``.
+    label
+        Who that is, in the holder's own words.
+    """
+
+    id: str
+    token: str
+    exclusive: bool
+    identity: str
+    label: str
+
+
+class Lent:
+    """The leases that a tracker has on this device now.
+
+    Parameters
+    ----------
+    on_lease, on_lease_ended
+        As :class:`~tapml_rpc.tracker.registration.Registration` takes them.
+    outbound
+        Goes out to the relay, where clients come through it.
+    wake
+        Called from any thread when :meth:`cleared` has news.
+    """
+
+    def __init__(
+        self,
+        on_lease: Callable[[HeldLease], None] | None,
+        on_lease_ended: Callable[[str], None] | None,
+        outbound: Outbound | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self._on_lease = on_lease
+        self._on_lease_ended = on_lease_ended
+        self._outbound = outbound
+        self._wake = wake
+        self._leases: dict[str, HeldLease] = {}
+        self._cleared: deque[str] = deque()
+
+    def admits(self, token: str) -> HeldLease | None:
+        """The lease of a token; None where there is none. From any thread."""
+        for lease in list(self._leases.values()):
+            if secrets.compare_digest(lease.token.encode(), token.encode()):
+                return lease
+        return None
+
+    def take(self, header: wire.Header) -> wire.Header:
+        """Take note of a lease, or decline it; the answer for the tracker.
+
+        Raises
+        ------
+        ProtocolError
+            If the tracker's message is malformed.
+        """
+        lease = HeldLease(
+            id=wire.text(header.get("lease"), "lease", _ID_CHARACTERS),
+            token=wire.text(header.get("token"), "token", _ID_CHARACTERS),
+            exclusive=header.get("exclusive") is True,
+            identity=wire.text(header.get("identity"), "identity", 256),
+            label=wire.text(header.get("label"), "label", 256),
+        )
+        try:
+            if len(self._leases) >= _MAX_LEASES:
+                raise SetupError(f"this device has {_MAX_LEASES} leases already")
+            if self._on_lease is not None:
+                self._on_lease(lease)
+        except TapmlError as error:
+            return {"type": "lease-declined", "lease": lease.id, "error": failure_to_wire(error)}
+        self._leases[lease.id] = lease
+        return {"type": "lease-accepted", "lease": lease.id}
+
+    def dial(self, header: wire.Header, host: str) -> None:
+        """Go out to the relay on `host` for a client that waits there."""
+        lease_id = wire.text(header.get("lease"), "lease", _ID_CHARACTERS)
+        stream = wire.text(header.get("stream"), "stream", _ID_CHARACTERS)
+        role = wire.text(header.get("role"), "role", _ID_CHARACTERS)
+        port = wire.integer(header.get("relay_port"), "relay port", 65535)
+        if self._outbound is not None and lease_id in self._leases:
+            self._outbound.dial(lease_id, stream, role, (host, port))
+
+    def end(self, lease_id: str) -> None:
+        """End a lease and what goes on under it; :meth:`cleared` says when that is done."""
+        lease = self._leases.pop(lease_id, None)
+        if self._outbound is not None:
+            self._outbound.cut(lease_id)
+        if lease is None or self._on_lease_ended is None:
+            self._cleared.append(lease_id)
+            return
+        # It may take as long as a worker takes to end, and the heartbeat must not wait.
+        threading.Thread(target=self._clear, args=(lease_id,), daemon=True).start()
+
+    def end_all(self) -> None:
+        """End every lease: the tracker is gone, and with it who would know about them."""
+        for lease_id in list(self._leases):
+            self.end(lease_id)
+        self._cleared.clear()
+
+    def cleared(self) -> list[str]:
+        """The leases of which nothing is left, each once."""
+        done = []
+        while self._cleared:
+            done.append(self._cleared.popleft())
+        return done
+
+    def close(self) -> None:
+        """End every lease, and the way out to the relay."""
+        self.end_all()
+        if self._outbound is not None:
+            self._outbound.close()
+
+    def _clear(self, lease_id: str) -> None:
+        try:
+            if self._on_lease_ended is not None:
+                self._on_lease_ended(lease_id)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+        self._cleared.append(lease_id)
+        self._wake()
