@@ -121,6 +121,8 @@ class WebSocketTransport:
         self._uncredited = 0
         self._last_commands: deque[object] = deque(maxlen=_LAST_COMMANDS)
         self._watch = Watch(control, self.token, self._describe)
+        # Says whose connection it is: a server does not wait long for a first message.
+        self._give_credit()
 
     def send(
         self,
@@ -270,14 +272,17 @@ class WebSocketTransport:
         pending.place(wire.integer(header.get("offset"), "offset"), chunk)
         self._uncredited += len(chunk)
         if self._uncredited >= _CREDIT_BYTES:
-            credit = {
-                "type": "credit",
-                "session": self.token,
-                "epoch": self.epoch,
-                "bytes": self._uncredited,
-            }
-            self._uncredited = 0
-            self._send(frames.head(wire.pack(credit), 0))
+            self._give_credit()
+
+    def _give_credit(self) -> None:
+        credit = {
+            "type": "credit",
+            "session": self.token,
+            "epoch": self.epoch,
+            "bytes": self._uncredited,
+        }
+        self._uncredited = 0
+        self._send(frames.head(wire.pack(credit), 0))
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.sequence]

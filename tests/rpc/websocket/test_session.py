@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
+from tapml_rpc.websocket.front import HELLO_SECONDS
 from tapml_rpc.websocket.transport import DOWNLOAD_WINDOW, open_websocket
 from tapml_targets.errors import InputError, RemoteError
 from tests.rpc.libraries import add_one_library
