@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from scripts.wire_fuzz.bindings import BINDINGS
 from scripts.wire_fuzz.campaign import Campaign, Settings, replay
 from scripts.wire_fuzz.messages import OTHER_TOKEN, TOKEN, Names, sequence
 from scripts.wire_fuzz.mutations import shots
@@ -20,7 +21,7 @@ SEED = 20240229
 
 
 @pytest.mark.parametrize("session", [False, True], ids=["stranger", "session"])
-@pytest.mark.parametrize("binding", ["zmq"])
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_a_server_stands_and_serves_others_whatever_is_said_to_it(
     require_device: RequireDevice, binding: str, session: bool
 ) -> None:
