@@ -44,7 +44,7 @@ from tapml_rpc.websocket.front_messages import (
     split_message,
 )
 from tapml_rpc.websocket.inbox import Inbox
-from tapml_rpc.websocket.outbox import WRITE_LIMIT, Outbox
+from tapml_rpc.websocket.outbox import TLS_WRITE_LIMIT, WRITE_LIMIT, Outbox
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class WebSocketFront:
                 subprotocols=[Subprotocol(frames.SUBPROTOCOL)],
                 compression=None,
                 max_size=frames.MAX_MESSAGE_BYTES,
-                write_limit=WRITE_LIMIT,
+                write_limit=TLS_WRITE_LIMIT if self._ssl_context else WRITE_LIMIT,
                 open_timeout=_OPEN_SECONDS,
                 close_timeout=_CLOSE_SECONDS,
                 # The protocol has heartbeats of its own.

@@ -21,6 +21,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import OPEN
 
 WRITE_LIMIT: Final = 0
+# asyncio's TLS counts a limit of 0 as reached while nothing waits, at every second look, and
+# whoever drains then waits for ever. What has left its hands is encrypted, in memory of its own.
+TLS_WRITE_LIMIT: Final = (1, 0)
 _AT_ONCE_BYTES: Final = 32 << 10
 # Goes along with a frame's head, so that whoever waits for it wakes up to more than that.
 _FIRST_BYTES: Final = 16 << 10

@@ -122,3 +122,13 @@ def test_a_wrong_token_or_certificate_does_not(served: Served) -> None:
         )
     with pytest.raises(SetupError, match="fingerprint that `tapml rpc serve` printed"):
         connect(served.websocket, credentials=Credentials(token=served.token))
+
+
+def test_large_answers_over_tls_never_wait_for_ever(served: Served) -> None:
+    credentials = Credentials(token=served.token, fingerprint=served.line["fingerprint"])
+    data = bytes(range(256)) * (20 << 10)
+    with connect(served.websocket, credentials=credentials) as session:
+        buffer = session.allocate(len(data))
+        session.write(buffer, data)
+        for _ in range(8):
+            assert bytes(session.read(buffer)) == data
