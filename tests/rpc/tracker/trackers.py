@@ -206,7 +206,7 @@ def holder(tracker: str, name: str, label: str = "holder") -> Child:
         "import sys\n"
         "from tapml_rpc.tracker import request_device\n"
         "with request_device(sys.argv[1], name=sys.argv[2], timeout=20, label=sys.argv[3],\n"
-        "    on_lost=lambda error: print('lost:', error, flush=True)) as lease:\n"
+        "    on_lost=lambda error: print(f'\\nlost: {error}\\n', end='', flush=True)) as lease:\n"
         "    print(lease.address, flush=True)\n"
         "    exec(sys.stdin.readline())\n"
         "    sys.stdin.readline()\n",
@@ -223,7 +223,7 @@ def device_process(tracker: str, name: str) -> Child:
         "from tapml_rpc.tracker import Registration\n"
         "from tests.rpc.tracker.trackers import made_up_device\n"
         "with Registration(sys.argv[1], made_up_device(), 'tcp://127.0.0.1:9', name=sys.argv[2],\n"
-        "    on_lease_ended=lambda lease: print('ended:', lease, flush=True),\n"
+        "    on_lease_ended=lambda lease: print(f'\\nended: {lease}\\n', end='', flush=True),\n"
         "    report=lambda line: print(line, flush=True)) as registration:\n"
         "    sys.stdin.readline()\n",
         tracker,
