@@ -137,12 +137,7 @@ class LocalServer:
 
         False where the system does not say: only Linux does.
         """
-        for stat in Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
-            with suppress(OSError):
-                # The name before the state is in parentheses and may hold some itself.
-                if stat.read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
-                    return True
-        return False
+        return is_busy(self.process.pid)
 
     def close(self) -> None:
         """End the process; it is given a moment to end by itself."""
@@ -188,6 +183,16 @@ class LocalServer:
         assert self.process.stderr is not None  # noqa: S101 - it is a pipe
         for line in self.process.stderr:
             self._tail.append(line.decode(errors="replace").rstrip()[:2000])
+
+
+def is_busy(pid: int) -> bool:
+    """Whether a thread of a process runs, or waits for a processor or a disk; Linux alone knows."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            # The name before the state is in parentheses and may hold some itself.
+            if stat.read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
+                return True
+    return False
 
 
 class StartingDevice:

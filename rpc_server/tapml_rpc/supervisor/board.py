@@ -6,15 +6,20 @@ word has one writer.
 
 from __future__ import annotations
 
+import signal
 from typing import Final
 
 from tapml_rpc.supervisor.ring import FREE_WORDS, Ring
 
+# Asks a worker where it is. LLVM, which many drivers hold, takes both of the users' signals.
+STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
 _CANCEL: Final = FREE_WORDS
 _SEQUENCE: Final = FREE_WORDS + 1
 _INDEX: Final = FREE_WORDS + 2
 _STARTED: Final = FREE_WORDS + 3
 _DEVICE_BYTES: Final = FREE_WORDS + 4
+_SHARED: Final = FREE_WORDS + 5
+_PAUSED: Final = FREE_WORDS + 6
 
 
 class Board:
@@ -40,6 +45,24 @@ class Board:
     @device_bytes.setter
     def device_bytes(self, nbytes: int) -> None:
         self._words[_DEVICE_BYTES] = nbytes
+
+    @property
+    def shared(self) -> bool:
+        """Whether other sessions have work for the device as well. The supervisor writes it."""
+        return bool(self._words[_SHARED])
+
+    @shared.setter
+    def shared(self, value: bool) -> None:
+        self._words[_SHARED] = value
+
+    @property
+    def paused(self) -> bool:
+        """Whether it waits for its client to take bytes. The worker writes it."""
+        return bool(self._words[_PAUSED])
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self._words[_PAUSED] = value
 
     def begin(self, sequence: int, index: int, started_nanoseconds: int) -> None:
         """A command begins. The worker writes it; the start, which says that there is one, last."""

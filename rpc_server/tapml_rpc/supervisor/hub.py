@@ -14,7 +14,9 @@ from tapml_rpc.features import FEATURES
 from tapml_rpc.server_session import TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.options import SupervisorOptions
-from tapml_rpc.supervisor.relay import Relay, lost_session
+from tapml_rpc.supervisor.refusals import lost_session
+from tapml_rpc.supervisor.relay import Relay
+from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.worker_process import WorkerPool
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
@@ -24,7 +26,7 @@ from tapml_targets.platforms import load_driver_module
 
 if TYPE_CHECKING:
     from tapml_rpc.blobs.store import BlobStore
-    from tapml_rpc.tracker.registration import HeldLease
+    from tapml_rpc.tracker.lent import HeldLease
 
 EPOCH_BYTES: Final = 8
 _MAX_DEADLINE_SECONDS: Final = 86400
@@ -65,6 +67,7 @@ class Hub:
         self._relays: dict[bytes, tuple[Relay, float]] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, HeldLease] = {}
+        self._turns = Turns()
         self._pool = WorkerPool(
             device, allow_native=options.allow_shared_libraries, spare=not exclusive
         )
@@ -126,6 +129,7 @@ class Hub:
                 download_credit=min(window, self.bounds.download_window),
                 desk=self._desk(identity),
                 lease=lease,
+                turns=self._turns,
                 on_end=self._forget,
             )
             self._relays[relay.token] = relay, time.monotonic()
@@ -213,13 +217,17 @@ class Hub:
     def close(self) -> None:
         """End the spare worker; fronts have ended their sessions by now."""
         self._pool.close()
+        if self.blobs is not None:
+            self.blobs.close()
 
     def _desk(self, identity: str) -> Any:
         if self.blobs is None:
             return None
         from tapml_rpc.blobs.messages import BlobDesk
 
-        return BlobDesk(self.blobs, identity, self.bounds.session_bytes)
+        # One session does not take all there is for everybody.
+        bound = min(self.bounds.session_bytes, self.options.blob_bytes // 2)
+        return BlobDesk(self.blobs, identity, bound)
 
     def _lease_of(self, header: wire.Header) -> str:
         """The lease a client comes with; raises SetupError where the device is another's."""

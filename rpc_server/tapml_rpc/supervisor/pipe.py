@@ -55,6 +55,8 @@ class Pipe:
         self._socket = connection
         self._most_unsent = most_unsent
         self._unsent = bytearray()
+        # Descriptors that wait with them, each with how many bytes go before its frame.
+        self._unsent_descriptors: deque[tuple[int, int]] = deque()
         self._received = bytearray()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         if most_unsent:
@@ -79,32 +81,41 @@ class Pipe:
             If the peer is gone, or does not read and too much is waiting for it.
         """
         frame = b"".join((_FRAME.pack(len(packed), len(inline), *place), packed, inline))
-        if descriptor is not None:
-            self.flush()
-            if self._unsent:
-                raise BlockingIOError("the other process does not read")
-            sent = socket.send_fds(self._socket, [frame], [descriptor])
-        elif self._unsent:
-            sent = 0
-        elif self._most_unsent:
-            try:
-                sent = self._socket.send(frame)
-            except BlockingIOError:
-                sent = 0
-        else:
+        if not self._most_unsent:
+            if descriptor is not None:
+                frame = frame[socket.send_fds(self._socket, [frame], [descriptor]) :]
             self._socket.sendall(frame)
             return
-        if sent < len(frame):
-            if len(self._unsent) + len(frame) - sent > max(self._most_unsent, len(frame)):
-                raise BlockingIOError("the other process does not read")
-            self._unsent += frame[sent:]
-            self.flush()
+        if len(self._unsent) + len(frame) > max(self._most_unsent, len(frame)):
+            raise BlockingIOError("the other process does not read")
+        if descriptor is not None:
+            self._unsent_descriptors.append((len(self._unsent), os.dup(descriptor)))
+        elif not self._unsent:
+            with suppress(BlockingIOError):
+                frame = frame[self._socket.send(frame) :]
+        self._unsent += frame
+        self.flush()
 
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it."""
         with suppress(BlockingIOError):
             while self._unsent:
-                del self._unsent[: self._socket.send(self._unsent[:_RECEIVE_BYTES])]
+                self._flush_some()
+
+    def _flush_some(self) -> None:
+        """Send bytes up to the next descriptor's frame, or from it on together with it."""
+        waiting = self._unsent_descriptors
+        due = bool(waiting) and waiting[0][0] == 0
+        ends = [place for place, _ in list(waiting)[:2] if place]
+        piece = self._unsent[: min([_RECEIVE_BYTES, *ends])]
+        if due:
+            sent = socket.send_fds(self._socket, [piece], [waiting[0][1]])
+            os.close(waiting.popleft()[1])
+        else:
+            sent = self._socket.send(piece)
+        del self._unsent[:sent]
+        if waiting:
+            self._unsent_descriptors = deque((place - sent, each) for place, each in waiting)
 
     def receive(self) -> bool:
         """Take what has come, waiting for it if the socket waits; False at the peer's end."""
@@ -157,3 +168,5 @@ class Pipe:
         self._socket.close()
         while self.descriptors:
             os.close(self.descriptors.popleft())
+        while self._unsent_descriptors:
+            os.close(self._unsent_descriptors.popleft()[1])

@@ -18,11 +18,12 @@ from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame
-from tapml_rpc.supervisor.turns import Turns, cost_of
+from tapml_rpc.supervisor.refusals import check_epoch
+from tapml_rpc.supervisor.turns import Turns
+from tapml_rpc.supervisor.window import Window
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
 from tapml_targets.errors import (
     DeviceLostError,
-    DeviceRestartedError,
     KernelTimeoutError,
     ProtocolError,
     TapmlError,
@@ -33,8 +34,12 @@ if TYPE_CHECKING:
     from tapml_rpc.blobs.store import Attachment
 
 PROBE_SECONDS: Final = 1.0
-# A worker that hangs is asked where it is, and given so long to say it.
-_STACK_SECONDS: Final = 0.25
+# A worker that hangs is asked where it is: so long it may take to begin, and to end, the answer.
+_STACK_SECONDS: Final = 1.5
+_TOLD_SECONDS: Final = 0.2
+# A worker that has batches and does not begin one is stopped, unless it waits for a processor.
+_IDLE_SECONDS: Final = 3.0
+_BUSY_SECONDS: Final = 60.0
 # Building kernels is slow on small boards and says nothing about a hang.
 _LOAD_DEADLINE_FACTOR: Final = 10
 _NO_CHUNK: Final = memoryview(b"")
@@ -96,7 +101,6 @@ class Relay:
         self._epoch = epoch
         self._channel = channel
         self._worker = worker
-        self._bounds = bounds
         self._kernel_deadline = kernel_deadline
         self._silence_seconds = silence_seconds
         self._desk = desk
@@ -105,13 +109,12 @@ class Relay:
         self._heard = self._probed = time.monotonic()
         self._ready = False
         self._asked_for_stack = 0.0
-        # Of batches without an answer, by sequence: chunk bytes and what they weigh.
-        self._sent: dict[int, tuple[int, int]] = {}
-        # Those among them that wait for a turn.
+        # When the worker last had nothing to do, or did something.
+        self._moved = time.monotonic()
+        self._window = Window(bounds)
+        # Batches that wait for a turn.
         self._waiting: deque[tuple[int, bytes, memoryview]] = deque()
-        self._uploading = 0
         self._last = LastCommands()
-        self._last_sequence = -1
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
 
@@ -205,9 +208,11 @@ class Relay:
             self._hand_over(reply, attachment)
         running = self._worker.board.running()
         if running is not None:
+            self._moved = now
             self._check_deadline(now, *running)
         else:
             self._asked_for_stack = 0.0
+            self._check_idleness(now)
         if self._over():
             return
         silence = now - self._heard
@@ -241,27 +246,7 @@ class Relay:
         return bool(self.ended)
 
     def _accept_batch(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
-        sequence = wire.integer(header.get("sequence"), "sequence")
-        wire.integer(header.get("stream", 0), "stream", self._bounds.streams - 1)
-        wire.array(header.get("commands"), "commands", self._bounds.commands)
-        if sequence <= self._last_sequence:
-            raise ProtocolError(
-                f"batch {sequence} does not follow batch {self._last_sequence}: sequence rises"
-            )
-        if len(self._sent) >= self._bounds.unanswered:
-            raise ProtocolError(
-                f"{len(self._sent)} batches wait for an answer; at most "
-                f"{self._bounds.unanswered} may"
-            )
-        nbytes = len(chunk)
-        if self._uploading + nbytes > self._bounds.upload_window:
-            raise ProtocolError(
-                f"{self._uploading + nbytes} bytes wait for an answer; at most "
-                f"{self._bounds.upload_window} may"
-            )
-        self._last_sequence = sequence
-        self._sent[sequence] = nbytes, cost_of(header["commands"], nbytes)
-        self._uploading += nbytes
+        sequence = self._window.add(header, len(chunk))
         self._waiting.append((sequence, packed, chunk))
         self._take_turns()
 
@@ -269,7 +254,7 @@ class Relay:
         """Hand on the batches whose turn it is."""
         while self._waiting and not self._over():
             sequence, packed, chunk = self._waiting[0]
-            if not self._turns.begin(self.token, self._sent[sequence][1]):
+            if not self._turns.begin(self.token, self._window.cost(sequence)):
                 return
             self._waiting.popleft()
             self._worker.board.shared = self._turns.shared(self.token)
@@ -321,9 +306,9 @@ class Relay:
             return
         if kind == "done":
             sequence = wire.integer(header.get("sequence"), "sequence")
-            nbytes, cost = self._sent.pop(sequence, (0, 0))
-            self._uploading -= nbytes
+            cost = self._window.answered(sequence)
             self.answered = sequence
+            self._moved = time.monotonic()
             self._turns.end(self.token, cost)
             self._take_turns()
         if frame.start == NOWHERE:
@@ -363,7 +348,9 @@ class Relay:
         elif not self._asked_for_stack:
             self._asked_for_stack = now
             self._worker.ask_for_stack()
-        elif now - self._asked_for_stack > _STACK_SECONDS:
+        elif now - self._asked_for_stack > (
+            _TOLD_SECONDS if self._worker.stack() else _STACK_SECONDS
+        ):
             error = KernelTimeoutError(
                 f"the device has not finished after {deadline:g} s, in {command}; its worker was "
                 "ended, and this session with it. A kernel loops for ever, or needs a longer "
@@ -371,6 +358,15 @@ class Relay:
             )
             self._tell(error, command)
             self.end("over its deadline", kill=True)
+
+    def _check_idleness(self, now: float) -> None:
+        """Find a worker that neither works nor waits for its client."""
+        if len(self._window) == len(self._waiting) or self._worker.board.paused:
+            self._moved = now
+            return
+        idle = now - self._moved
+        if idle > (_BUSY_SECONDS if self._worker.busy() else _IDLE_SECONDS):
+            self._lose(f"the worker of this session has not begun its batch for {idle:.0f} s")
 
     def _lose(self, what: str) -> None:
         """The worker is gone, or of no use: collect what it leaves behind, and tell."""
@@ -390,18 +386,3 @@ class Relay:
         failure["traceback"] = self._worker.stack()[-16384:]
         failure["log"] = self._worker.tail()[-65536:]
         self._channel.send_control(wire.pack({"type": "event", "error": failure}))
-
-
-def check_epoch(header: wire.Header, epoch: bytes) -> None:
-    """Raise DeviceRestartedError where a message was meant for another life of the server."""
-    if header.get("epoch") != epoch:
-        wire.octets(header.get("epoch"), "epoch", 64)
-        raise DeviceRestartedError(
-            "this server started after the session did: its handles mean nothing here; "
-            "open a new session"
-        )
-
-
-def lost_session() -> DeviceLostError:
-    """What a message for a session that is not there any more is answered with."""
-    return DeviceLostError("the session has ended: it was closed, went silent, or its worker died")

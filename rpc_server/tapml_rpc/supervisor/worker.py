@@ -29,14 +29,17 @@ from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.server_session import Message, ServerSession
-from tapml_rpc.supervisor.board import Board
+from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.ring import Ring
 from tapml_targets.description_format import from_plain
+from tapml_targets.driver import Driver
 from tapml_targets.platforms import load_driver_module
 
 _ROOM_SECONDS: Final = 0.0005
 _PR_SET_PDEATHSIG: Final = 1
+# The place of what comes after a batch's last command.
+_AFTER_ALL: Final = 1 << 32
 # Who is ended first when memory runs out: -1000 never, 1000 before all others.
 _OOM_SCORE: Final = "700"
 # Drivers that load machine code ask here.
@@ -60,6 +63,7 @@ class Worker:
         self._down = down
         self._board = Board(up)
         self._allow_native = allow_native
+        self._driver: Driver
         self._sequence = 0
         # Batches that may not be answered yet, with what they hold of the ring.
         self._places: dict[int, tuple[int, int]] = {}
@@ -76,6 +80,7 @@ class Worker:
         except Exception as error:
             self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
             return
+        self._driver = driver
         self._pipe.send(wire.pack({"type": "ready"}))
         # What start-up made stays: the collector need not look at it again.
         gc.freeze()
@@ -163,7 +168,9 @@ class Worker:
                 self._sequence = message.sequence
                 session.job = interpreter.run(session, message)
             for _ in session.job:
+                self._board.paused = True
                 return
+            self._board.paused = False
             session.job = None
             self._board.device_bytes = session.nbytes
             place = self._places.pop(self._sequence, None)
@@ -184,6 +191,8 @@ class Worker:
         parts: list[memoryview | bytes],
     ) -> None:
         packed = wire.pack(header)
+        if header["type"] == "done" and self._board.shared:
+            self._finish()
         if header["type"] == "data":
             start, _ = self._piece
             self._pipe.send(packed, place=(start, len(parts[0])))
@@ -199,11 +208,21 @@ class Worker:
             position += len(part)
         self._pipe.send(packed, place=(start, nbytes))
 
+    def _finish(self) -> None:
+        """Let the device end what it has, so that the other sessions' turns come."""
+        self._board.begin(self._sequence, _AFTER_ALL, time.monotonic_ns())
+        # An error that comes late belongs to the next fence.
+        with suppress(Exception):
+            self._driver.finish()
+        self._board.rest()
+
     def _room(self, nbytes: int) -> tuple[int, memoryview]:
         """Room in the ring; the client takes its bytes, or the supervisor ends this process."""
         while (room := self._down.reserve(nbytes)) is None:
             self._board.rest()
+            self._board.paused = True
             time.sleep(_ROOM_SECONDS)
+        self._board.paused = False
         return room
 
 
@@ -243,7 +262,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        faulthandler.register(STACK_SIGNAL, all_threads=True)
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     pipe = Pipe(socket.socket(fileno=options.socket))
     worker = Worker(

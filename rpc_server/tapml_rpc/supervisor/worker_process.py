@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +19,8 @@ import tapml_rpc
 import tapml_targets
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.local import describe_exit
-from tapml_rpc.supervisor.board import Board
+from tapml_rpc.local import describe_exit, is_busy
+from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
 from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.ring import Ring, make_memory
 from tapml_targets.description_format import to_plain
@@ -103,10 +102,14 @@ class WorkerProcess:
         assert frame is not None  # noqa: S101 - the loop has seen it
         check_ready(wire.unpack(frame.packed))
 
+    def busy(self) -> bool:
+        """Whether it runs, or waits for a processor or a disk."""
+        return is_busy(self.pid)
+
     def ask_for_stack(self) -> None:
         """Have it print where its threads are, which works while a kernel hangs."""
         with suppress(OSError):
-            self._process.send_signal(signal.SIGUSR1)
+            self._process.send_signal(STACK_SIGNAL)
 
     def tail(self) -> str:
         """What it printed last."""

@@ -16,7 +16,8 @@ from tapml_rpc.device_loop import bind_router
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.relay import Relay, check_epoch, lost_session
+from tapml_rpc.supervisor.refusals import check_epoch, lost_session
+from tapml_rpc.supervisor.relay import Relay
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
 _POLL_MILLISECONDS: Final = 50

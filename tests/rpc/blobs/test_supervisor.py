@@ -149,3 +149,17 @@ def test_blobs_outlive_the_worker_of_the_session_that_sent_them(
         counter = Sent(session, monkeypatch)
         assert write_weights(session, WEIGHTS) == WEIGHTS
         assert counter.nbytes == 0
+
+
+def test_a_blob_is_attached_while_more_commands_wait_than_a_socket_holds(
+    supervisor: ServerProcess,
+) -> None:
+    with connect(supervisor.address) as session:
+        busy, small = session.allocate(32 * MEBIBYTE), session.allocate(4096)
+        for _ in range(20):
+            session.fill(busy, b"\x01\x02\x03")
+        for number in range(500):
+            session.fill(small, bytes([number % 256]) * 4096)
+        buffer = session.allocate(len(WEIGHTS[0]))
+        session.write_blob(buffer, WEIGHTS[0])
+        assert bytes(session.read(buffer)) == WEIGHTS[0]

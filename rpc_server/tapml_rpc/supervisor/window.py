@@ -1,0 +1,61 @@
+"""What a client has sent and not been answered: numbers that only rise, counts that are bounded."""
+
+from __future__ import annotations
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.supervisor.turns import cost_of
+from tapml_targets.errors import ProtocolError
+
+
+class Window:
+    """Batches on their way, by sequence, with their chunk bytes and what they weigh."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._batches: dict[int, tuple[int, int]] = {}
+        self._nbytes = 0
+        self._last = -1
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, header: wire.Header, nbytes: int) -> int:
+        """Check a batch and count it; its sequence.
+
+        Raises
+        ------
+        ProtocolError
+            If it is malformed, does not follow the one before, or is one too many.
+        """
+        bounds = self._bounds
+        sequence = wire.integer(header.get("sequence"), "sequence")
+        wire.integer(header.get("stream", 0), "stream", bounds.streams - 1)
+        commands = wire.array(header.get("commands"), "commands", bounds.commands)
+        if sequence <= self._last:
+            raise ProtocolError(
+                f"batch {sequence} does not follow batch {self._last}: sequence rises"
+            )
+        if len(self._batches) >= bounds.unanswered:
+            raise ProtocolError(
+                f"{len(self._batches)} batches wait for an answer; at most {bounds.unanswered} may"
+            )
+        if self._nbytes + nbytes > bounds.upload_window:
+            raise ProtocolError(
+                f"{self._nbytes + nbytes} bytes wait for an answer; at most "
+                f"{bounds.upload_window} may"
+            )
+        self._last = sequence
+        self._batches[sequence] = nbytes, cost_of(commands, nbytes)
+        self._nbytes += nbytes
+        return sequence
+
+    def cost(self, sequence: int) -> int:
+        """What a batch weighs."""
+        return self._batches[sequence][1]
+
+    def answered(self, sequence: int) -> int:
+        """Forget a batch; what it weighed, 0 where there was none."""
+        nbytes, cost = self._batches.pop(sequence, (0, 0))
+        self._nbytes -= nbytes
+        return cost

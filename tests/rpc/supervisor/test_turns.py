@@ -1,0 +1,96 @@
+"""Turns: a session alone goes ahead, two share, and none waits for all of another's work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapml_rpc.client import RemoteTensor, Session, connect
+from tapml_rpc.supervisor.turns import LAUNCH_BYTES, TURN_BYTES, Turns, cost_of
+from tests.conftest import RequireDevice
+from tests.rpc.libraries import ADD_ONE, add_one_library
+from tests.rpc.peers import ServerProcess
+
+ONE, OTHER = b"one", b"other"
+# Some milliseconds of work for every launch.
+BUSY = b"""
+__kernel void add_one(__global float* y, __global const float* x, long n) {
+  size_t i = get_global_id(0);
+  float sum = x[i];
+  for (int step = 0; step < 40000; ++step) sum = sum * 0.999f + 0.001f;
+  y[i] = sum + 1.0f;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
+    require_device("opencl")
+    with ServerProcess(module="tapml_rpc.supervisor.serve") as process:
+        yield process
+
+
+def test_a_session_alone_is_never_held_up() -> None:
+    turns = Turns()
+    assert all(turns.begin(ONE, TURN_BYTES) for _ in range(10))
+    assert not turns.shared(ONE)
+
+
+def test_two_sessions_have_a_turn_each_and_always_something() -> None:
+    turns = Turns()
+    assert turns.begin(ONE, 1)
+    assert turns.begin(OTHER, 100 * TURN_BYTES), "the first of a turn goes, whatever it weighs"
+    assert turns.shared(ONE) and turns.shared(OTHER)
+    assert not turns.begin(OTHER, 1)
+    assert turns.begin(ONE, TURN_BYTES - 1)
+    assert not turns.begin(ONE, 1)
+    turns.leave(OTHER)
+    assert turns.begin(ONE, 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(1, 2 * TURN_BYTES))))
+def test_what_was_begun_and_ended_leaves_nothing(batches: list[tuple[bytes, int]]) -> None:
+    turns = Turns()
+    begun = [batch for batch in batches if turns.begin(*batch)]
+    for token, cost in begun:
+        turns.end(token, cost)
+    assert not turns.shared(ONE) and not turns.shared(OTHER)
+
+
+def test_a_batch_weighs_its_bytes_and_its_launches() -> None:
+    assert cost_of([["fence"], 7, [], [[1]], [{}]], 0) == 1
+    assert cost_of([["run", 1, {}], ["call", 1, "f", [], {}, {}]], 100) == 101 + 2 * LAUNCH_BYTES
+
+
+def test_a_session_that_floods_the_device_does_not_starve_another(
+    supervisor: ServerProcess,
+) -> None:
+    with connect(supervisor.address) as flooding, connect(supervisor.address) as small:
+        _launch(flooding, BUSY, 1)
+        flooding.fence()
+        _launch(small, ADD_ONE, 1)
+        small.fence()
+        for _ in range(8):
+            _launch(flooding, BUSY, 130)
+        started = time.monotonic()
+        _launch(small, ADD_ONE, 1)
+        small.fence()
+        waited = time.monotonic() - started
+        flooding.fence()
+        assert waited < (time.monotonic() - started) / 2
+
+
+def _launch(session: Session, source: bytes, times: int) -> None:
+    """Send so many launches in a message and do not wait."""
+    library = session.upload(add_one_library(source))
+    x, y = (session.allocate(256) for _ in range(2))
+    session.write(x, np.ones(64, np.float32))
+    tensors = [RemoteTensor(each, 0, (64,), "float32") for each in (x, y)]
+    for _ in range(times):
+        session._add_call(library, "add_one", tensors, None, {}, None)
+    session._queue.flush()
