@@ -110,7 +110,7 @@ def _progress(frames: int) -> None:
 
 
 def _show(settings: Settings, index: int) -> int:
-    said = shots(settings.seed, index, blobs=False)
+    said = shots(settings.seed, index, blobs=True)
     for shot in said:
         print(_line(shot))
     heard = Heard()
@@ -126,7 +126,7 @@ def _explain(settings: Settings, finding: Finding) -> None:
     said = [
         shot
         for index in range(finding.first, finding.last + 1)
-        for shot in shots(settings.seed, index, blobs=False)
+        for shot in shots(settings.seed, index, blobs=True)
     ]
 
     def fails(some: list[Shot]) -> bool:
@@ -139,13 +139,13 @@ def _explain(settings: Settings, finding: Finding) -> None:
         (
             index
             for index in range(finding.last, finding.first - 1, -1)
-            if fails(shots(settings.seed, index, blobs=False))
+            if fails(shots(settings.seed, index, blobs=True))
         ),
         None,
     )
     if alone is not None:
         print(f"again with --seed {settings.seed} --only {alone}")
-        said = shots(settings.seed, alone, blobs=False)
+        said = shots(settings.seed, alone, blobs=True)
     for shot in shrink(said, fails, _TRIES):
         print(_line(shot))
 

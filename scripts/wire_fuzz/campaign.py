@@ -18,9 +18,9 @@ from scripts.wire_fuzz.peer import Heard, NoAnswerError, Peer, Wire
 from scripts.wire_fuzz.server import ServerUnderTest, Weight
 
 SESSION_BYTES: Final = 64 << 20
-# Memory at most: the quotas of the fuzzer's sessions, one of them just ended, and what drivers and
-# allocators keep.
-PEAK_BYTES: Final = 4 * SESSION_BYTES + (128 << 20)
+# Memory at most: the quotas of the fuzzer's sessions, one of them just ended, and a worker's own
+# for each of the sessions that hellos may take.
+PEAK_BYTES: Final = 4 * SESSION_BYTES + 32 * (64 << 20)
 LASTING_BYTES: Final = 96 << 20
 # Blobs stay with the server, each behind a descriptor; the fuzzer has four.
 LASTING_DESCRIPTORS: Final = 8
@@ -164,7 +164,7 @@ class Campaign:
                     report.sessions += 1
                     while index < first + _CONVERSATIONS_PER_SESSION:
                         index += 1
-                        self._say(peer, index - 1, blobs="blobs" in scout.features)
+                        self._say(peer, index - 1, blobs=True)
                         if not peer.settle() and (settings.session or peer.closed):
                             break
             except NoAnswerError as error:
@@ -187,17 +187,18 @@ class Campaign:
             report.frames += len(shot.frames)
             report.sent[shot.what] += len(shot.frames)
 
-    def _look(self, server: ServerUnderTest, first: int, last: int) -> None:
+    def _look(self, server: ServerUnderTest, first: int, index: int) -> None:
         report = self.report
         report.peak_bytes = max(report.peak_bytes, server.weigh().resident_bytes)
         for fault in report.heard.faults.keys() - self._faults:
             self._faults.add(fault)
-            report.findings.append(Finding(f"a fault of the server's own: {fault}", first, last))
+            report.findings.append(Finding(f"a fault of the server's own: {fault}", first, index))
         log = server.log()
-        if "Traceback" in log[self._logged :]:
-            report.findings.append(
-                Finding(f"it logged: {log[self._logged :][-1500:]}", first, last)
-            )
+        said = log[self._logged :]
+        last = said.strip().rpartition("\n")[2]
+        if "Traceback" in said and last not in self._faults:
+            self._faults.add(last)
+            report.findings.append(Finding(f"it logged: {said[-1500:]}", first, index))
         self._logged = len(log)
 
     def _look_after(self, server: ServerUnderTest, scout: Peer) -> None:
@@ -274,6 +275,8 @@ def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
         victim = Peer(open_wire, Heard())
         peer = open_peer(stack, open_wire, heard, scout, victim, settings.session)
         try:
+            # Its worker is there from now on, so that answers keep up with what is said.
+            peer.settle()
             for shot in said:
                 peer.send(shot)
             peer.settle()

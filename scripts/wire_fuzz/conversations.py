@@ -31,12 +31,14 @@ class Conversation:
     ----------
     blobs
         Whether the server holds blobs; their messages are then part of what is said.
+    sequence
+        The number before its first batch's.
     """
 
-    def __init__(self, rng: random.Random, *, blobs: bool) -> None:
+    def __init__(self, rng: random.Random, *, blobs: bool, sequence: int = 0) -> None:
         self._rng = rng
         self._blobs = blobs
-        self._sequence = 0
+        self._sequence = sequence
         self._brought = False
         self._held: dict[int, int] = {}
         self._chunk = bytearray()

@@ -14,13 +14,15 @@ from scripts.wire_fuzz.messages import EPOCH, OTHER_TOKEN, TOKEN, Message, Shot,
 _OVERSIZE: Final = (4 << 20) + 1
 _BIG_HEADER: Final = (1 << 20) + 1
 _MOST_STEPS: Final = 3
+# Sequence numbers rise from one conversation to the next, for they may be said in one session.
+_NUMBERED, _MOST_BATCHES = 512, 1024
 _OFFSETS: Final = (-1, 1, 2, 4, 8, 1 << 20, 1 << 40, 1 << 62)
 
 
 def shots(seed: int, index: int, *, blobs: bool) -> list[Shot]:
     """The frames of conversation `index`: the same for the same seed, on every machine."""
     rng = random.Random(f"{seed}:{index}")  # noqa: S311 - repeatable, no secret
-    messages = Conversation(rng, blobs=blobs).build()
+    messages = Conversation(rng, blobs=blobs, sequence=index % _NUMBERED * _MOST_BATCHES).build()
     order = ""
     if rng.random() < 0.2:
         messages, order = _reorder(rng, messages)
