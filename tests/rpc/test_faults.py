@@ -341,7 +341,7 @@ def test_memory_is_back_where_it_was_after_many_operator_tests(server: ServerPro
                     batch.free(buffer)
             assert np.frombuffer(output.result(), np.float32)[0] == 2
         assert peer.ping()["device_bytes"] == 0
-        assert not session._queue.sent and not session._link._tickets
+        assert not session._queue.sent and not session._link._tickets  # type: ignore[attr-defined]
 
 
 def test_a_lost_session_closes_quietly(doomed: Session) -> None:

@@ -101,7 +101,7 @@ def test_a_whole_operator_test_is_one_message(session: Session) -> None:
     library = session.upload(add_one_library())
     session.fence()
     x = np.arange(COUNT, dtype=np.float32)
-    before = session._link._sequence
+    before = session._link._sequence  # type: ignore[attr-defined]
     with session.batch() as batch:
         source, target = batch.allocate(x.nbytes), batch.allocate(x.nbytes)
         batch.write(source, x)
@@ -111,7 +111,7 @@ def test_a_whole_operator_test_is_one_message(session: Session) -> None:
         output = batch.read(target)
         batch.free(source)
         batch.free(target)
-    assert session._link._sequence == before + 1
+    assert session._link._sequence == before + 1  # type: ignore[attr-defined]
     np.testing.assert_array_equal(np.frombuffer(output.result(), np.float32), x + 1)
     nanoseconds = report.result().kernel_nanoseconds
     assert nanoseconds is not None and 0 < nanoseconds < 10**9

@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import importlib.util
 import json
 import os
 import re
 import signal
 import socket
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -28,7 +30,7 @@ from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description_format import to_plain
-from tapml_targets.errors import InputError, TapmlError
+from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.ranking import find_device
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from tapml_rpc.websocket.front import WebSocketFront
 
 _WEBSOCKET: Final = ("ws", "wss")
+_LOOK_SECONDS: Final = 0.1
 
 
 def serve(options: SupervisorOptions) -> int:
@@ -52,9 +55,7 @@ def serve(options: SupervisorOptions) -> int:
     NoSuchDeviceError
         If there is no such device.
     """
-    # ZeroMQ is looked for here: a board without it serves WebSocket alone.
-    from tapml_rpc.supervisor.zmq_front import ZmqFront
-
+    _check_bindings(options)
     curve = _curve(options)
     host, port = check_bind(options.bind, secret=curve is not None)
     device = find_device(options.device)
@@ -66,15 +67,9 @@ def serve(options: SupervisorOptions) -> int:
         hub = Hub(device, options, _blobs(options))
         stack.callback(hub.close)
         hub.start()
-        shown = bracketed(host)
-        front = ZmqFront(
-            hub,
-            f"tcp://{shown}:{port or '*'}",
-            f"tcp://{shown}:{options.data_port or '*'}",
-            curve=curve,
-        )
+        front = _zmq_front(hub, host, port, curve) if _has_zmq() else None
         line = {
-            "address": front.address,
+            "address": "" if front is None else front.address,
             "device": to_plain(device),
             "epoch": hub.epoch.hex(),
             "pid": os.getpid(),
@@ -86,13 +81,43 @@ def serve(options: SupervisorOptions) -> int:
             pages, secrets = _websocket(hub, options)
             stack.callback(pages.close)
             line |= {"websocket": pages.address, **secrets}
-        if options.tracker:
+        if options.tracker and front is not None:
             stack.enter_context(_registration(hub, options, front, curve))
         # What start-up made stays: the collector need not look at it again.
         gc.freeze()
         print(json.dumps(line), flush=True)
-        front.run(stopping.asked)
+        if front is not None:
+            front.run(stopping.asked)
+        while not stopping.asked():
+            # The other binding has a thread of its own.
+            time.sleep(_LOOK_SECONDS)
     return 0
+
+
+def _has_zmq() -> bool:
+    return importlib.util.find_spec("zmq") is not None
+
+
+def _check_bindings(options: SupervisorOptions) -> None:
+    """A board may lack ZeroMQ, and then serves WebSocket alone."""
+    if _has_zmq():
+        return
+    asks = [name for name in ("key", "tracker") if getattr(options, name)]
+    if asks or not options.websocket:
+        raise SetupError(
+            "pyzmq is not installed here, so this device is served over WebSocket alone: give "
+            "--websocket ws://127.0.0.1:PORT"
+            + (f", and leave out {' and '.join(f'--{name}' for name in asks)}" if asks else "")
+        )
+
+
+def _zmq_front(hub: Hub, host: str, port: int, curve: ServerCurve | None) -> ZmqFront:
+    from tapml_rpc.supervisor.zmq_front import ZmqFront
+
+    shown, data_port = bracketed(host), hub.options.data_port
+    return ZmqFront(
+        hub, f"tcp://{shown}:{port or '*'}", f"tcp://{shown}:{data_port or '*'}", curve=curve
+    )
 
 
 def _curve(options: SupervisorOptions) -> ServerCurve | None:
