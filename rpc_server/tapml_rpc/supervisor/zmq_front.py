@@ -35,7 +35,7 @@ class ZmqChannel:
 
     def __init__(self, control: Socket, control_identity: bytes, data: Socket) -> None:
         self._control = control
-        self._control_identity = control_identity
+        self.control_identity = control_identity
         self._data = data
         # Known from the first data message on.
         self.data_identity = b""
@@ -44,7 +44,7 @@ class ZmqChannel:
     def send_control(self, packed: bytes) -> bool:
         """See the protocol."""
         try:
-            self._control.send_multipart([self._control_identity, packed], zmq.NOBLOCK)
+            self._control.send_multipart([self.control_identity, packed], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
@@ -228,6 +228,8 @@ class ZmqFront:
         self._settle(relay)
 
     def _hello(self, identity: zmq.Frame, header: wire.Header) -> None:
+        if any(each.control_identity == identity.bytes for _, each in self._relays.values()):
+            raise ProtocolError("this connection has a session already; a connection has one")
         channel = ZmqChannel(self._control, identity.bytes, self._data)
         self._make_room()
         relay, welcome = self._hub.hello(header, channel, self._who(identity))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tapml_rpc import wire
 from tapml_rpc.client import RemoteTensor, Session, connect
 from tapml_targets.errors import DeviceLostError, KernelTimeoutError, TapmlError
 from tests.conftest import RequireDevice
@@ -155,3 +156,13 @@ def test_four_clients_work_on_while_one_of_them_keeps_crashing_its_worker(
             with connect(supervisor.address) as bad, pytest.raises(DeviceLostError):
                 add_one(bad, WRITES_TO_NOWHERE)
             assert [add_one(each) for each in (one, two, three)] == [2, 2, 2]
+
+
+def test_a_connection_has_one_session(supervisor: ServerProcess) -> None:
+    with RawPeer(supervisor.address) as peer:
+        again = {"type": "hello", "versions": [wire.VERSION], "download_window": 1 << 20}
+        peer.control.send(wire.pack(again))
+        reply = wire.unpack(peer.control.recv())
+        assert reply["type"] == "refused"
+        assert "has a session already" in reply["error"]["message"]
+        assert peer.ping()["sessions"] == 1
