@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 # The models of the tests are tiny: on a busy machine two threads that wait for each other took 14
@@ -22,6 +23,18 @@ from tapml_targets.ranking import rank_devices
 pytest_plugins = ["tests.offload.sessions", "tests.check.checkers", "tests.base_environment"]
 
 SEED = 20240229
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process that shares the tests a cache of PoCL's own.
+
+    They build the same kernels at the same moment. One run saw a PoCL 3.1 abort there, and a cache
+    that two processes fill is what they shared.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and "POCL_CACHE_DIR" not in os.environ:
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"pocl-{worker}"
+        os.environ["POCL_CACHE_DIR"] = str(cache)
 
 
 class RequireDevice(Protocol):

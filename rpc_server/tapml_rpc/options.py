@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bind",
         default=default.bind,
         metavar="ADDRESS",
-        help="loopback address to listen on; port 0 takes a free one (default: %(default)s)",
+        help="address to listen on; port 0 takes a free one (default: %(default)s)",
     )
     parser.add_argument(
         "--data-port",
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=default.kernel_deadline,
         metavar="SECONDS",
-        help="a command that runs longer ends the server (default: %(default)g)",
+        help="a command that runs longer ends its session (default: %(default)g)",
     )
     parser.add_argument(
         "--silence",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
-import json
 import os
 import queue
 import secrets
@@ -23,6 +22,7 @@ from typing import Final
 import zmq
 
 from tapml_rpc import device_loop, wire
+from tapml_rpc.announcement import announce
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
 from tapml_rpc.libraries import LibraryStore
@@ -146,10 +146,6 @@ def _at_end_of_input() -> bool:
 
 
 def _announce(address: str, device: DeviceDescription, epoch: bytes) -> None:
-    """Print the one JSON line, then point standard output at standard error.
-
-    Drivers print what they like; the line's reader must not mistake it for another line.
-    """
     line = {
         "address": address,
         "device": to_plain(device),
@@ -157,8 +153,7 @@ def _announce(address: str, device: DeviceDescription, epoch: bytes) -> None:
         "pid": os.getpid(),
         "protocol": wire.VERSION,
     }
-    print(json.dumps(line), flush=True)
-    os.dup2(2, 1)
+    announce(line)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -134,7 +134,9 @@ def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the report as JSON")
-    output.add_argument("--quiet", action="store_true", help="only failures and the last line")
+    output.add_argument(
+        "--quiet", action="store_true", help="no progress: failures, and how it ended"
+    )
 
 
 def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Settings]:

@@ -32,6 +32,10 @@ def add_parser(subparsers: Any) -> None:
             "  tapml rpc serve --device opencl:1 --bind tcp://127.0.0.1:9190\n"
             "  ssh -L 9190:localhost:9190 -L 9191:localhost:9191 board \\\n"
             "      tapml rpc serve --bind tcp://127.0.0.1:9190 --data-port 9191\n"
+            "  tapml rpc serve --bind tcp://0.0.0.0:9190 --key ~/.config/tapml/keys/board.secret\n"
+            "  tapml rpc serve --websocket wss://0.0.0.0:9443      prints its token\n"
+            "  tapml rpc serve --tracker tcp://127.0.0.1:9190 --name pixel\n"
+            "\nOff loopback a server needs a secret: `tapml rpc keygen --help`.\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -33,7 +33,9 @@ def check_platform(name: str) -> str:
         If it is not; the known platforms are listed.
     """
     if name not in platform_names():
-        raise InputError(f"unknown target {name!r}; known targets: {', '.join(platform_names())}")
+        hint = "; an address begins with tcp://, ws:// or wss://" * (name in ("tcp", "ws", "wss"))
+        known = ", ".join(platform_names())
+        raise InputError(f"unknown target {name!r}; known targets: {known}{hint}")
     return name
 
 

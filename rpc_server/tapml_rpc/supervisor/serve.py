@@ -10,7 +10,6 @@ import argparse
 import faulthandler
 import gc
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tapml_rpc import wire
+from tapml_rpc.announcement import announce
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.security.bind import bracketed, check_bind
@@ -85,7 +85,7 @@ def serve(options: SupervisorOptions) -> int:
             stack.enter_context(_registration(hub, options, front, curve))
         # What start-up made stays: the collector need not look at it again.
         gc.freeze()
-        print(json.dumps(line), flush=True)
+        announce(line)
         if front is not None:
             front.run(stopping.asked)
         while not stopping.asked():

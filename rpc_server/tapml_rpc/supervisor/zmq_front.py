@@ -228,8 +228,11 @@ class ZmqFront:
         self._settle(relay)
 
     def _hello(self, identity: zmq.Frame, header: wire.Header) -> None:
-        if any(each.control_identity == identity.bytes for _, each in self._relays.values()):
-            raise ProtocolError("this connection has a session already; a connection has one")
+        for former, known in list(self._relays.values()):
+            if known.control_identity == identity.bytes:
+                # A connection has one session: nobody fills the server from a single one.
+                former.end("its client began another on the same connection")
+                self._settle(former)
         channel = ZmqChannel(self._control, identity.bytes, self._data)
         self._make_room()
         relay, welcome = self._hub.hello(header, channel, self._who(identity))

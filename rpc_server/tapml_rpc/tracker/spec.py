@@ -38,7 +38,8 @@ def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.en
     address = given or environ.get(VARIABLE, "")
     if not address:
         raise InputError(
-            f"no tracker is known: give --tracker tcp://HOST:PORT, or set {VARIABLE} to it"
+            f"no tracker is known: set {VARIABLE} to its tcp://HOST:PORT (`tapml devices` takes "
+            "--tracker as well)"
         )
     return address
 
