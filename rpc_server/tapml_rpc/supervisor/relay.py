@@ -8,6 +8,7 @@ doing, how it ended and what it printed are collected first, and then told.
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -203,7 +204,9 @@ class Relay:
             self._tell(DeviceLostError(f"this session was ended: {self._revoked}"), "")
             self.end(self._revoked, kill=True)
             return
-        self._worker.pipe.flush()
+        self._write(self._worker.pipe.flush)
+        if self._over():
+            return
         for reply, attachment in self._desk.due() if self._desk is not None else ():
             self._hand_over(reply, attachment)
         running = self._worker.board.running()
@@ -222,6 +225,14 @@ class Relay:
             self._probed = now
             if not self._channel.send_control(wire.pack({"type": "probe"})):
                 self.end("its connection is gone")
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Do what its front has to do; a fault of ours costs this session, and is seen."""
+        try:
+            work()
+        except Exception as error:
+            traceback.print_exc()
+            self.end(f"its relay failed: {error}", kill=True)
 
     def revoke(self, why: str) -> None:
         """Have the session ended at the next :meth:`check`; callable from any thread."""

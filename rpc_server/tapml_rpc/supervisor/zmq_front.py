@@ -7,6 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -179,7 +180,7 @@ class ZmqFront:
                     return
         elif source in self._watched:
             relay = self._watched[source]
-            relay.readable()
+            relay.guarded(relay.readable)
             self._settle(relay)
 
     def _receive(
@@ -267,7 +268,7 @@ class ZmqFront:
     def _check(self, now: float) -> None:
         for relay, channel in list(self._relays.values()):
             channel.settle()
-            relay.check(now)
+            relay.guarded(partial(relay.check, now))
             self._settle(relay)
 
     def _settle(self, relay: Relay) -> None:

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -157,7 +158,7 @@ class WebSocketFront:
 
     def _check(self, now: float) -> None:
         for client in list(self._clients.values()):
-            client.relay.check(now)
+            client.relay.guarded(partial(client.relay.check, now))
             stalled = client.stalled_seconds(now)
             if client.relay.ended:
                 self._drop(client, client.relay.ended)
@@ -300,11 +301,7 @@ class WebSocketFront:
         return found
 
     def _readable(self, client: ClientChannel) -> None:
-        try:
-            client.relay.readable()
-        except Exception as error:
-            traceback.print_exc()
-            client.relay.end(f"its relay failed: {error}")
+        client.relay.guarded(client.relay.readable)
         if client.relay.ended:
             self._drop(client, client.relay.ended)
 

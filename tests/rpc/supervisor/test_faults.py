@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,3 +167,29 @@ def test_a_connection_has_one_session_the_last_it_began(supervisor: ServerProces
             peer.welcome = wire.unpack(peer.control.recv())
         assert peer.welcome["type"] == "welcome"
         assert peer.ping()["sessions"] == 1
+
+
+def test_a_worker_that_dies_while_it_is_written_to_costs_its_session_alone(
+    supervisor: ServerProcess,
+) -> None:
+    # The one that waits is the next session's.
+    kept = workers_of(supervisor.process.pid)
+    with connect(supervisor.address) as good:
+        assert add_one(good) == 2
+        for _ in range(3):
+            with connect(supervisor.address) as bad:
+                buffer = bad.allocate(8 << 20)
+                bad.fence()
+                doomed = workers_of(supervisor.process.pid) - kept
+                timer = threading.Timer(0.05, _kill, [doomed])
+                timer.start()
+                with pytest.raises(TapmlError):
+                    for _ in range(1000):
+                        bad.write(buffer, bytes(8 << 20))
+                timer.join()
+            assert add_one(good) == 2
+
+
+def _kill(workers: set[int]) -> None:
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
