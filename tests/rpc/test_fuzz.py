@@ -16,7 +16,7 @@ from scripts.wire_fuzz.shrink import shrink
 from tapml_rpc import wire
 from tests.conftest import RequireDevice
 
-FRAMES = 1000
+FRAMES = 500
 SEED = 20240229
 
 

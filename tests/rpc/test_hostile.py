@@ -15,7 +15,7 @@ from tapml_rpc import wire
 from tests.rpc.peers import RawPeer, ServerProcess
 
 LIVE = settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -57,7 +57,7 @@ def test_an_ordinary_device_is_no_trackers() -> None:
 def test_the_address_is_the_given_one_or_the_environments() -> None:
     assert tracker_address("tcp://a:1", {"TAPML_TRACKER": "tcp://b:1"}) == "tcp://a:1"
     assert tracker_address(None, {"TAPML_TRACKER": "tcp://b:1"}) == "tcp://b:1"
-    with pytest.raises(InputError, match=r"give --tracker.*or set TAPML_TRACKER"):
+    with pytest.raises(InputError, match=r"set TAPML_TRACKER to its tcp://HOST:PORT"):
         tracker_address(None, {})
 
 
