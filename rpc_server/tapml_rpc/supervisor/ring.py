@@ -47,9 +47,14 @@ class Ring:
         self.words = whole[:HEAD_BYTES].cast("Q")
         self._bytes = whole[HEAD_BYTES:]
         self._placed = 0
+        self._closed = False
 
     def reserve(self, nbytes: int) -> tuple[int, memoryview] | None:
-        """Take room in one piece: its position and the memory; None while there is not so much."""
+        """Take room in one piece: its position and the memory; None while there is not so much.
+
+        A piece of up to half the ring has room at the latest when all others are released; a longer
+        one may never have it, for it must not lie over the ring's end.
+        """
         start = self._placed
         to_end = self.nbytes - start % self.nbytes
         if nbytes > to_end:
@@ -75,11 +80,15 @@ class Ring:
         return self._bytes[offset : offset + nbytes]
 
     def release(self, start: int, nbytes: int) -> None:
-        """Be done with a piece and with everything placed before it."""
+        """Be done with a piece and with everything placed before it; nothing once closed."""
+        if self._closed:
+            # A payload may leave after its session has ended.
+            return
         self.words[RELEASED] = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def close(self) -> None:
         """Let go of the memory, as far as nobody looks at it any more."""
+        self._closed = True
         for view in (self.words, self._bytes):
             try:
                 view.release()

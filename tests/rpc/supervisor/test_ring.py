@@ -1,0 +1,72 @@
+"""Memory shared by two ends: what is placed is seen, room is taken and given back in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapml_rpc.supervisor.ring import Ring, make_memory
+from tapml_targets.errors import ProtocolError
+
+NBYTES = 4096
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Ring, Ring]]:
+    memory = make_memory(NBYTES, "test")
+    ours, theirs = Ring(os.dup(memory)), Ring(memory)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_what_one_end_places_the_other_sees(ends: tuple[Ring, Ring]) -> None:
+    ours, theirs = ends
+    room = ours.reserve(5)
+    assert room is not None
+    room[1][:] = b"bytes"
+    assert bytes(theirs.view(room[0], 5)) == b"bytes"
+
+
+def test_a_full_ring_has_room_again_once_pieces_are_released(ends: tuple[Ring, Ring]) -> None:
+    ours, theirs = ends
+    first = ours.reserve(NBYTES)
+    assert first is not None and ours.reserve(1) is None
+    theirs.release(first[0], NBYTES)
+    assert ours.reserve(NBYTES) is not None
+
+
+def test_a_place_that_cannot_be_is_refused(ends: tuple[Ring, Ring]) -> None:
+    with pytest.raises(ProtocolError, match="do not lie in a ring"):
+        ends[1].view(NBYTES - 1, 2)
+
+
+def test_a_payload_that_leaves_after_its_sessions_end_disturbs_nobody() -> None:
+    ring = Ring(make_memory(NBYTES, "test"))
+    room = ring.reserve(8)
+    assert room is not None
+    ring.close()
+    ring.release(room[0], 8)
+
+
+@given(st.lists(st.integers(1, NBYTES // 2), max_size=60))
+def test_pieces_on_their_way_never_overlap(sizes: list[int]) -> None:
+    memory = make_memory(NBYTES, "test")
+    ours, theirs = Ring(os.dup(memory)), Ring(memory)
+    on_their_way: list[tuple[int, int, bytes]] = []
+    for number, nbytes in enumerate(sizes):
+        while (room := ours.reserve(nbytes)) is None:
+            start, size, content = on_their_way.pop(0)
+            assert bytes(theirs.view(start, size)) == content
+            theirs.release(start, size)
+        content = bytes([number % 256]) * nbytes
+        room[1][:] = content
+        on_their_way.append((room[0], nbytes, content))
+    assert all(bytes(theirs.view(start, size)) == content for start, size, content in on_their_way)
+    room = None
+    ours.close()
+    theirs.close()
