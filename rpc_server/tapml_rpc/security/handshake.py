@@ -10,6 +10,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.greeting import greeted_mechanism
+from tapml_rpc.tracker.route import is_relayed
 from tapml_targets.errors import SetupError, TapmlError
 
 MONITORED: Final = (
@@ -22,6 +24,7 @@ MONITORED: Final = (
 # about to start looks the same for a moment.
 _SETTLED_SECONDS: Final = 1.5
 _NOT_ADMITTED: Final = 400
+_GREETING_SECONDS: Final = 1.0
 
 Socket: TypeAlias = zmq.Socket[bytes]
 
@@ -77,6 +80,10 @@ def _no_common_language(value: int, address: str, curve: ClientCurve | None) -> 
             "`tapml rpc keygen`, have the public one admitted there, and connect with them and "
             "the server's public key (TAPML_RPC_KEY, TAPML_RPC_SERVER_KEY)"
         )
+    return _without_encryption(address)
+
+
+def _without_encryption(address: str) -> TapmlError:
     return SetupError(
         f"the server at {address} speaks without encryption, and keys were given: it is not the "
         "server these keys are for, or was started without its own; nothing was sent"
@@ -137,7 +144,15 @@ class HandshakeWatch:
             and self._curve is not None
             and time.monotonic() - self._since > _SETTLED_SECONDS
         ):
-            raise self.hint
+            raise self._settled(self.hint)
+
+    def _settled(self, hint: TapmlError) -> TapmlError:
+        # Whoever hangs up first decides what libzmq tells: a server without keys that was quicker
+        # looks like one with other keys. A tunnel's address is no host and port of its own.
+        plain = not is_relayed(self._address) and (
+            greeted_mechanism(self._address, _GREETING_SECONDS) == "NULL"
+        )
+        return _without_encryption(self._address) if plain else hint
 
     def _hear(self, event: dict[str, Any]) -> None:
         kind = event["event"]

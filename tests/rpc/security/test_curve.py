@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from tapml_rpc.security.curve import (
     apply_server,
     client_identity,
 )
+from tapml_rpc.security.greeting import greeted_mechanism
 from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.security import curve_server
 
-SECONDS = 5.0
+SECONDS = 15.0
 """Within so long a caller is told; the machine may be busy."""
 
 
@@ -158,50 +160,69 @@ def test_a_client_with_keys_does_not_talk_to_a_server_without(plain_device: Devi
     refused(plain_device.address, curve, "speaks without encryption")
 
 
+def test_a_server_without_keys_is_named_even_where_it_hangs_up_first() -> None:
+    """Whoever notices first ends the connection; its greeting tells all the same."""
+    with serving(greet_and_hang_up_on_keys) as address:
+        curve = ClientCurve(make_pair("ada"), make_pair("device").public)
+        refused(address, curve, "speaks without encryption")
+
+
+def test_a_greeting_names_the_mechanism(device: Device, plain_device: Device) -> None:
+    assert greeted_mechanism(device.address, SECONDS) == "CURVE"
+    assert greeted_mechanism(plain_device.address, SECONDS) == "NULL"
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4])
+def test_what_does_not_greet_has_no_mechanism(said: bytes) -> None:
+    with serving(lambda connection: connection.sendall(said)) as address:
+        assert greeted_mechanism(address, SECONDS) is None
+    assert greeted_mechanism(address, SECONDS) is None  # nobody listens any more
+
+
 def test_what_speaks_no_zeromq_is_said() -> None:
-    with plain_sockets.create_server(("127.0.0.1", 0)) as listening:
-        stop = threading.Event()
+    def answer_like_a_web_server(connection: plain_sockets.socket) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4)
+        connection.recv(4096)
 
-        def answer_like_a_web_server() -> None:
-            listening.settimeout(0.1)
-            while not stop.is_set():
-                try:
-                    connection, _ = listening.accept()
-                except TimeoutError:
-                    continue
-                with connection:
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4)
-                    connection.settimeout(0.5)
-                    connection.recv(4096)
-
-        thread = threading.Thread(target=answer_like_a_web_server)
-        thread.start()
-        try:
-            curve = ClientCurve(make_pair("ada"), make_pair("device").public)
-            address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-            refused(address, curve, "does not speak ZeroMQ")
-        finally:
-            stop.set()
-            thread.join()
+    with serving(answer_like_a_web_server) as address:
+        curve = ClientCurve(make_pair("ada"), make_pair("device").public)
+        refused(address, curve, "does not speak ZeroMQ")
 
 
 def test_a_server_that_hangs_up_on_a_plain_client_is_said_at_the_timeout() -> None:
+    with (
+        serving(lambda connection: None) as address,
+        pytest.raises(SetupError, match=r"drops them at once.*tapml rpc serve"),
+    ):
+        Link(address, timeout=0.5)
+
+
+def greet_and_hang_up_on_keys(connection: plain_sockets.socket) -> None:
+    """Greet as a server without keys does; end the connection of one that comes with them."""
+    connection.sendall((b"\xff" + bytes(8) + b"\x7f\x03\x00NULL").ljust(64, b"\0"))
+    heard = b""
+    while b"CURVE" not in heard and (part := connection.recv(64)):
+        heard += part
+
+
+@contextmanager
+def serving(answer: Callable[[plain_sockets.socket], object]) -> Iterator[str]:
+    """Address of a plain server that answers each connection and ends it."""
     with plain_sockets.create_server(("127.0.0.1", 0)) as listening:
         stop = threading.Event()
 
-        def hang_up() -> None:
-            listening.settimeout(0.1)
+        def serve() -> None:
+            listening.settimeout(0.05)
             while not stop.is_set():
-                try:
-                    listening.accept()[0].close()
-                except TimeoutError:
-                    continue
+                # Nobody came, or the other side ended it.
+                with suppress(OSError), listening.accept()[0] as connection:
+                    connection.settimeout(0.5)
+                    answer(connection)
 
-        thread = threading.Thread(target=hang_up)
+        thread = threading.Thread(target=serve)
         thread.start()
         try:
-            with pytest.raises(SetupError, match=r"drops them at once.*tapml rpc serve"):
-                Link(f"tcp://127.0.0.1:{listening.getsockname()[1]}", timeout=0.5)
+            yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             stop.set()
             thread.join()
