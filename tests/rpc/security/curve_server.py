@@ -7,6 +7,7 @@ what an operator would read. With ``-`` for the secret file it is a server witho
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
@@ -41,7 +42,8 @@ def main(keys: str, clients: str) -> None:
             header = wire.unpack(frames[1].bytes)
             answer = _answer(header, data, client_identity(frames[1], curve))
             if answer is not None:
-                socket.send_multipart([frames[0].bytes, wire.pack(answer)])
+                with suppress(zmq.ZMQError):  # who asked has gone
+                    socket.send_multipart([frames[0].bytes, wire.pack(answer)])
 
 
 def _answer(header: wire.Header, data: zmq.Socket[bytes], identity: str) -> wire.Header | None:
