@@ -18,8 +18,8 @@ _CLASSES: Final[dict[str, type[TapmlError]]] = {
     if isinstance(value, type) and issubclass(value, TapmlError)
 }
 _MESSAGE_CHARACTERS: Final = 16 << 10
-_TRACEBACK_CHARACTERS: Final = 16 << 10
-_LOG_CHARACTERS: Final = 64 << 10
+TRACEBACK_CHARACTERS: Final = 16 << 10
+LOG_CHARACTERS: Final = 64 << 10
 _COMMAND_CHARACTERS: Final = 400
 
 
@@ -48,9 +48,9 @@ def failure_to_wire(error: BaseException, command: object = "", index: int = 0) 
     return {
         "kind": kind,
         "message": _shorten(message, _MESSAGE_CHARACTERS),
-        "traceback": _shorten("".join(traceback.format_exception(error)), _TRACEBACK_CHARACTERS),
+        "traceback": _shorten("".join(traceback.format_exception(error)), TRACEBACK_CHARACTERS),
         "command": render_command(command) if command else "",
-        "log": _shorten(str(getattr(error, "driver_log", "") or ""), _LOG_CHARACTERS),
+        "log": _shorten(str(getattr(error, "driver_log", "") or ""), LOG_CHARACTERS),
         "index": index,
     }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tapml_targets.dtype import dtype as find_dtype
-from tapml_targets.errors import InputError
+from tapml_targets.errors import DeviceRestartedError, InputError, TapmlError
 
 if TYPE_CHECKING:
     from tapml_rpc.client import Session
@@ -49,13 +49,30 @@ class RemoteBuffer:
         return f"RemoteBuffer(handle={self.handle}, nbytes={self.nbytes}{state})"
 
     def check_window(self, session: Session, offset: int, nbytes: int) -> None:
-        """Raise InputError unless `session` has this buffer and the window lies inside."""
+        """See that `session` has this buffer and the window lies inside.
+
+        Raises
+        ------
+        DeviceRestartedError
+            If the buffer is of the server's life before this session's.
+        InputError
+            If it is of another session or was freed, or the window lies outside.
+        """
         if self.freed or self.session is not session:
-            raise InputError(f"{self} does not belong to this session or was freed")
+            raise self._not_of(session)
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise InputError(
                 f"bytes {offset} to {offset + nbytes} lie outside a buffer of {self.nbytes} bytes"
             )
+
+    def _not_of(self, session: Session) -> TapmlError:
+        made_in = self.session
+        if made_in.address == session.address and made_in.epoch != session.epoch:
+            return DeviceRestartedError(
+                f"the server at {session.address} has restarted since {self} was made: what it "
+                "held is gone; make it anew in this session"
+            )
+        return InputError(f"{self} does not belong to this session or was freed")
 
     def __del__(self) -> None:
         if not self.freed:
@@ -127,8 +144,7 @@ class RemoteLibrary:
         arguments = []
         for tensor in tensors:
             buffer = tensor.buffer
-            if buffer.session is not session or buffer.freed:
-                raise InputError(f"{name}: {buffer} does not belong to this session or was freed")
+            buffer.check_window(session, 0, 0)
             arguments.append([buffer.handle, tensor.byte_offset, [*tensor.shape], tensor.dtype])
         return [self.handle, name, arguments, dict(symbols or {})]
 

@@ -91,7 +91,7 @@ class DeviceLostError(RemoteError):
 
 
 class DeviceRestartedError(DeviceLostError):
-    """The server is a new one: handles of the old epoch mean nothing to it."""
+    """The device was opened anew, by its server or by a new one: older handles mean nothing."""
 
 
 class KernelTimeoutError(DeviceLostError):

@@ -25,6 +25,7 @@ from tapml_rpc.supervisor.window import Window
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
 from tapml_targets.errors import (
     DeviceLostError,
+    DeviceRestartedError,
     KernelTimeoutError,
     ProtocolError,
     TapmlError,
@@ -372,12 +373,12 @@ class Relay:
 
     def _check_idleness(self, now: float) -> None:
         """Find a worker that neither works nor waits for its client."""
-        if len(self._window) == len(self._waiting) or self._worker.board.paused:
+        if len(self._window) == len(self._waiting) or self._worker.waits_for_its_client():
             self._moved = now
             return
         idle = now - self._moved
         if idle > (_BUSY_SECONDS if self._worker.busy() else _IDLE_SECONDS):
-            self._lose(f"the worker of this session has not begun its batch for {idle:.0f} s")
+            self._lose(f"the worker of this session stood still for {idle:.0f} s and was ended")
 
     def _lose(self, what: str) -> None:
         """The worker is gone, or of no use: collect what it leaves behind, and tell."""
@@ -385,15 +386,13 @@ class Relay:
             return
         running = self._worker.board.running()
         command = self._last.name(running[0], running[1]) if running else ""
-        how = self._worker.end(kill=True)
         where = f" in {command}" if command else " between two commands"
-        error = DeviceLostError(f"{what}{where}: {how}{self._last}")
+        how = f"{self._worker.end(kill=True)}; a new session finds the device opened anew"
+        error = DeviceRestartedError(f"{what}{where}: {how}{self._last}")
         self._tell(error, command)
         self.end(what, kill=True)
 
     def _tell(self, error: TapmlError, command: str) -> None:
         """Send the client its session's last message."""
-        failure = failure_to_wire(error, command)
-        failure["traceback"] = self._worker.stack()[-16384:]
-        failure["log"] = self._worker.tail()[-65536:]
+        failure = failure_to_wire(error, command) | self._worker.last_words()
         self._channel.send_control(wire.pack({"type": "event", "error": failure}))

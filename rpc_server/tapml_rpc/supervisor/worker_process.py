@@ -18,7 +18,7 @@ from typing import Final
 import tapml_rpc
 import tapml_targets
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
 from tapml_rpc.local import describe_exit, is_busy
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
 from tapml_rpc.supervisor.pipe import Pipe
@@ -106,6 +106,10 @@ class WorkerProcess:
         """Whether it runs, or waits for a processor or a disk."""
         return is_busy(self.pid)
 
+    def waits_for_its_client(self) -> bool:
+        """Whether it waits for its client to take bytes, and was not stopped while it did."""
+        return self.board.paused and not _is_stopped(self.pid)
+
     def ask_for_stack(self) -> None:
         """Have it print where its threads are, which works while a kernel hangs."""
         with suppress(OSError):
@@ -119,6 +123,16 @@ class WorkerProcess:
         """The Python stacks in what it printed: at a crash, or when it was asked for them."""
         found = _STACK.search(self.tail())
         return found.group(0) if found else ""
+
+    def last_words(self) -> dict[str, str]:
+        """What an error on the wire says of it: where it was, and what it and its driver printed.
+
+        The ends of both: what was printed last tells most.
+        """
+        return {
+            "traceback": self.stack()[-TRACEBACK_CHARACTERS:],
+            "log": self.tail()[-LOG_CHARACTERS:],
+        }
 
     def end(self, *, kill: bool = False) -> str:
         """End it, at once where `kill` says so, and say how it ended."""
@@ -204,6 +218,15 @@ def check_ready(header: wire.Header) -> None:
     if header.get("type") == "failed":
         error: TapmlError = failure_from_wire(header.get("error"))
         raise error
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether somebody stopped a process, as SIGSTOP does; Linux alone knows."""
+    with suppress(OSError, IndexError):
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        # The name before the state is in parentheses and may hold some itself.
+        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
 
 
 def _environment() -> dict[str, str]:
