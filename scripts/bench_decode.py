@@ -1,10 +1,12 @@
 """A decode step of the finished plan against the sum of its kernels' times.
 
-Four clocks take turns: the step as a package runs it (token in, logits out, the device driven by
+Five clocks take turns: the step as a package runs it (token in, logits out, the device driven by
 this process), the same over a server process of its own, the same launches enqueued back to back by
 a bare loop of pyopencl in a process of its own, and the device's events around each kernel of a
-step. What the bare loop takes beyond its kernels is what the driver asks for its launches, the
-floor for any runtime on it. The wide model has as many launches and larger kernels.
+step. What the bare loop takes beyond its kernels is what the driver asks for its launches. A fifth
+clock starts when launches that were all enqueued before are let go: from there no process asks
+anything of the driver, and what is left beyond the kernels is the driver's own way from one to the
+next, the floor for any runtime on it. The wide model has as many launches and larger kernels.
 
 Run it alone with ``python -m scripts.bench_decode``, or through ``scripts/bench.py``.
 """
@@ -22,8 +24,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.link import link_entries
@@ -97,8 +97,10 @@ def measure() -> list[dict[str, Any]]:
 def _take_turns(
     model: LoadedModel, runner: PlanRunner, served: PlanRunner, peer: _BareLoop
 ) -> dict[str, list[float]]:
-    """Seconds of a step here and over a server, of its kernels, and of the bare loop."""
-    seconds: dict[str, list[float]] = {"step": [], "served": [], "kernels": [], "bare": []}
+    """Seconds of a step here and over a server, of its kernels, and of the bare loop's two."""
+    seconds: dict[str, list[float]] = {
+        each: [] for each in ("step", "served", "kernels", "bare", "released")
+    }
     runner.reset()
     served.reset()
     began = time.perf_counter()
@@ -109,12 +111,13 @@ def _take_turns(
         step = _seconds(runner, inputs)
         over_server = _seconds(served, inputs)
         _, nanoseconds = runner.run_timed("decode", inputs)
-        bare = peer.step()
+        bare, released = peer.step()
         if turn >= _WARM_UP:
             seconds["step"].append(step)
             seconds["served"].append(over_server)
             seconds["kernels"].append(nanoseconds * 1e-9)
             seconds["bare"].append(bare)
+            seconds["released"].append(released)
     return seconds
 
 
@@ -125,8 +128,8 @@ def _seconds(runner: PlanRunner, inputs: Mapping[str, Any]) -> float:
 
 
 def _row(name: str, seconds: dict[str, list[float]], launches: int) -> dict[str, Any]:
-    step, served, kernels, bare = (
-        statistics.median(seconds[key]) for key in ("step", "served", "kernels", "bare")
+    step, served, kernels, bare, released = (
+        statistics.median(seconds[key]) for key in ("step", "served", "kernels", "bare", "released")
     )
     ratio = round(step / kernels, 2)
     return {
@@ -137,8 +140,10 @@ def _row(name: str, seconds: dict[str, list[float]], launches: int) -> dict[str,
         "over_a_server_ms": round(served * 1e3, 3),
         "kernels_ms": round(kernels * 1e3, 3),
         "bare_loop_ms": round(bare * 1e3, 3),
+        "released_ms": round(released * 1e3, 3),
         "ratio": ratio,
         "bare_ratio": round(bare / kernels, 2),
+        "released_ratio": round(released / kernels, 2),
         "at_most": BAR,
         "met": ratio <= BAR,
     }
@@ -170,11 +175,13 @@ class _BareLoop:
         self._process = process
         self.launches = int(self._answer())
 
-    def step(self) -> float:
+    def step(self) -> tuple[float, float]:
+        """Seconds of the launches one by one, and of the same enqueued first and then let go."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return float(self._answer())
+        one_by_one, released = self._answer().split()
+        return float(one_by_one), float(released)
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -188,7 +195,7 @@ class _BareLoop:
 def _bare_loop(library: Path, device: DeviceDescription) -> Iterator[_BareLoop]:
     spec = f"{device.platform}:{device.index}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.bench_decode", str(library), spec],
+        [sys.executable, "-m", "scripts.bare_launches", str(library), spec],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=prepare_environment(dict(os.environ)),
@@ -201,67 +208,6 @@ def _bare_loop(library: Path, device: DeviceDescription) -> Iterator[_BareLoop]:
         process.communicate()
 
 
-def serve_bare_loop(library: Path, spec: str) -> None:
-    """Run the launches of ``decode`` once per line of standard input; print each one's seconds."""
-    import pyopencl as cl
-
-    from tapml_targets.call_plan import BufferSlot, TensorShape, plan_call
-    from tapml_targets.driver import ScalarUse
-    from tapml_targets.dtype import dtype
-    from tapml_targets.expression import evaluate
-    from tapml_targets.library_format import unpack
-    from tapml_targets.opencl.driver import _devices
-    from tapml_targets.opencl.programs import build_program
-
-    unpacked = unpack(library.read_bytes())
-    device = _devices()[int(spec.partition(":")[2])]
-    context = cl.Context([device])
-    queue = cl.CommandQueue(context, device)
-    parameters = unpacked.entries["decode"].parameters
-    # Extents of decode are numbers, all of them.
-    shapes = [
-        TensorShape(tuple(evaluate(extent, {}) for extent in each.shape), each.dtype)
-        for each in parameters
-    ]
-    plan = plan_call(unpacked, "decode", shapes, {})
-    random = np.random.default_rng(20240229)
-    slots = []
-    for shape in (*shapes, *(TensorShape((each.nbytes,), "uint8") for each in plan.workspaces)):
-        buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, max(1, shape.nbytes))
-        content = np.zeros(shape.nbytes, np.uint8)
-        if dtype(shape.dtype).name == "float32":
-            # Zeros alone would let a kernel run on numbers that cost nothing.
-            content = (random.standard_normal(shape.shape, np.float32) * 0.02).view(np.uint8)
-        cl.enqueue_copy(queue, buffer, np.ascontiguousarray(content))
-        slots.append(buffer)
-    programs = [build_program(context, device, m.code, m.options) for m in unpacked.modules]
-    launches = []
-    for launch in plan.launches:
-        known = unpacked.kernels[launch.kernel]
-        kernel = cl.Kernel(programs[known.module], known.symbol)
-        for index, argument in enumerate(launch.arguments):
-            if isinstance(argument, BufferSlot):
-                memory = slots[argument.slot]
-                if argument.byte_offset:
-                    memory = memory.get_sub_region(argument.byte_offset, argument.nbytes)
-                kernel.set_arg(index, memory)
-            elif isinstance(argument, ScalarUse):
-                kernel.set_arg(index, np.dtype(argument.dtype).type(argument.value))
-        threads = tuple(g * b for g, b in zip(launch.grid, launch.block, strict=True))
-        launches.append((kernel, threads, launch.block))
-    queue.finish()
-    print(len(launches), flush=True)
-    for _ in sys.stdin:
-        started = time.perf_counter()
-        for kernel, threads, block in launches:
-            cl.enqueue_nd_range_kernel(queue, kernel, threads, block)
-        queue.finish()
-        print(time.perf_counter() - started, flush=True)
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        serve_bare_loop(Path(sys.argv[1]), sys.argv[2])
-    else:
-        for row in measure():
-            print(json.dumps(row))
+    for row in measure():
+        print(json.dumps(row))
