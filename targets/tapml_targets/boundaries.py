@@ -8,6 +8,7 @@ how tests kill a session at each of these boundaries and fill its disk there.
 
     record=FILE              append a line per crossing to FILE: moment, kind, place
     kill@MOMENT KIND PLACE   kill this process (SIGKILL) there
+    stop@MOMENT KIND PLACE   stop this process (SIGSTOP) there, until somebody lets it go on
     full@MOMENT KIND PLACE   fail there with ENOSPC, and at everything written from then on
 
 MOMENT is ``before`` or ``after``, KIND one of :data:`KINDS`, PLACE a pattern (``fnmatch``) of the
@@ -44,6 +45,7 @@ Place: TypeAlias = "str | os.PathLike[str]"
 
 _Hook: TypeAlias = Callable[[Moment, Kind, str], None]
 _NOTHING: Final = nullcontext()
+_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def crossing(kind: Kind, place: Place) -> AbstractContextManager[None]:
@@ -110,7 +112,7 @@ def _parse(text: str) -> _Hook:
         return _recorder(text.removeprefix("record="))
     what, at, where = text.partition("@")
     words = where.split(" ", 2)
-    if not at or what not in {"kill", "full"} or len(words) != 3:
+    if not at or what not in {*_SIGNALS, "full"} or len(words) != 3:
         raise _unreadable(text)
     moment, kind, pattern = words
     head, mark, tail = pattern.rpartition("#")
@@ -120,12 +122,12 @@ def _parse(text: str) -> _Hook:
     if moment not in MOMENTS or kind not in KINDS or not pattern or number < 1:
         raise _unreadable(text)
     site = _Site(moment, kind, pattern, number)
-    return _killer(site) if what == "kill" else _filler(site)
+    return _filler(site) if what == "full" else _signaller(site, _SIGNALS[what])
 
 
 def _unreadable(text: str) -> InputError:
     return InputError(
-        f"{VARIABLE} is {text!r}; expected record=FILE, or kill@ or full@ followed by "
+        f"{VARIABLE} is {text!r}; expected record=FILE, or kill@, stop@ or full@ followed by "
         f"'{'|'.join(MOMENTS)} {'|'.join(KINDS)} PATTERN'; unset it to run without faults"
     )
 
@@ -142,12 +144,12 @@ def _recorder(path: str) -> _Hook:
     return record
 
 
-def _killer(site: _Site) -> _Hook:
-    def kill(moment: Moment, kind: Kind, place: str) -> None:
+def _signaller(site: _Site, number: signal.Signals) -> _Hook:
+    def tell(moment: Moment, kind: Kind, place: str) -> None:
         if site.reached(moment, kind, place):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
-    return kill
+    return tell
 
 
 def _filler(site: _Site) -> _Hook:

@@ -81,6 +81,17 @@ def test_a_process_is_killed_at_the_second_crossing_and_files_are_whole(
     assert path.read_text() == content
 
 
+def test_a_process_that_stops_itself_goes_on_from_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    environment = {**os.environ, VARIABLE: "stop@after rename */file"}
+    with subprocess.Popen([sys.executable, "-c", _WRITES, path], env=environment) as process:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert path.read_text() == "one"
+        process.send_signal(signal.SIGCONT)
+    assert process.returncode == 0
+    assert path.read_text() == "three"
+
+
 def test_a_full_disk_stays_full(ask: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "file"
     ask.setenv(VARIABLE, f"full@before rename {path}#2")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -40,6 +41,25 @@ class Forked:
     process: ForkServerProcess
     errors: Path
 
+    def go_on(self) -> None:
+        """Let it run again after it stopped itself."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGINT)
+
+    def wait_until_stopped(self, seconds: float = LIMIT_SECONDS) -> None:
+        """Wait until it stands still, as ``TAPML_FAULT=stop@...`` asks it to."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + seconds
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert self.process.is_alive(), f"it ended: {self.errors.read_text(errors='replace')}"
+            assert time.monotonic() < deadline, "it has not stopped in time"
+            time.sleep(0.02)
+
     def kill(self) -> None:
         """End it with SIGKILL, and wait until it has."""
         self.process.kill()
@@ -54,15 +74,19 @@ class Forked:
 
 
 @contextmanager
-def forked(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") -> Iterator[Forked]:
+def forked(
+    *arguments: str | Path, cache: Path, errors: Path, fault: str = "", **environ: str
+) -> Iterator[Forked]:
     """A command that runs with its messages in a file; what is left of it is killed.
 
     Parameters
     ----------
     fault
         What ``TAPML_FAULT`` asks for.
+    environ
+        Variables it has beside this process's.
     """
-    environment = {"TAPML_CACHE_DIR": str(cache), VARIABLE: fault}
+    environment = {**environ, "TAPML_CACHE_DIR": str(cache), VARIABLE: fault}
     process = _CONTEXT.Process(
         target=_run, args=([str(each) for each in arguments], environment, errors), daemon=False
     )
@@ -75,9 +99,11 @@ def forked(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") -
         process.join()
 
 
-def run_forked(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") -> Ended:
+def run_forked(
+    *arguments: str | Path, cache: Path, errors: Path, fault: str = "", **environ: str
+) -> Ended:
     """Run a command to its end."""
-    with forked(*arguments, cache=cache, errors=errors, fault=fault) as running:
+    with forked(*arguments, cache=cache, errors=errors, fault=fault, **environ) as running:
         ended = running.ended()
     assert ended is not None, f"{arguments} still ran after {LIMIT_SECONDS} s"
     return ended
