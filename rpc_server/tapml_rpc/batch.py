@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tapml_rpc.pending import PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.remote_program import RemoteProgram
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Batch:
         self.fill = session.fill
         self.copy = session.copy
         self.record = session.record
+        self.program = session.program
 
     def read(
         self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: int = 0
@@ -62,11 +64,26 @@ class Batch:
         """Run a recorded call; `timed` measures the time in kernels."""
         pending = PendingCall()
         if timed:
-            self._open()._add_run(call, {"timed": True}, pending)
+            self._open()._recordings.add_run(call, {"timed": True}, pending)
         else:
-            self._open()._add_run(call, {}, None)
+            self._open()._recordings.add_run(call, {}, None)
             pending.resolve([None, []], memoryview(b""))
         return pending
+
+    def execute(
+        self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
+    ) -> list[PendingRead]:
+        """Run a program; what its reads will give, in their order.
+
+        Parameters
+        ----------
+        payloads
+            The bytes of its writes, in their order: any contiguous buffers. They may be changed as
+            soon as the batch has ended.
+        arguments
+            Its integers, in their order.
+        """
+        return self._open()._recordings.add_execute(program, payloads, arguments)
 
     def _open(self) -> Session:
         if self._session._batch is not self:

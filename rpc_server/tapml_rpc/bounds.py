@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from tapml_rpc import wire
+
+# Servers of the first release do not state these.
+_LATER: Final = frozenset({"programs", "program_commands", "program_bytes"})
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Bounds:
         Sessions at a time.
     streams
         Streams of one session.
+    programs, program_commands, program_bytes
+        Programs of one session; the commands of one of them; all of them together on the wire. 0
+        from a server that has none.
     """
 
     chunk_bytes: int = wire.MAX_CHUNK_BYTES
@@ -49,6 +55,9 @@ class Bounds:
     held_library_bytes: int = 1 << 30
     sessions: int = 32
     streams: int = 64
+    programs: int = 64
+    program_commands: int = 1024
+    program_bytes: int = 4 << 20
 
     def to_wire(self) -> dict[str, int]:
         """Plain data for the welcome."""
@@ -66,7 +75,10 @@ class Bounds:
         given = data if isinstance(data, dict) else {}
         return cls(
             **{
-                field.name: wire.integer(given.get(field.name), f"bound {field.name!r}")
+                field.name: wire.integer(
+                    given.get(field.name, 0 if field.name in _LATER else None),
+                    f"bound {field.name!r}",
+                )
                 for field in fields(cls)
             }
         )

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.libraries import BuiltLibrary
-from tapml_rpc.running_batch import RunningBatch
+from tapml_rpc.running_batch import Index, RunningBatch
 from tapml_rpc.server_session import Recording
 from tapml_targets.driver import TensorUse
 from tapml_targets.errors import InputError, ProtocolError
@@ -33,7 +33,7 @@ class Calls:
     def call(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         library: object,
         name: object,
         tensors: object,
@@ -61,7 +61,7 @@ class Calls:
     def record(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         handle: object,
         library: object,
         name: object,
@@ -88,7 +88,7 @@ class Calls:
             checked=session.frees,
         )
 
-    def run(self, batch: RunningBatch, index: int, handle: object, options: object) -> None:
+    def run(self, batch: RunningBatch, index: Index, handle: object, options: object) -> None:
         """Run a recorded call."""
         session = batch.session
         recording = session.recordings.get(wire.integer(handle, "handle"))
@@ -118,7 +118,7 @@ def _built(batch: RunningBatch, library: object) -> BuiltLibrary:
     return built
 
 
-def _give(batch: RunningBatch, index: int, report: CallReport, *, timed: bool) -> None:
+def _give(batch: RunningBatch, index: Index, report: CallReport, *, timed: bool) -> None:
     result: list[Any] = [None, list(report.damaged_guards)]
     batch.give(index, result)
     if timed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.pending import Pending
+from tapml_rpc.pending import Pending, PendingResults
 from tapml_rpc.transport import Ticket, Transport
 from tapml_targets.errors import InputError
 
@@ -17,8 +17,8 @@ _CHUNK_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 256 << 10
 _COMMANDS: Final = 512
 _REMEMBERED: Final = 256
-# Commands that make a handle or end it.
-_HANDLES: Final = frozenset({"allocate", "free", "record", "unload"})
+# Commands that make a handle or a name, or end it.
+_HANDLES: Final = frozenset({"allocate", "forget", "free", "program", "record", "unload"})
 _PADDING: Final = (b"", *(bytes(count) for count in range(1, wire.CHUNK_ALIGNMENT)))
 
 
@@ -36,7 +36,7 @@ class CommandQueue:
         self._link = link
         self._commands: list[list[Any]] = []
         self._pieces: list[bytes | memoryview] = []
-        self._pending: dict[int, Pending] = {}
+        self._pending: PendingResults = {}
         self._chunk_bytes = 0
         self._header_bytes = 0
         # Commands, pieces and bytes of pieces that were there when the batch in hand began.
@@ -46,7 +46,10 @@ class CommandQueue:
         return len(self._commands)
 
     def add(
-        self, command: list[Any], header_bytes: int = 32, pending: Pending | None = None
+        self,
+        command: list[Any],
+        header_bytes: int = 32,
+        pending: Pending | dict[int, Pending] | None = None,
     ) -> None:
         """Queue a command; a full queue is sent.
 
@@ -54,11 +57,16 @@ class CommandQueue:
         ----------
         header_bytes
             About how long the command is on the wire.
+        pending
+            What it will give; for one that runs a program by places in that.
         """
         if self._header_bytes + header_bytes > _HEADER_BYTES or len(self._commands) >= _COMMANDS:
             self.flush()
-        if pending is not None:
+        if isinstance(pending, Pending):
             self._pending[len(self._commands)] = pending
+        elif pending:
+            for place, each in pending.items():
+                self._pending[len(self._commands), place] = each
         self._commands.append(command)
         self._header_bytes += header_bytes
 
@@ -72,16 +80,39 @@ class CommandQueue:
                 command = ["write", handle, offset + start, len(piece), 0]
                 self.sent.append(self._link.send([command], piece))
             return
+        self.add_with(["write", handle, offset, size, 0], 4, data)
+
+    def add_with(
+        self,
+        command: list[Any],
+        field: int,
+        data: memoryview | bytes,
+        header_bytes: int = 32,
+        pending: dict[int, Pending] | None = None,
+    ) -> None:
+        """Queue a command with its payload; `data` must not change until the batch is sent.
+
+        Parameters
+        ----------
+        field
+            The one that says where in the chunk the payload begins; it is set here.
+        data
+            At most 1 MiB.
+        """
+        size = len(data)
+        if not size:
+            self.add(command, header_bytes, pending)
+            return
         position = wire.aligned(self._chunk_bytes)
         if position + size > _CHUNK_BYTES:
             self.flush()
             position = 0
-        self.add(["write", handle, offset, size, 0])
+        self.add(command, header_bytes, pending)
         if not self._pieces:
             position = 0
         elif position > self._chunk_bytes:
             self._pieces.append(_PADDING[position - self._chunk_bytes])
-        self._commands[-1][4] = position
+        command[field] = position
         self._pieces.append(data)
         self._chunk_bytes = position + size
 
@@ -109,7 +140,7 @@ class CommandQueue:
         Handles are neither work nor results: whoever was given one may use it later.
         """
         commands, pieces, self._chunk_bytes = self._begun
-        for index in [index for index in self._pending if index >= commands]:
+        for index in [index for index in self._pending if _command_of(index) >= commands]:
             pending = self._pending.pop(index)
             pending.fail(InputError("its batch was given up before it was sent"))
         self._commands[commands:] = [
@@ -143,6 +174,10 @@ class CommandQueue:
         self._commands, self._pieces, self._pending = [], [], {}
         self._chunk_bytes = self._header_bytes = 0
         self._begun = 0, 0, 0
+
+
+def _command_of(index: int | tuple[int, int]) -> int:
+    return index if isinstance(index, int) else index[0]
 
 
 def contiguous_bytes(data: Any) -> memoryview:

@@ -14,7 +14,8 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.calls import Calls
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import PieceMemory, Pieces
-from tapml_rpc.running_batch import RunningBatch
+from tapml_rpc.programs import Programs
+from tapml_rpc.running_batch import Index, RunningBatch
 from tapml_rpc.server_session import HeldBuffer, ServerSession
 from tapml_targets.driver import Buffer, Driver
 from tapml_targets.errors import InputError, ProtocolError
@@ -37,7 +38,7 @@ Send: TypeAlias = Callable[
     "zmq.MessageTracker | None",
 ]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
-# The session, the command, when it began, and its place in the batch.
+# The session, the command, when it began, and its place: see RunningBatch.
 Running: TypeAlias = tuple[ServerSession, object, float, int]
 Note: TypeAlias = "Callable[[Running | None], None]"
 
@@ -108,6 +109,12 @@ class Commands:
             "fence": self._fence,
             "reset": self._reset,
         }
+        programs = Programs(self, bounds)
+        self.handlers |= {
+            "program": programs.record,
+            "execute": programs.execute,
+            "forget": programs.forget,
+        }
         if blobs is not None:
             self.handlers["paste"] = self._paste
 
@@ -135,7 +142,7 @@ class Commands:
             )
         return held, start, length
 
-    def _allocate(self, batch: RunningBatch, index: int, handle: object, nbytes: object) -> None:
+    def _allocate(self, batch: RunningBatch, index: Index, handle: object, nbytes: object) -> None:
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
         size = wire.integer(nbytes, "byte count")
@@ -170,7 +177,7 @@ class Commands:
             for buffer in buffers:
                 self._driver.free(buffer)
 
-    def _free(self, batch: RunningBatch, index: int, handle: object) -> None:
+    def _free(self, batch: RunningBatch, index: Index, handle: object) -> None:
         session = batch.session
         number = wire.integer(handle, "handle")
         held = session.buffers.pop(number, None)
@@ -192,7 +199,7 @@ class Commands:
     def _write(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         handle: object,
         offset: object,
         nbytes: object,
@@ -206,7 +213,7 @@ class Commands:
     def _paste(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         handle: object,
         offset: object,
         digest: object,
@@ -217,14 +224,14 @@ class Commands:
         first = wire.integer(blob_offset, "blob offset")
         data = self._blobs.window(wire.text(digest, "hash", 64), first, length)
         for position in range(0, length, PASTE_BYTES):
-            self.running = (batch.session, batch.message.commands[index], time.monotonic(), index)
+            self.running = (batch.session, batch.command, time.monotonic(), batch.place)
             piece = data[position : position + PASTE_BYTES]
             self._driver.write(held.buffer, start + position, piece)
 
     def _fill(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         handle: object,
         offset: object,
         nbytes: object,
@@ -240,7 +247,7 @@ class Commands:
     def _copy(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         source: object,
         source_offset: object,
         target: object,
@@ -255,7 +262,7 @@ class Commands:
             self._driver.copy(origin.buffer, start, destination.buffer, at, length)
 
     def _read(
-        self, batch: RunningBatch, index: int, handle: object, offset: object, nbytes: object
+        self, batch: RunningBatch, index: Index, handle: object, offset: object, nbytes: object
     ) -> Iterator[None] | None:
         held, start, length = self._span(batch, handle, offset, nbytes)
         position = wire.aligned(batch.inline_bytes)
@@ -270,7 +277,7 @@ class Commands:
         return None
 
     def _stream(
-        self, batch: RunningBatch, index: int, held: HeldBuffer, start: int, length: int
+        self, batch: RunningBatch, index: Index, held: HeldBuffer, start: int, length: int
     ) -> Iterator[None]:
         session, message = batch.session, batch.message
         for offset in range(0, length, PIECE_BYTES):
@@ -278,7 +285,7 @@ class Commands:
             while session.download_credit < size:
                 self.running = None
                 yield
-            self.running = (session, message.commands[index], time.monotonic(), index)
+            self.running = (session, batch.command, time.monotonic(), batch.place)
             piece = self._pieces.take()
             data = piece[:size]
             self._driver.read_into(held.buffer, start + offset, data)
@@ -292,7 +299,7 @@ class Commands:
             self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
         batch.give(index, length)
 
-    def _holds(self, batch: RunningBatch, index: int, digests: object) -> None:
+    def _holds(self, batch: RunningBatch, index: Index, digests: object) -> None:
         batch.give(
             index,
             [
@@ -304,7 +311,7 @@ class Commands:
     def _upload(
         self,
         batch: RunningBatch,
-        index: int,
+        index: Index,
         digest: object,
         total: object,
         offset: object,
@@ -319,7 +326,7 @@ class Commands:
             batch.window(chunk_offset, nbytes),
         )
 
-    def _load(self, batch: RunningBatch, index: int, handle: object, digest: object) -> None:
+    def _load(self, batch: RunningBatch, index: Index, handle: object, digest: object) -> None:
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
         name = wire.text(digest, "hash", 64)
@@ -329,16 +336,16 @@ class Commands:
         library = built.loaded.library
         batch.give(index, [list(library.operators), list(library.entries)])
 
-    def _unload(self, batch: RunningBatch, index: int, handle: object) -> None:
+    def _unload(self, batch: RunningBatch, index: Index, handle: object) -> None:
         built = batch.session.libraries.pop(wire.integer(handle, "handle"), None)
         if built is not None:
             self._libraries.release(built)
 
-    def _fence(self, batch: RunningBatch, index: int) -> None:
+    def _fence(self, batch: RunningBatch, index: Index) -> None:
         self._driver.finish()
         batch.give(index, True)
 
-    def _reset(self, batch: RunningBatch, index: int) -> None:
+    def _reset(self, batch: RunningBatch, index: Index) -> None:
         # Whatever was still running ends here; its error, if any, belongs to the past.
         with contextlib.suppress(Exception):
             self._driver.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tapml_rpc import wire
+from tapml_rpc.program_body import PROGRAMS
 
 FEATURES: Final = (
     "batch",
@@ -14,4 +15,5 @@ FEATURES: Final = (
     "timing",
     "workspace-poison",
     wire.RECORDED_CALLS,
+    PROGRAMS,
 )

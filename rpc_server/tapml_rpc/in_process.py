@@ -17,7 +17,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.features import FEATURES
 from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.pending import Pending
+from tapml_rpc.pending import PendingResults
 from tapml_rpc.server_session import TOKEN_BYTES, Message, ServerSession
 from tapml_rpc.session import Session
 from tapml_rpc.transport import Ticket
@@ -87,7 +87,7 @@ class InProcessTransport:
         self,
         commands: list[list[Any]],
         chunk: memoryview | bytes,
-        pending: dict[int, Pending] | None = None,
+        pending: PendingResults | None = None,
         stream: int = 0,
     ) -> Ticket:
         """Run a batch; it is answered when this returns."""
@@ -150,7 +150,7 @@ class InProcessTransport:
             chunk = parts[0] if len(parts) == 1 else b"".join(parts)
             ticket.answer(header, memoryview(chunk) if parts else _NO_CHUNK)
             return
-        pending = ticket.pending.get(header["index"])
+        pending = ticket.find(header["index"])
         if pending is None:
             raise ProtocolError("bytes that no read asked for")
         pending.place(header["offset"], memoryview(parts[0]))

@@ -16,13 +16,13 @@ from tapml_rpc.commands import Commands, Note, Running, Send
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import Pieces
-from tapml_rpc.running_batch import RunningBatch
+from tapml_rpc.running_batch import AFTER_ALL, RunningBatch, place_in
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_targets.driver import Driver
 from tapml_targets.errors import ProtocolError, RemoteError
 
 # These run on a poisoned stream too: a client must always be able to give memory back.
-_ALWAYS: Final = frozenset({"free", "unload", "reset"})
+_ALWAYS: Final = frozenset({"forget", "free", "unload", "reset"})
 
 
 class ClientGoneError(Exception):
@@ -76,11 +76,12 @@ class Interpreter:
         commands, handlers = self._commands, self._commands.handlers
         failures = session.failures
         for index, command in enumerate(message.commands):
+            batch.begin(index, command)
             try:
                 name = command[0]
                 handler = handlers[name]
             except (TypeError, LookupError):
-                self._fail(batch, index, command, _unknown(command, handlers))
+                self._fail(batch, index, _unknown(command, handlers))
                 continue
             if stream in failures and name not in _ALWAYS:
                 continue
@@ -96,7 +97,7 @@ class Interpreter:
             except Exception as error:
                 if isinstance(error, TypeError) and _wrong_arity(error):
                     error = ProtocolError(f"wrong number of fields in {name!r}")
-                self._fail(batch, index, command, error)
+                self._fail(batch, index, error)
             finally:
                 commands.running = None
         self._answer(batch)
@@ -107,6 +108,7 @@ class Interpreter:
         session.queue.clear()
         session.uploads.clear()
         session.recordings.clear()
+        session.programs.clear()
         for held in session.buffers.values():
             self._driver.free(held.buffer)
         session.buffers.clear()
@@ -116,23 +118,29 @@ class Interpreter:
             self._libraries.release(built)
         session.libraries.clear()
 
-    def _fail(self, batch: RunningBatch, index: int, command: object, error: Exception) -> None:
+    def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
         """Poison the stream with its first error."""
-        batch.session.failures.setdefault(
-            batch.message.stream, failure_to_wire(error, command, index)
-        )
+        if batch.message.stream in batch.session.failures:
+            return
+        failure = failure_to_wire(error, batch.command, index)
+        if batch.program is not None:
+            inner = place_in(batch.place)[1]
+            failure |= {"program": batch.program, "place": inner}
+            where = f"command {inner} of program {batch.program!r}: "
+            failure["command"] = where + failure["command"]
+        batch.session.failures[batch.message.stream] = failure
 
     def _answer(self, batch: RunningBatch) -> None:
         session, message, commands = batch.session, batch.message, self._commands
         if batch.timed and message.stream not in session.failures:
             try:
-                what = "fence after a timed call"
-                commands.running = (session, what, time.monotonic(), len(message.commands))
+                batch.begin(AFTER_ALL, "fence after a timed call")
+                commands.running = (session, batch.command, time.monotonic(), batch.place)
                 self._driver.finish()
                 for result, report in batch.timed:
                     result[0] = report.kernel_nanoseconds() if report.kernel_nanoseconds else None
             except Exception as error:
-                self._fail(batch, len(message.commands), "fence after a timed call", error)
+                self._fail(batch, len(message.commands), error)
             finally:
                 commands.running = None
         header: wire.Header = {"type": "done", "sequence": message.sequence}
@@ -142,7 +150,15 @@ class Interpreter:
         if failure is not None:
             header["error"] = failure
         session.answered = message.sequence
-        self._send(session, message.identity, header, batch.inline)
+        try:
+            self._send(session, message.identity, header, batch.inline)
+        except ProtocolError as error:
+            # Results that no header holds: the session goes on without them.
+            batch.begin(AFTER_ALL, "the answer to a batch")
+            self._fail(batch, len(message.commands), error)
+            header = {"type": "done", "sequence": message.sequence}
+            header["error"] = session.failures[message.stream]
+            self._send(session, message.identity, header, [])
 
 
 def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:

@@ -17,7 +17,7 @@ import zmq
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire, render_command
-from tapml_rpc.pending import Pending
+from tapml_rpc.pending import PendingResults
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
 from tapml_rpc.tracker.route import connect_socket, data_address_beside, is_relayed
@@ -118,7 +118,7 @@ class Link:
         self,
         commands: list[list[Any]],
         chunk: memoryview | bytes,
-        pending: dict[int, Pending] | None = None,
+        pending: PendingResults | None = None,
         stream: int = 0,
     ) -> Ticket:
         """Send a batch; waits only while the server's credit is used up.
@@ -267,7 +267,7 @@ class Link:
             self._check()
 
     def _place(self, ticket: Ticket, header: wire.Header, chunk: memoryview) -> None:
-        pending = ticket.pending.get(wire.integer(header.get("index"), "index"))
+        pending = ticket.find(header.get("index"))
         if pending is None:
             raise ProtocolError("the server sent bytes that no read asked for")
         pending.place(wire.integer(header.get("offset"), "offset"), chunk)

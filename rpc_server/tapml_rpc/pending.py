@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tapml_rpc import wire
 from tapml_targets.errors import InputError, ProtocolError, TapmlError
@@ -53,6 +53,10 @@ class Pending:
             raise InputError("this result comes when its batch ends: leave the `with` block first")
         if self._error is not None:
             raise self._error
+
+
+PendingResults: TypeAlias = "dict[int | tuple[int, int], Pending]"
+"""Results on their way, by the command that gives them: in a batch, or in a program it runs."""
 
 
 class PendingRead(Pending):

@@ -36,7 +36,7 @@ class RemoteBuffer:
         session: Session,
         handle: int,
         nbytes: int,
-        collect: Callable[[tuple[int, int]], None],
+        collect: Callable[[tuple[int | str, int]], None],
     ) -> None:
         self.session = session
         self.handle = handle
@@ -170,7 +170,7 @@ class RemoteCall:
         tensors: tuple[RemoteTensor, ...],
         symbols: dict[str, int],
         handle: int | None,
-        collect: Callable[[tuple[int, int]], None],
+        collect: Callable[[tuple[int | str, int]], None],
     ) -> None:
         self.session = library.session
         self.library = library

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.server_session import Message, ServerSession
-from tapml_targets.errors import ProtocolError
+from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import CallReport
+
+# Places in a batch are below this, and so are those in a program.
+_PLACES: Final = 1 << 16
+AFTER_ALL: Final = _PLACES - 1
+"""The place of what comes after a batch's last command."""
+
+Index: TypeAlias = "int | list[int]"
+"""Where a result belongs: a command of the batch, or that and the command of its program."""
 
 
 @dataclass
 class RunningBatch:
-    """A batch being run and what its answer will hold."""
+    """A batch being run and what its answer will hold.
+
+    Attributes
+    ----------
+    command
+        What runs now.
+    place
+        Where that is, as one number: :func:`place_in` takes it apart.
+    program
+        The program it belongs to; None outside of any.
+    chunk_base
+        Where in the chunk the running program's payload begins.
+    """
 
     session: ServerSession
     message: Message
@@ -21,14 +41,38 @@ class RunningBatch:
     inline: list[memoryview | bytes] = field(default_factory=list)
     inline_bytes: int = 0
     timed: list[tuple[list[Any], CallReport]] = field(default_factory=list)
+    command: object = None
+    place: int = 0
+    program: str | None = None
+    chunk_base: int = 0
+    _executed: int = field(default=0, init=False)
 
-    def give(self, index: int, value: Any) -> None:
+    def begin(self, index: int, command: object) -> None:
+        """A command of the batch begins."""
+        self.command, self.place = command, index
+        self.program, self.chunk_base = None, 0
+
+    def enter(self, program: str, index: int, inner: int, command: list[Any]) -> None:
+        """A command begins that is `inner` of the program which command `index` runs."""
+        self.program = program
+        self.command, self.place = command, index + (inner + 1) * _PLACES
+
+    def count(self, commands: int, most: int) -> None:
+        """Count a program's commands; a batch runs no more of them than it could say itself."""
+        self._executed += commands
+        if self._executed > most:
+            raise InputError(
+                f"the programs of this batch would run {self._executed} commands; at most {most} "
+                "are run for one batch: send several"
+            )
+
+    def give(self, index: Index, value: Any) -> None:
         """Put a command's result into the answer."""
         self.results.append([index, value])
 
     def window(self, offset: object, nbytes: object) -> memoryview:
         """The part of the chunk a command names."""
-        start = wire.integer(offset, "chunk offset")
+        start = self.chunk_base + wire.integer(offset, "chunk offset")
         length = wire.integer(nbytes, "byte count")
         if start + length > len(self.message.chunk):
             raise ProtocolError(
@@ -36,3 +80,9 @@ class RunningBatch:
                 f"{len(self.message.chunk)}"
             )
         return self.message.chunk[start : start + length]
+
+
+def place_in(place: int) -> tuple[int, int]:
+    """The command of the batch, and the one of the program it runs; -1 where it is none."""
+    inner, index = divmod(place, _PLACES)
+    return index, inner - 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.libraries import BuiltLibrary, _Upload
+from tapml_rpc.program_body import ProgramBody
 from tapml_targets.driver import Buffer
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import RecordedCall
@@ -93,6 +94,7 @@ class ServerSession:
     buffers: dict[int, HeldBuffer] = field(default_factory=dict)
     libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
     recordings: dict[int, Recording] = field(default_factory=dict)
+    programs: dict[str, ProgramBody] = field(default_factory=dict)
     frees: int = 0
     uploads: dict[str, _Upload] = field(default_factory=dict)
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)

@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
-from tapml_rpc import wire
 from tapml_rpc.batch import Batch
 from tapml_rpc.blob_upload import BlobUploads
 from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
 from tapml_rpc.library_upload import load_library
 from tapml_rpc.pending import CallResult, Pending, PendingRead
-from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.recordings import Recordings
+from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.transport import Transport
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
@@ -58,10 +58,13 @@ class Session:
         self._on_close = on_close
         self._queue = CommandQueue(link)
         self._handles = itertools.count(1)
-        self._dropped: deque[tuple[int, int]] = deque()
+        self._dropped: deque[tuple[int | str, int]] = deque()
         self._libraries: dict[str, RemoteLibrary] = {}
         self._lock = threading.RLock()
         self._batch: Batch | None = None
+        self._recordings = Recordings(self)
+        self.record, self.program = self._recordings.record, self._recordings.program
+        self.execute = self._recordings.execute
         uploads = BlobUploads(self)
         self.write_blob, self.write_blobs = uploads.write_blob, uploads.write_blobs
 
@@ -261,24 +264,6 @@ class Session:
             )
         return pending.result()
 
-    def record(
-        self,
-        library: RemoteLibrary,
-        name: str,
-        tensors: Sequence[RemoteTensor],
-        symbols: Mapping[str, int] | None = None,
-    ) -> RemoteCall:
-        """Have a call checked and bound to its memory once, to be run by :meth:`Batch.run`."""
-        with self._lock:
-            fields = library.call_fields(self, name, tensors, symbols)
-            handle = None
-            if wire.RECORDED_CALLS in self._link.features:
-                handle = next(self._handles)
-                self._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
-            return RemoteCall(
-                library, name, tuple(tensors), dict(symbols or {}), handle, self._dropped.append
-            )
-
     def fence(self) -> None:
         """Wait until the device has done everything.
 
@@ -361,7 +346,8 @@ class Session:
         """Free what nobody refers to any more."""
         while self._dropped:
             handle, nbytes = self._dropped.popleft()
-            self._queue.add(["free", handle], 16)
+            # A program has a name.
+            self._queue.add(["forget" if isinstance(handle, str) else "free", handle], 16)
             self.held_bytes -= nbytes
 
     def _add_read(self, buffer: RemoteBuffer, nbytes: int | None, byte_offset: int) -> PendingRead:
@@ -382,14 +368,6 @@ class Session:
     ) -> None:
         fields = library.call_fields(self, name, tensors, symbols)
         self._add(["call", *fields, options], 64 + len(name) + 64 * len(tensors), pending)
-
-    def _add_run(self, call: RemoteCall, options: dict[str, Any], pending: Pending | None) -> None:
-        if call.session is not self:
-            raise InputError(f"{call} was recorded in another session")
-        if call.handle is None:
-            self._add_call(call.library, call.name, call.tensors, call.symbols, options, pending)
-        else:
-            self._add(["run", call.handle, options], 32, pending)
 
     def _refuse_in_batch(self, what: str) -> None:
         if self._batch is not None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.pending import Pending
+from tapml_rpc.pending import Pending, PendingResults
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError, TapmlError
 
@@ -25,7 +25,7 @@ class Ticket:
 
     __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence", "value")
 
-    def __init__(self, sequence: int, chunk_bytes: int, pending: dict[int, Pending]) -> None:
+    def __init__(self, sequence: int, chunk_bytes: int, pending: PendingResults) -> None:
         self.sequence = sequence
         self.chunk_bytes = chunk_bytes
         self.pending = pending
@@ -38,10 +38,18 @@ class Ticket:
         self.value = header.get("value")
         for result in wire.array(header.get("results", []), "results"):
             index, value = wire.array(result, "result", 2)
-            pending = self.pending.get(index)
+            pending = self.find(index)
             if pending is not None:
                 pending.resolve(value, chunk)
         self.finish(header)
+
+    def find(self, index: Any) -> Pending | None:
+        """The result of a command of the batch, or of one inside the program which that runs."""
+        if type(index) is list and len(index) == 2:
+            index = tuple(wire.integer(each, "index") for each in index)
+        else:
+            wire.integer(index, "index")
+        return self.pending.get(index)
 
     def finish(self, header: wire.Header) -> None:
         """Note that the batch is answered; results that have not come will not."""
@@ -85,7 +93,7 @@ class Transport(Protocol):
         self,
         commands: list[list[Any]],
         chunk: memoryview | bytes,
-        pending: dict[int, Pending] | None = None,
+        pending: PendingResults | None = None,
         stream: int = 0,
     ) -> Ticket:
         """Send a batch; waits only while there is no room for it.
@@ -95,7 +103,8 @@ class Transport(Protocol):
         chunk
             Payload of all writes; where it is large it must not change until it is answered.
         pending
-            The results that `commands` give, by index of the command.
+            The results that `commands` give, by index of the command; inside a program by that of
+            the command that runs it and that in the program.
         """
 
     def wait(self, ticket: Ticket) -> None:

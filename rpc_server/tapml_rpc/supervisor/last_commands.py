@@ -7,6 +7,7 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import render_command
+from tapml_rpc.running_batch import place_in
 
 _BATCHES: Final = 16
 _SHOWN: Final = 5
@@ -22,12 +23,16 @@ class LastCommands:
         """Remember a batch."""
         self._batches.append((sequence, packed))
 
-    def name(self, sequence: int, index: int) -> str:
+    def name(self, sequence: int, place: int) -> str:
         """A command as a person reads it; ``fence`` for what comes after a batch's last one."""
+        index, inner = place_in(place)
         for number, packed in self._batches:
             if number == sequence:
                 commands = wire.unpack(packed)["commands"]
-                return render_command(commands[index]) if index < len(commands) else "fence"
+                if index >= len(commands):
+                    return "fence"
+                shown = render_command(commands[index])
+                return shown if inner < 0 else f"{shown}, its command {inner}"
         return f"command {index} of batch {sequence}"
 
     def __str__(self) -> str:

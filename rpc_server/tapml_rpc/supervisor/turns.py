@@ -10,10 +10,13 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from tapml_rpc.program_body import MAX_NAME_CHARACTERS
+
 # A launch weighs as much as moving so many bytes.
 LAUNCH_BYTES: Final = 32 << 10
 TURN_BYTES: Final = 4 << 20
 _LAUNCHING: Final = frozenset({"call", "run"})
+_PROGRAM: Final = frozenset({"execute", "forget", "program"})
 
 
 class Turns:
@@ -53,14 +56,44 @@ class Turns:
             self._under_way.pop(token, None)
 
 
-def cost_of(commands: list[Any], nbytes: int) -> int:
-    """What a batch weighs: at least one byte, its payload, its launches."""
-    launches = sum(
-        isinstance(command, list)
-        and bool(command)
-        # It may be anything, a list for one.
-        and isinstance(command[0], str)
-        and command[0] in _LAUNCHING
-        for command in commands
-    )
-    return 1 + nbytes + launches * LAUNCH_BYTES
+class Weights:
+    """What the batches of one session weigh; its programs are remembered by their launches.
+
+    Parameters
+    ----------
+    programs, program_commands
+        How many it may have, and how long: one that is not known weighs the most.
+    """
+
+    def __init__(self, programs: int = 0, program_commands: int = 0) -> None:
+        self._programs: dict[str, int] = {}
+        self._most = programs
+        self._unknown = program_commands
+
+    def cost_of(self, commands: list[Any], nbytes: int) -> int:
+        """What a batch weighs: at least one byte, its payload, its launches."""
+        launches = 0
+        for command in commands:
+            name = _name(command)
+            if name in _LAUNCHING:
+                launches += 1
+            elif name in _PROGRAM and len(command) > 1 and isinstance(command[1], str):
+                launches += self._program(name, command)
+        return 1 + nbytes + launches * LAUNCH_BYTES
+
+    def _program(self, name: str, command: list[Any]) -> int:
+        called = command[1]
+        if name == "execute":
+            return self._programs.get(called, self._unknown)
+        if name == "forget":
+            self._programs.pop(called, None)
+        elif len(self._programs) < self._most and isinstance(command[-1], list):
+            launches = sum(_name(each) in _LAUNCHING for each in command[-1])
+            self._programs[called[:MAX_NAME_CHARACTERS]] = launches
+        return 0
+
+
+def _name(command: Any) -> str:
+    # It may be anything, as may be what is in it.
+    name = command[0] if isinstance(command, list) and command else ""
+    return name if isinstance(name, str) else ""

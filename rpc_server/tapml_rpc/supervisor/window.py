@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.supervisor.turns import cost_of
+from tapml_rpc.supervisor.turns import Weights
 from tapml_targets.errors import ProtocolError
 
 
@@ -16,6 +16,7 @@ class Window:
         self._batches: dict[int, tuple[int, int]] = {}
         self._nbytes = 0
         self._last = -1
+        self._weights = Weights(bounds.programs, bounds.program_commands)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -46,7 +47,7 @@ class Window:
                 f"{bounds.upload_window} may"
             )
         self._last = sequence
-        self._batches[sequence] = nbytes, cost_of(commands, nbytes)
+        self._batches[sequence] = nbytes, self._weights.cost_of(commands, nbytes)
         self._nbytes += nbytes
         return sequence
 

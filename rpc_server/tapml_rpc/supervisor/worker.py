@@ -28,6 +28,7 @@ from tapml_rpc.commands import PIECE_BYTES, Running
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.running_batch import AFTER_ALL
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
@@ -38,8 +39,6 @@ from tapml_targets.platforms import load_driver_module
 
 _ROOM_SECONDS: Final = 0.0005
 _PR_SET_PDEATHSIG: Final = 1
-# The place of what comes after a batch's last command.
-_AFTER_ALL: Final = 1 << 32
 # Who is ended first when memory runs out: -1000 never, 1000 before all others.
 _OOM_SCORE: Final = "700"
 # Drivers that load machine code ask here.
@@ -210,7 +209,7 @@ class Worker:
 
     def _finish(self) -> None:
         """Let the device end what it has, so that the other sessions' turns come."""
-        self._board.begin(self._sequence, _AFTER_ALL, time.monotonic_ns())
+        self._board.begin(self._sequence, AFTER_ALL, time.monotonic_ns())
         # An error that comes late belongs to the next fence.
         with suppress(Exception):
             self._driver.finish()

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire, render_command
-from tapml_rpc.pending import Pending
+from tapml_rpc.pending import PendingResults
 from tapml_rpc.transport import Ticket
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.handshake import check_address, data_address, open_socket
@@ -128,7 +128,7 @@ class WebSocketTransport:
         self,
         commands: list[list[Any]],
         chunk: memoryview | bytes,
-        pending: dict[int, Pending] | None = None,
+        pending: PendingResults | None = None,
         stream: int = 0,
     ) -> Ticket:
         """Send a batch; waits while the server's credit is used up, or it takes no bytes.
@@ -193,7 +193,7 @@ class WebSocketTransport:
         return self._busy or self._data.torn
 
     def _post(
-        self, fields: wire.Header, chunk: memoryview | bytes, pending: dict[int, Pending]
+        self, fields: wire.Header, chunk: memoryview | bytes, pending: PendingResults
     ) -> Ticket:
         self._check()
         chunk_bytes = len(chunk)
@@ -266,7 +266,7 @@ class WebSocketTransport:
         return True
 
     def _place(self, ticket: Ticket, header: wire.Header, chunk: memoryview) -> None:
-        pending = ticket.pending.get(wire.integer(header.get("index"), "index"))
+        pending = ticket.find(header.get("index"))
         if pending is None:
             raise ProtocolError("the server sent bytes that no read asked for")
         pending.place(wire.integer(header.get("offset"), "offset"), chunk)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml_rpc.client import RemoteTensor, Session, connect
-from tapml_rpc.supervisor.turns import LAUNCH_BYTES, TURN_BYTES, Turns, cost_of
+from tapml_rpc.supervisor.turns import LAUNCH_BYTES, TURN_BYTES, Turns, Weights
 from tests.conftest import RequireDevice
 from tests.rpc.libraries import ADD_ONE, add_one_library
 from tests.rpc.peers import ServerProcess
@@ -63,8 +63,21 @@ def test_what_was_begun_and_ended_leaves_nothing(batches: list[tuple[bytes, int]
 
 
 def test_a_batch_weighs_its_bytes_and_its_launches() -> None:
-    assert cost_of([["fence"], 7, [], [[1]], [{}]], 0) == 1
-    assert cost_of([["run", 1, {}], ["call", 1, "f", [], {}, {}]], 100) == 101 + 2 * LAUNCH_BYTES
+    weights = Weights()
+    assert weights.cost_of([["fence"], 7, [], [[1]], [{}]], 0) == 1
+    launches = [["run", 1, {}], ["call", 1, "f", [], {}, {}]]
+    assert weights.cost_of(launches, 100) == 101 + 2 * LAUNCH_BYTES
+
+
+def test_a_program_weighs_what_it_launches_and_an_unknown_one_the_most() -> None:
+    weights = Weights(programs=1, program_commands=9)
+    assert weights.cost_of([["program", "step", [["run", 1, {}], ["fence"], 7]]], 0) == 1
+    assert weights.cost_of([["program", "another", []]], 0) == 1
+    run = ["execute", "step", [], 0]
+    assert weights.cost_of([run, run], 0) == 1 + 2 * LAUNCH_BYTES
+    for hostile in (["program"], ["program", 1, []], ["program", "a", 1], ["execute", []]):
+        assert weights.cost_of([hostile], 0) == 1
+    assert weights.cost_of([["forget", "step"], run], 0) == 1 + 9 * LAUNCH_BYTES
 
 
 def test_a_session_that_floods_the_device_does_not_starve_another(
