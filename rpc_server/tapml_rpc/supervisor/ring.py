@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from contextlib import suppress
 from typing import Final
 
 from tapml_targets.errors import ProtocolError
@@ -87,18 +88,17 @@ class Ring:
         self.words[RELEASED] = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def close(self) -> None:
-        """Let go of the memory, as far as nobody looks at it any more."""
+        """Let go of the memory. What somebody still reads or writes goes with the last of them."""
+        if self._closed:
+            return
         self._closed = True
         for view in (self.words, self._bytes):
-            try:
+            with suppress(BufferError):
                 view.release()
-            except BufferError:
-                return
-        try:
+        with suppress(BufferError):
             self._memory.close()
-        except BufferError:
-            # A message on its way out still reads it; it goes with that message.
-            return
+        # Whoever is left keeps it alive from now on, and not this end, which may be kept for long.
+        del self._memory, self._bytes
 
 
 def make_memory(nbytes: int, name: str) -> int:

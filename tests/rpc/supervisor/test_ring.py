@@ -53,6 +53,18 @@ def test_a_payload_that_leaves_after_its_sessions_end_disturbs_nobody() -> None:
     ring.release(room[0], 8)
 
 
+def test_the_memory_of_a_closed_end_goes_with_the_last_who_reads_it() -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    ring = Ring(make_memory(NBYTES, "test"))
+    room = ring.reserve(8)
+    assert room is not None
+    ring.close()
+    room[1][:] = b"payload!"
+    assert len(os.listdir("/proc/self/fd")) == descriptors + 1
+    del room
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
 @given(st.lists(st.integers(1, NBYTES // 2), max_size=60))
 def test_pieces_on_their_way_never_overlap(sizes: list[int]) -> None:
     memory = make_memory(NBYTES, "test")
