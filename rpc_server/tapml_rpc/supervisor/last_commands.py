@@ -9,7 +9,9 @@ from tapml_rpc import wire
 from tapml_rpc.failures import render_command
 from tapml_rpc.running_batch import place_in
 
-_BATCHES: Final = 16
+# As many as a session may have unanswered, where they are not enormous: one of them is running.
+_BATCHES: Final = 64
+_BYTES: Final = 8 << 20
 _SHOWN: Final = 5
 
 
@@ -17,11 +19,15 @@ class LastCommands:
     """Remembers batches as they went to a worker; reads them only when asked."""
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[int, bytes]] = deque(maxlen=_BATCHES)
+        self._batches: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
 
     def add(self, sequence: int, packed: bytes) -> None:
         """Remember a batch."""
         self._batches.append((sequence, packed))
+        self._bytes += len(packed)
+        while len(self._batches) > _BATCHES or (self._bytes > _BYTES and len(self._batches) > 1):
+            self._bytes -= len(self._batches.popleft()[1])
 
     def name(self, sequence: int, place: int) -> str:
         """A command as a person reads it; ``fence`` for what comes after a batch's last one."""
@@ -35,13 +41,24 @@ class LastCommands:
                 return shown if inner < 0 else f"{shown}, its command {inner}"
         return f"command {index} of batch {sequence}"
 
-    def __str__(self) -> str:
-        """The last few, each on a line of its own; empty where there are none."""
+    def report(self, running: tuple[int, int, float] | None) -> str:
+        """The last few, each on a line of its own; empty where there are none.
+
+        Parameters
+        ----------
+        running
+            Batch and place of what runs, with which the lines end; None for nothing.
+        """
         shown: list[str] = []
-        for _, packed in reversed(self._batches):
-            shown += [render_command(each) for each in reversed(wire.unpack(packed)["commands"])]
+        for sequence, packed in reversed(self._batches):
+            commands = wire.unpack(packed)["commands"]
+            if running is not None and sequence >= running[0]:
+                # Later ones have not begun.
+                commands = commands[: place_in(running[1])[0] + 1] if sequence == running[0] else []
+            shown += [render_command(each) for each in reversed(commands[-_SHOWN:])]
             if len(shown) >= _SHOWN:
                 break
         if not shown:
             return ""
-        return "\nlast commands received:\n  " + "\n  ".join(reversed(shown[:_SHOWN]))
+        what = "received" if running is None else "begun"
+        return f"\nlast commands {what}:\n  " + "\n  ".join(reversed(shown[:_SHOWN]))

@@ -366,7 +366,7 @@ class Relay:
             error = KernelTimeoutError(
                 f"the device has not finished after {deadline:g} s, in {command}; its worker was "
                 "ended, and this session with it. A kernel loops for ever, or needs a longer "
-                f"deadline{self._last}"
+                f"deadline{self._last.report((sequence, index, started))}"
             )
             self._tell(error, command)
             self.end("over its deadline", kill=True)
@@ -388,7 +388,7 @@ class Relay:
         command = self._last.name(running[0], running[1]) if running else ""
         where = f" in {command}" if command else " between two commands"
         how = f"{self._worker.end(kill=True)}; a new session finds the device opened anew"
-        error = DeviceRestartedError(f"{what}{where}: {how}{self._last}")
+        error = DeviceRestartedError(f"{what}{where}: {how}{self._last.report(running)}")
         self._tell(error, command)
         self.end(what, kill=True)
 
