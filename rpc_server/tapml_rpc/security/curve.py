@@ -21,9 +21,9 @@ import zmq
 
 from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.keys import KeyPair, encode_key, is_key, read_pair, read_public
+from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_targets.errors import InputError, TapmlError
 
-LOOPBACK_IDENTITY: Final = "loopback"
 ZAP_DOMAIN: Final = b"tapml"
 _ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 _ZAP_VERSION: Final = b"1.0"

@@ -141,6 +141,8 @@ class TokenBook:
         self._file = None if path is None else WatchedFile(path, parse_tokens, secret=True)
         self._own: dict[str, KnownToken] = {}
         self._spent: OrderedDict[str, None] = OrderedDict()
+        # Whoever came with a token of the list that stays there: it may be taken out.
+        self._staying: set[str] = set()
         self._limit = limit or FailureLimit()
         self._clock = clock
         self._lock = threading.Lock()
@@ -195,7 +197,28 @@ class TokenBook:
                 )
             if known.once and opens:
                 self._spend(known)
+            elif known.name and not known.once and known.digest not in self._own:
+                self._staying.add(identity_of(known.digest))
         return identity_of(known.digest)
+
+    def revoked(self, identity: str) -> str:
+        """Why whoever came with a token may not stay; empty where they may.
+
+        A token for one session is used up by it, and one that has become too old opens no other:
+        neither ends the session.
+
+        Raises
+        ------
+        InputError, SetupError
+            If the list cannot be read.
+        """
+        with self._lock:
+            if self._file is None or identity not in self._staying:
+                return ""
+            listed = self._file.read()
+        if any(identity_of(digest) == identity for digest in listed):
+            return ""
+        return "its token was taken out of the device's list"
 
     def _find(self, digest: str, opens: bool) -> KnownToken | None:
         """Every token is compared, whichever it is."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.features import FEATURES
+from tapml_rpc.security.standing import Standing
 from tapml_rpc.server_session import TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.options import SupervisorOptions
@@ -20,7 +23,7 @@ from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.worker_process import WorkerPool
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import ProtocolError, SetupError
+from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.installed import package_version
 from tapml_targets.platforms import load_driver_module
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 EPOCH_BYTES: Final = 8
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
+_PAST_SESSIONS: Final = 256
 
 
 class Hub:
@@ -49,6 +53,8 @@ class Hub:
     ----------
     epoch
         Random bytes of this supervisor's life.
+    standing
+        Whether those who were let in may stay; it is told of the lists by whoever has them.
     """
 
     def __init__(
@@ -65,9 +71,12 @@ class Hub:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
         self._relays: dict[bytes, tuple[Relay, float]] = {}
+        # Whose they were and why they ended, the latest ones.
+        self._past: dict[bytes, tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, HeldLease] = {}
         self._turns = Turns()
+        self.standing = Standing(self._identities)
         self._pool = WorkerPool(
             device, allow_native=options.allow_shared_libraries, spare=not exclusive
         )
@@ -97,8 +106,9 @@ class Hub:
         ProtocolError
             If it speaks another version.
         SetupError
-            If there is no room.
+            If there is no room, or this client is not admitted any more or comes too often.
         """
+        self.standing.greet(identity)
         versions = wire.array(header.get("versions"), "versions", 64)
         if wire.VERSION not in versions:
             raise ProtocolError(
@@ -160,8 +170,13 @@ class Hub:
         """
         found = self._relays.get(token)
         if found is None:
-            raise lost_session()
+            raise self.lost(token)
         return found[0]
+
+    def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
+        """What is said of a session that is not there: why it ended, to those it belonged to."""
+        owner, why = self._past.get(token, ("", ""))
+        return lost_session(why if identity in (None, owner) else "")
 
     def sessions(self) -> list[dict[str, Any]]:
         """Every session as plain data, without what would let anyone speak for it."""
@@ -191,6 +206,13 @@ class Hub:
                 raise SetupError(f"{len(self._relays)} sessions have this device without a lease")
             self._leases[lease.id] = lease
 
+    def holder(self, token: str) -> str:
+        """The identity of whoever a tracker gave the lease with this token; empty for nobody."""
+        for lease in list(self._leases.values()):
+            if secrets.compare_digest(lease.token.encode(), token.encode(errors="replace")):
+                return lease.identity
+        return ""
+
     def take_back(self, lease_id: str) -> None:
         """A lease is over: what its holder has here ends, and this waits a moment for it."""
         with self._lock:
@@ -216,9 +238,13 @@ class Hub:
 
     def close(self) -> None:
         """End the spare worker; fronts have ended their sessions by now."""
+        self.standing.close()
         self._pool.close()
         if self.blobs is not None:
             self.blobs.close()
+
+    def _identities(self) -> list[tuple[str, Callable[[str], None]]]:
+        return [(relay.identity, relay.revoke) for relay, _ in list(self._relays.values())]
 
     def _desk(self, identity: str) -> Any:
         if self.blobs is None:
@@ -247,3 +273,7 @@ class Hub:
 
     def _forget(self, relay: Relay) -> None:
         self._relays.pop(relay.token, None)
+        self._past[relay.token] = relay.identity, relay.ended
+        while len(self._past) > _PAST_SESSIONS:
+            with suppress(KeyError, RuntimeError):
+                self._past.pop(next(iter(self._past)))

@@ -16,6 +16,7 @@ def check_epoch(header: wire.Header, epoch: bytes) -> None:
         )
 
 
-def lost_session() -> DeviceLostError:
+def lost_session(why: str = "") -> DeviceLostError:
     """What a message for a session that is not there any more is answered with."""
-    return DeviceLostError("the session has ended: it was closed, went silent, or its worker died")
+    why = why or "it was closed, went silent, or its worker died"
+    return DeviceLostError(f"the session has ended: {why}")

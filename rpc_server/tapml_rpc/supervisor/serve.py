@@ -19,14 +19,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.announcement import announce
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.security.bind import bracketed, check_bind
+from tapml_rpc.security.standing import listed_key
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description_format import to_plain
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tapml_rpc.tracker.registration import Registration
     from tapml_rpc.websocket.front import WebSocketFront
 
-_WEBSOCKET: Final = ("ws", "wss")
 _LOOK_SECONDS: Final = 0.1
 
 
@@ -68,7 +67,7 @@ def serve(options: SupervisorOptions) -> int:
         stack.callback(hub.close)
         hub.start()
         front = _zmq_front(hub, host, port, curve) if _has_zmq() else None
-        line = {
+        line: dict[str, Any] = {
             "address": "" if front is None else front.address,
             "device": to_plain(device),
             "epoch": hub.epoch.hex(),
@@ -76,13 +75,15 @@ def serve(options: SupervisorOptions) -> int:
             "protocol": wire.VERSION,
         }
         if curve is not None:
+            hub.standing.add(listed_key(curve.clients))
             line["server_key"] = curve.keys.public
+        pages = None
         if options.websocket:
             pages, secrets = _websocket(hub, options)
             stack.callback(pages.close)
             line |= {"websocket": pages.address, **secrets}
-        if options.tracker and front is not None:
-            stack.enter_context(_registration(hub, options, front, curve))
+        if options.tracker:
+            stack.enter_context(_registration(hub, options, _reached(options, front, pages), line))
         # What start-up made stays: the collector need not look at it again.
         gc.freeze()
         announce(line)
@@ -102,7 +103,8 @@ def _check_bindings(options: SupervisorOptions) -> None:
     """A board may lack ZeroMQ, and then serves WebSocket alone."""
     if _has_zmq():
         return
-    asks = [name for name in ("key", "tracker") if getattr(options, name)]
+    asks = ["key"] if options.key else []
+    asks += ["tracker tcp://..."] if options.tracker.startswith("tcp://") else []
     if asks or not options.websocket:
         raise SetupError(
             "pyzmq is not installed here, so this device is served over WebSocket alone: give "
@@ -136,54 +138,56 @@ def _blobs(options: SupervisorOptions) -> BlobStore | None:
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
     """The front, and what the announcement says of its secrets."""
-    from tapml_rpc.security.certificates import given_certificate, host_names, own_certificate
-    from tapml_rpc.security.tls import server_context
-    from tapml_rpc.security.token import TokenBook, default_path
+    from tapml_rpc.tracker.lease_guard import LeaseGuard
     from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS
     from tapml_rpc.websocket.front import serve_websocket
+    from tapml_rpc.websocket.listening import prepare
 
-    encrypted = urlsplit(options.websocket).scheme == "wss"
-    tokens = _path(options.tokens)
-    book = TokenBook(tokens or (default_path() if default_path().exists() else None))
-    host, port = check_bind(options.websocket, secret=True, schemes=_WEBSOCKET)
-    announced = {}
-    guarded = bool(tokens) or not _is_loopback(options.websocket)
-    if guarded:
-        # Nobody was given one beforehand: whoever reads the announcement may come in.
-        announced["token"] = book.issue("announced")
-    context = None
-    if encrypted:
-        if bool(options.certificate) != bool(options.certificate_key):
-            raise InputError("--certificate and --certificate-key go together")
-        certificate = (
-            given_certificate(Path(options.certificate), Path(options.certificate_key))
-            if options.certificate
-            else own_certificate(host_names(host))
-        )
-        announced["fingerprint"] = certificate.fingerprint
-        context = server_context(certificate)
-    origins: tuple[str | re.Pattern[str], ...] = (*LOOPBACK_ORIGINS, *options.origins)
+    listening = prepare(
+        options.websocket,
+        tokens=_path(options.tokens),
+        certificate=options.certificate,
+        certificate_key=options.certificate_key,
+    )
+    guard = None
+    if listening.tokens is not None:
+        hub.standing.add(listening.tokens.revoked)
+        guard = LeaseGuard(hub.holder, listening.tokens)
     front = serve_websocket(
         hub,
-        host,
-        port,
-        tokens=book if guarded else None,
-        ssl_context=context,
-        origins=origins,
+        listening.host,
+        listening.port,
+        tokens=guard,
+        ssl_context=listening.context,
+        origins=(*LOOPBACK_ORIGINS, *options.origins),
     )
-    return front, announced
+    return front, listening.announced
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        check_bind(address, secret=False, schemes=_WEBSOCKET)
-    except TapmlError:
-        return False
-    return True
+def _reached(
+    options: SupervisorOptions, front: ZmqFront | None, pages: WebSocketFront | None
+) -> dict[str, Any]:
+    """Where a tracker's clients reach this device, or its own relay does."""
+    from tapml_rpc.tracker.connection import is_websocket
+    from tapml_rpc.tracker.records import on_this_machine
+
+    if front is None or (options.through_tracker and is_websocket(options.tracker)):
+        if pages is None:
+            raise InputError(
+                "what goes through a tracker's ws:// or wss:// is a device's WebSocket binding: "
+                "give --websocket ws://127.0.0.1:0 as well"
+            )
+        return {"address": pages.address}
+    if options.through_tracker:
+        return {"address": front.address, "data_address": front.data_address}
+    both = [front.address, *([pages.address] if pages is not None else [])]
+    # Where one is open to others, nobody needs to know of the one that is not.
+    address, *beside = [each for each in both if not on_this_machine(each)] or both
+    return {"address": address, "websocket": "".join(beside)}
 
 
 def _registration(
-    hub: Hub, options: SupervisorOptions, front: ZmqFront, curve: ServerCurve | None
+    hub: Hub, options: SupervisorOptions, reached: dict[str, Any], line: dict[str, Any]
 ) -> Registration:
     from tapml_rpc.tracker.registration import Registration
     from tapml_rpc.tracker.spec import tracker_credentials
@@ -191,11 +195,11 @@ def _registration(
     return Registration(
         options.tracker,
         hub.device,
-        front.address,
+        **reached,
         name=options.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:63],
         relayed=options.through_tracker,
-        data_address=front.data_address,
-        server_key="" if curve is None else curve.keys.public,
+        server_key=line.get("server_key", ""),
+        certificate=line.get("fingerprint", ""),
         load=hub.load,
         on_lease=hub.lend,
         on_lease_ended=hub.take_back,

@@ -17,7 +17,7 @@ from tapml_rpc.device_loop import bind_router
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.refusals import check_epoch, lost_session
+from tapml_rpc.supervisor.refusals import check_epoch
 from tapml_rpc.supervisor.relay import Relay
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
@@ -256,9 +256,10 @@ class ZmqFront:
                 self._settle(relay)
 
     def _find(self, header: wire.Header, identity: zmq.Frame) -> tuple[Relay, ZmqChannel]:
-        found = self._relays.get(wire.octets(header.get("session"), "session", 64))
-        if found is None or found[0].identity != self._who(identity):
-            raise lost_session()
+        token, who = wire.octets(header.get("session"), "session", 64), self._who(identity)
+        found = self._relays.get(token)
+        if found is None or found[0].identity != who:
+            raise self._hub.lost(token, who)
         return found
 
     def _who(self, frame: zmq.Frame) -> str:

@@ -19,7 +19,6 @@ from tapml_rpc.link import Link
 from tapml_rpc.pending import Pending
 from tapml_rpc.security.allow_list import AllowList, admit
 from tapml_rpc.security.curve import (
-    LOOPBACK_IDENTITY,
     Authenticator,
     ClientCurve,
     ServerCurve,
@@ -29,6 +28,7 @@ from tapml_rpc.security.curve import (
 )
 from tapml_rpc.security.greeting import greeted_mechanism
 from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
+from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.security import curve_server
 

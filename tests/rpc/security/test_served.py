@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
+from tapml_rpc.security.standing import HELLOS
 from tapml_rpc.security.token import add_token, make_token
 from tapml_rpc.session import Session
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
 
@@ -28,6 +30,7 @@ class Served:
     """A supervisor that listens everywhere, on both bindings, and those it admits."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.device = make_pair("device")
         self.clients = {name: make_pair(name) for name in NAMES}
         for name, pair in self.clients.items():
@@ -132,3 +135,93 @@ def test_large_answers_over_tls_never_wait_for_ever(served: Served) -> None:
         session.write(buffer, data)
         for _ in range(8):
             assert bytes(session.read(buffer)) == data
+
+
+def take_out(path: Path, what: str) -> None:
+    """Write a list without the lines that hold something."""
+    kept = [line for line in path.read_text().split("\n") if what not in line]
+    path.write_text("\n".join(kept))
+
+
+def ended(session: Session) -> str:
+    """Why a session ends, once it does."""
+    deadline = time.monotonic() + 60
+    with session:
+        buffer = session.allocate(4)
+        with pytest.raises(DeviceLostError) as lost:
+            while time.monotonic() < deadline:
+                session.fill(buffer, b"a")
+                session.fence()
+    return str(lost.value)
+
+
+def test_an_open_session_ends_when_its_key_is_taken_out(served: Served) -> None:
+    gone = make_pair("gone")
+    admit(served.folder / "clients", "gone", gone.public)
+    stays = Credentials(keys=served.clients["bob"], server_key=served.device.public)
+    goes = Credentials(keys=gone, server_key=served.device.public)
+    with (
+        connect(served.address, credentials=stays) as other,
+        connect(served.address, credentials=goes) as session,
+    ):
+        session.fence()
+        take_out(served.folder / "clients", gone.public)
+        assert "its key was taken out of the device's list of clients" in ended(session)
+        other.fence()
+
+
+def test_an_open_session_ends_when_its_token_is_taken_out(served: Served) -> None:
+    token = add_token(served.folder / "tokens", "gone")
+    credentials = Credentials(token=token, fingerprint=served.line["fingerprint"])
+    session = connect(served.websocket, credentials=credentials)
+    session.fence()
+    take_out(served.folder / "tokens", "gone")
+    assert "its token was taken out of the device's list" in ended(session)
+
+
+def test_a_storm_of_hellos_is_refused_and_others_are_let_in(served: Served) -> None:
+    keys = make_pair("storm")
+    admit(served.folder / "clients", "storm", keys.public)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    storm = context.socket(zmq.DEALER)
+    apply_client(storm, served.curve(keys))
+    storm.connect(served.address)
+    answers = []
+    for _ in range(HELLOS + 1):
+        storm.send(wire.pack({"type": "hello", "versions": [99], "download_window": 0}))
+        assert storm.poll(30_000)
+        answers.append(wire.unpack(storm.recv())["error"]["message"])
+    context.destroy(linger=0)
+    assert "protocol version 1" in answers[0] and "too often within a minute" in answers[-1]
+    credentials = Credentials(keys=keys, server_key=served.device.public)
+    with pytest.raises(SetupError, match="too often within a minute"):
+        connect(served.address, credentials=credentials)
+    others = Credentials(keys=served.clients["bob"], server_key=served.device.public)
+    assert works(connect(served.address, credentials=others))
+
+
+def test_a_key_that_was_taken_out_opens_no_session_on_a_connection_it_has(served: Served) -> None:
+    gone = make_pair("gone")
+    admit(served.folder / "clients", "gone", gone.public)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        control = context.socket(zmq.DEALER)
+        apply_client(control, served.curve(gone))
+        control.connect(served.address)
+        hello = wire.pack({"type": "hello", "versions": [1], "download_window": 1 << 20})
+        control.send(hello)
+        assert control.poll(30_000)
+        assert wire.unpack(control.recv())["type"] == "welcome"
+        take_out(served.folder / "clients", gone.public)
+        while True:
+            assert control.poll(30_000)
+            said = wire.unpack(control.recv())
+            if said["type"] == "event":
+                break
+        assert "its key was taken out" in said["error"]["message"]
+        control.send(hello)
+        assert control.poll(30_000)
+        said = wire.unpack(control.recv())
+        assert said["type"] == "refused" and "not admitted any more" in said["error"]["message"]
+    finally:
+        context.destroy(linger=0)
