@@ -18,6 +18,7 @@ from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Session
+from tapml_rpc.tracker.route import leads_to_websocket, websocket_through
 from tapml_rpc.transport import Transport
 
 __all__ = [
@@ -83,6 +84,9 @@ def _transport(
     credentials: Credentials | None,
     lease: str,
 ) -> Transport:
+    token = None if credentials is None else credentials.token
+    if leads_to_websocket(address):
+        address, token = websocket_through(address)
     if address.startswith(("ws://", "wss://")):
         from tapml_rpc.websocket.transport import open_websocket
 
@@ -91,7 +95,7 @@ def _transport(
             address,
             timeout=timeout,
             kernel_deadline=kernel_deadline,
-            token=None if credentials is None else credentials.token,
+            token=token,
             ssl_context=credentials.ssl_context() if encrypted and credentials else None,
             lease=lease,
         )

@@ -81,7 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="let pages from https://HOST[:PORT] connect, beside those of this machine",
     )
-    add(network, "--tracker", "ADDRESS", "register with a tracker, tcp://HOST:PORT")
+    add(
+        network, "--tracker", "ADDRESS", "register with a tracker: tcp://, ws:// or wss://HOST:PORT"
+    )
     add(network, "--name", "NAME", "the device's name at the tracker (default: this host's)")
     network.add_argument(
         "--through-tracker",

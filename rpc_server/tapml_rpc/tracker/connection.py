@@ -1,8 +1,6 @@
-"""One connection to a tracker, as devices and clients have it.
+"""One connection to a tracker, as devices and clients have it, over whichever binding.
 
-Two kinds of heartbeat: ZeroMQ's own, which its I/O thread answers even while Python is busy with
-something long, tells within three seconds that a process or its host has gone or is stopped; the
-messages of `beat` tell that the program behind it still works, and may take longer.
+It ends when the tracker does; then a new one has to be made, and nothing resumes.
 """
 
 from __future__ import annotations
@@ -10,87 +8,46 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
-from typing import Final, TypeAlias
-from urllib.parse import urlsplit
-
-import zmq
-from zmq.utils.monitor import recv_monitor_message
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.curve import apply_client
-from tapml_rpc.security.handshake import MONITORED, handshake_failure
-from tapml_rpc.tracker.records import printable
-from tapml_targets.errors import InputError, SetupError
+from tapml_rpc.tracker.records import WEBSOCKET, ZMQ, printable
+from tapml_targets.errors import SetupError
 
-HEARTBEAT_MILLISECONDS: Final = 750
-HEARTBEAT_TIMEOUT_MILLISECONDS: Final = 2000
+if TYPE_CHECKING:
+    from tapml_rpc.security.credentials import Credentials
+
 ANSWER_SECONDS: Final = 10.0
 """A tracker that says nothing for so long is as good as gone."""
-_POLL_MILLISECONDS: Final = 100
+_POLL_SECONDS: Final = 0.1
+_WEBSOCKET: Final = ("ws://", "wss://")
 
-Socket: TypeAlias = zmq.Socket[bytes]
 
-
-class Connection:
-    """A connection that ends when the tracker does; then a new one has to be made.
-
-    Parameters
-    ----------
-    address
-        ``tcp://host:port`` of the tracker.
-    credentials
-        Keys, where the tracker asks for them: this side's own and the tracker's public one.
-
-    Raises
-    ------
-    InputError
-        If it is no such address.
+class Connection(Protocol):
+    """A connection; its messages are headers.
 
     Attributes
     ----------
+    address
+        Of the tracker, as it was given.
     host
         The tracker's host as this side reaches it; the relay is on it as well.
+    credentials
+        What it was opened with.
     """
 
-    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
-        self.address = address
-        self.host = _host_of(address)
-        self._heard = self._looked = time.monotonic()
-        self._owner = os.getpid()
-        self._talked = False
-        self._curve = credentials.curve() if credentials is not None else None
-        self._context: zmq.Context[Socket] = zmq.Context()
-        try:
-            self._socket: Socket = self._context.socket(zmq.DEALER)
-            self._socket.linger = 0
-            self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_HEADER_BYTES)
-            self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-            self._socket.setsockopt(zmq.IPV6, int("[" in address))
-            set_heartbeats(self._socket)
-            apply_client(self._socket, self._curve)
-            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
-            self._socket.connect(address)
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise InputError(
-                f"expected a tracker's address such as tcp://127.0.0.1:9190, got {address!r}: "
-                f"{error}"
-            ) from None
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+    address: str
+    host: str
+    credentials: Credentials | None
 
     def watch(self, descriptor: int) -> None:
         """Let :meth:`receive` return when a descriptor is readable."""
-        self._poller.register(descriptor, zmq.POLLIN)
 
     def send(self, header: wire.Header) -> None:
         """Send a message; it is dropped where the tracker takes none."""
-        with suppress(zmq.Again):
-            self._socket.send(wire.pack(header), zmq.NOBLOCK)
 
     def receive(self, seconds: float) -> wire.Header | None:
         """The next message; None where none came within `seconds`, or sooner.
@@ -102,66 +59,76 @@ class Connection:
         ProtocolError
             If it sent what is no header.
         """
-        now = time.monotonic()
-        if now - self._looked > 1.0:
-            # This process was stopped, or busy elsewhere: no word about the tracker.
-            self._heard = now
-        ready = dict(self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000)))
-        self._looked = time.monotonic()
-        with suppress(zmq.Again):
-            packed = self._socket.recv(zmq.NOBLOCK)
-            self._heard = self._looked
-            self._talked = True
-            return wire.unpack(packed)
-        if self._monitor in ready:
-            self._look_why()
-        if self._looked - self._heard > ANSWER_SECONDS:
-            raise SetupError(
-                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
-            )
-        return None
-
-    def _look_why(self) -> None:
-        event = dict(recv_monitor_message(self._monitor))
-        failure = handshake_failure(event, self.address, self._curve)
-        if failure is not None:
-            if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._curve is not None:
-                raise failure
-        elif self._talked:
-            raise SetupError(f"the tracker at {self.address} is gone: its connection dropped")
-        # A connection that drops before a word was said says why in a later event, or comes again.
-
-    def ask(self, header: wire.Header, timeout: float) -> wire.Header:
-        """Send a message and return its answer.
-
-        Raises
-        ------
-        SetupError
-            If none comes within `timeout` seconds.
-        TapmlError
-            What the tracker refused it with.
-        """
-        self.send(header)
-        deadline = time.monotonic() + timeout
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise no_answer(self.address, timeout)
-            answer = self.receive(min(left, _POLL_MILLISECONDS / 1000))
-            if answer is not None and answer.get("type") == "refused":
-                raise failure_from_wire(answer.get("error"))
-            if answer is not None and answer.get("type") != "probe":
-                return answer
 
     def close(self, *last: wire.Header) -> None:
         """Send a last message or two and end the connection; never raises, never waits long."""
-        if os.getpid() != self._owner:
-            return
-        with suppress(zmq.ZMQError):
-            for header in last:
-                self._socket.send(wire.pack(header), zmq.NOBLOCK)
-        self._socket.disable_monitor()
-        self._context.destroy(linger=200 if last else 0)
+
+
+def is_websocket(address: str) -> bool:
+    """Whether a tracker's address is one of its WebSocket door."""
+    return address.startswith(_WEBSOCKET)
+
+
+def check_tracker_address(address: str) -> None:
+    """Raise InputError for what is no tracker's address, SetupError where its binding lacks."""
+    if is_websocket(address):
+        from tapml_rpc.websocket.handshake import check_address
+
+        check_address(address)
+    else:
+        _zmq_connection().host_of(address)
+
+
+def open_connection(
+    address: str, credentials: Credentials | None = None, *, timeout: float = ANSWER_SECONDS
+) -> Connection:
+    """Connect to a tracker.
+
+    Parameters
+    ----------
+    address
+        ``tcp://host:port``, or ``ws://host:port`` or ``wss://host:port`` of its WebSocket door.
+    credentials
+        What the tracker asks for: keys for ``tcp``, a token and whom to trust for ``wss``.
+    timeout
+        Seconds in which a WebSocket has to be open; ZeroMQ connects while one waits for an answer.
+
+    Raises
+    ------
+    InputError
+        If it is no such address.
+    SetupError
+        If nothing answers, or it does not let us in.
+    """
+    if is_websocket(address):
+        from tapml_rpc.tracker.websocket_connection import WebSocketConnection
+
+        return WebSocketConnection(address, credentials, timeout)
+    opened: Connection = _zmq_connection().ZmqConnection(address, credentials)
+    return opened
+
+
+def ask(connection: Connection, header: wire.Header, timeout: float) -> wire.Header:
+    """Send a message and return its answer.
+
+    Raises
+    ------
+    SetupError
+        If none comes within `timeout` seconds.
+    TapmlError
+        What the tracker refused it with.
+    """
+    connection.send(header)
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise no_answer(connection.address, timeout)
+        answer = connection.receive(min(left, _POLL_SECONDS))
+        if answer is not None and answer.get("type") == "refused":
+            raise failure_from_wire(answer.get("error"))
+        if answer is not None and answer.get("type") != "probe":
+            return answer
 
 
 def no_answer(address: str, seconds: float) -> SetupError:
@@ -170,12 +137,6 @@ def no_answer(address: str, seconds: float) -> SetupError:
         f"no tracker answers at {address} within {seconds:g} s; start one there with "
         "`tapml rpc tracker`, or look whether both ends have each other's keys"
     )
-
-
-def set_heartbeats(either_end: Socket) -> None:
-    """Have a connection dropped within three seconds when its other end is stopped or gone."""
-    either_end.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MILLISECONDS)
-    either_end.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MILLISECONDS)
 
 
 def own_label() -> str:
@@ -190,11 +151,18 @@ def own_label() -> str:
     return printable(f"{user}@{socket.gethostname()} pid {os.getpid()}")[:128]
 
 
-def _host_of(address: str) -> str:
+def own_bindings() -> list[str]:
+    """What this process can speak with a device."""
+    found = {ZMQ: "zmq", WEBSOCKET: "websockets"}
+    return [binding for binding, package in found.items() if find_spec(package) is not None]
+
+
+def _zmq_connection() -> ModuleType:
     try:
-        parts = urlsplit(address)
-        if parts.scheme == "tcp" and parts.hostname and parts.port:
-            return parts.hostname
-    except ValueError:
-        pass
-    raise InputError(f"a tracker's address is tcp://HOST:PORT, got {address!r}")
+        from tapml_rpc.tracker import zmq_connection
+    except ImportError as error:
+        raise SetupError(
+            f"pyzmq is not installed here ({error}); give the tracker's ws:// or wss:// address, "
+            "which it has with `tapml rpc tracker --websocket`"
+        ) from None
+    return zmq_connection

@@ -12,9 +12,9 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker.connection import Connection
+from tapml_rpc.tracker.connection import Connection, is_websocket
 from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, printable
-from tapml_rpc.tracker.route import RelayAddress
+from tapml_rpc.tracker.route import RelayAddress, leads_to_websocket
 from tapml_targets.description_format import from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (
@@ -46,6 +46,8 @@ class Lease:
         Whether nobody else has the device meanwhile.
     server_key
         The public key of the device's own server; empty where it has none.
+    certificate
+        The fingerprint of the certificate where `address` leads; empty where that is not known.
     lost
         Why the lease is over; None while it is not.
     """
@@ -62,10 +64,9 @@ class Lease:
         self.exclusive = granted.get("exclusive") is True
         self.device: DeviceDescription = from_plain(granted.get("device"))
         self.server_key = wire.text(granted.get("server_key", ""), "server key", 64)
-        self.address = wire.text(granted.get("address"), "address", 256)
-        if self.address == RELAYED:
-            port = wire.integer(granted.get("relay_port"), "relay port", 65535)
-            self.address = str(RelayAddress(connection.host, port, self.token, "control"))
+        self.certificate = wire.text(granted.get("certificate", ""), "certificate", 128)
+        self._trusted: Credentials | None = None
+        self.address = self._way(connection, granted)
         self.lost: TapmlError | None = None
         self._connection = connection
         self._on_lost = on_lost
@@ -90,7 +91,16 @@ class Lease:
             raise self.lost.with_traceback(None)
 
     def credentials(self, own: Credentials | None) -> Credentials | None:
-        """What to connect to the device with: this side's own secrets, and the device's key."""
+        """What to connect to the device with: this side's own secrets, and the device's key.
+
+        Over WebSocket the lease itself is the secret; the certificate that is trusted is the one
+        the lease names, else whatever this side trusts.
+        """
+        if self.address.startswith(("ws://", "wss://")) or leads_to_websocket(self.address):
+            trusted = self._trusted or own or Credentials()
+            if self.certificate and self._trusted is None:
+                trusted = replace(trusted, fingerprint=self.certificate, ca_file=None)
+            return replace(trusted, token=self.token)
         if own is None or own.keys is None or not self.server_key:
             return own
         return replace(own, server_key=self.server_key)
@@ -113,6 +123,18 @@ class Lease:
         """Give the device back. Never raises; nothing happens the second time."""
         self._stop.set()
         self._thread.join(timeout=2)
+
+    def _way(self, connection: Connection, granted: wire.Header) -> str:
+        address = wire.text(granted.get("address"), "address", 256)
+        if not address.startswith(RELAYED):
+            return address
+        if address != RELAYED and is_websocket(connection.address):
+            # The way that has led to the tracker leads through it, with the same trust.
+            self._trusted = connection.credentials or Credentials()
+            return f"relay+{connection.address}/{self.token}"
+        port = wire.integer(granted.get("relay_port"), "relay port", 65535)
+        way = str(RelayAddress(connection.host, port, self.token, "control"))
+        return way.replace(RELAYED, address, 1)
 
     def _run(self) -> None:
         try:

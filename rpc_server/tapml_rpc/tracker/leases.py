@@ -129,8 +129,9 @@ class Leases:
                 "exclusive": lease.request.exclusive,
                 "name": device.name,
                 "device": device.plain,
-                "address": device.address,
+                "address": lease.address,
                 "server_key": device.server_key,
+                "certificate": device.certificate,
                 "expires_seconds": LEASE_SECONDS,
             },
         )
@@ -253,7 +254,7 @@ class Leases:
             device
             for device in self._devices.values()
             if not waiting.wanted.unmet(device.name, device.description)
-            and (waiting.sender.local or not device.local_only)
+            and device.address_for(waiting)
         ]
 
     def _offer(self, device: Device, waiting: Waiting, now: float) -> None:
@@ -263,6 +264,7 @@ class Leases:
             device=device,
             request=waiting,
             since=now,
+            address=device.address_for(waiting),
             deadline=now + OFFER_SECONDS,
         )
         self._leases[lease.id] = device.leases[lease.id] = lease

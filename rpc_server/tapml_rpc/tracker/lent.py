@@ -13,7 +13,7 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.tracker.outbound import Outbound
+from tapml_rpc.tracker.outbound import Call, Outbound
 from tapml_targets.errors import SetupError, TapmlError
 
 _MAX_LEASES: Final = 64
@@ -109,9 +109,10 @@ class Lent:
         lease_id = wire.text(header.get("lease"), "lease", _ID_CHARACTERS)
         stream = wire.text(header.get("stream"), "stream", _ID_CHARACTERS)
         role = wire.text(header.get("role"), "role", _ID_CHARACTERS)
-        port = wire.integer(header.get("relay_port"), "relay port", 65535)
-        if self._outbound is not None and lease_id in self._leases:
-            self._outbound.dial(lease_id, stream, role, (host, port))
+        port = wire.integer(header.get("relay_port", 0), "relay port", 65535)
+        lease = self._leases.get(lease_id)
+        if self._outbound is not None and lease is not None:
+            self._outbound.dial(Call(lease_id, lease.token, stream, role, (host, port)))
 
     def end(self, lease_id: str) -> None:
         """End a lease and what goes on under it; :meth:`cleared` says when that is done."""

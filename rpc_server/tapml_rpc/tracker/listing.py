@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker.connection import Connection
+from tapml_rpc.tracker.connection import ask, open_connection
 from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable
 from tapml_targets.description_format import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
@@ -41,7 +41,9 @@ class ListedDevice:
     fingerprint
         What verdicts depend on, as the tracker computes it from the description.
     address
-        Where it is reached; ``relay`` for through the tracker.
+        Where it is reached; ``relay`` or ``relay+ws`` for through the tracker.
+    websocket
+        Where its WebSocket binding is reached beside that; empty where it is not.
     load
         What it said last: ``sessions``, ``device_bytes``.
     registered_seconds, heard_seconds
@@ -54,6 +56,7 @@ class ListedDevice:
     description: DeviceDescription
     fingerprint: str
     address: str
+    websocket: str
     identity: str
     load: dict[str, int]
     registered_seconds: float
@@ -67,6 +70,7 @@ class ListedDevice:
             **to_plain(self.description),
             "fingerprint": self.fingerprint,
             "address": self.address,
+            "websocket": self.websocket,
             "identity": self.identity,
             "load": self.load,
             "registered_seconds": self.registered_seconds,
@@ -85,13 +89,13 @@ def list_devices(
     SetupError
         If no tracker answers within `timeout` seconds.
     """
-    connection = Connection(tracker, credentials)
+    connection = open_connection(tracker, credentials, timeout=timeout)
     found: list[ListedDevice] = []
     try:
         more = True
         while more and len(found) <= MAX_DEVICES:
             after = found[-1].name if found else ""
-            page = connection.ask({"type": "list", "versions": [VERSION], "after": after}, timeout)
+            page = ask(connection, {"type": "list", "versions": [VERSION], "after": after}, timeout)
             rows = wire.array(page.get("devices"), "devices", MAX_DEVICES)
             found += [_device(row) for row in rows]
             more = page.get("more") is True and bool(rows)
@@ -107,6 +111,7 @@ def _device(row: Any) -> ListedDevice:
         description=from_plain(data.get("device")),
         fingerprint=_text(data, "fingerprint"),
         address=_text(data, "address"),
+        websocket=printable(wire.text(data.get("websocket", ""), "websocket")),
         identity=_text(data, "identity"),
         load={
             printable(wire.text(name, "load")): wire.integer(value, "load")

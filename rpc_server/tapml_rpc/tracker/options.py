@@ -24,6 +24,15 @@ class TrackerOptions:
         The tracker's ``.secret`` file; empty for none, on loopback alone.
     clients
         File with the keys that are admitted; empty for the user's own.
+    websocket
+        ``ws://host:port`` or ``wss://host:port`` where devices and clients come over WebSocket;
+        empty for nowhere.
+    tokens
+        File with the tokens that are admitted there; empty for the user's own.
+    certificate, certificate_key
+        For ``wss://``; empty for one that is made here.
+    origins
+        Pages that may come, beside those of this machine.
     parent
         Process that started this one; when it ends, so does the tracker. 0 for none.
     """
@@ -32,6 +41,11 @@ class TrackerOptions:
     relay_port: int = 0
     key: str = ""
     clients: str = ""
+    websocket: str = ""
+    tokens: str = ""
+    certificate: str = ""
+    certificate_key: str = ""
+    origins: tuple[str, ...] = ()
     parent: int = 0
 
 
@@ -63,6 +77,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="keys of the devices and clients that are admitted (default: this user's list)",
     )
+    browsers = parser.add_argument_group(
+        "WebSocket", "for devices and clients without ZeroMQ, and for browsers"
+    )
+    for name, metavar, text in (
+        ("--websocket", "ADDRESS", "where they come: ws://HOST:PORT or wss://HOST:PORT"),
+        ("--tokens", "FILE", "tokens that are admitted there (default: this user's list)"),
+        ("--certificate", "FILE", "for wss:// (default: one that is made here)"),
+        ("--certificate-key", "FILE", "its private key"),
+    ):
+        browsers.add_argument(name, default="", metavar=metavar, help=text)
+    browsers.add_argument(
+        "--origin",
+        dest="origins",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages from https://HOST[:PORT] come, beside those of this machine",
+    )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
 
 
@@ -73,5 +105,10 @@ def options_from(arguments: argparse.Namespace) -> TrackerOptions:
         relay_port=arguments.relay_port,
         key=arguments.key,
         clients=arguments.clients,
+        websocket=arguments.websocket,
+        tokens=arguments.tokens,
+        certificate=arguments.certificate,
+        certificate_key=arguments.certificate_key,
+        origins=tuple(arguments.origins),
         parent=arguments.parent,
     )

@@ -1,8 +1,8 @@
 """The device's end of the relay: dials out when told to, and joins that with its own server.
 
 So a device behind a router, or one whose server listens on loopback alone, is reached without a
-port that anybody could knock at. Only the two addresses named here can be reached, whatever a
-tracker says.
+port that anybody could knock at. Only the addresses named here can be reached, whatever a tracker
+says.
 """
 
 from __future__ import annotations
@@ -11,22 +11,51 @@ import socket
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
 from tapml_rpc.tracker import socks
-from tapml_rpc.tracker.flow import Flow, Forwarder
-from tapml_targets.errors import InputError, SetupError
+from tapml_rpc.tracker.flow import Flow, Forwarder, Leg
+from tapml_rpc.tracker.switchboard import ROLES
+from tapml_targets.errors import InputError, TapmlError
 
-_DIAL_SECONDS: Final = 4.0
+DIAL_SECONDS: Final = 4.0
 _STEP_SECONDS: Final = 0.5
 _MAX_DIALS: Final = 32
 
 
-class Outbound:
-    """Dials for the leases of one device, and forwards on a thread of its own.
+@dataclass(frozen=True)
+class Call:
+    """A client waits at the relay.
+
+    Attributes
+    ----------
+    lease_id, token
+        Of the lease it has.
+    stream
+        The secret with which the device comes; good once.
+    role
+        ``control`` or ``data``.
+    relay
+        Host and port of the relay; port 0 where the device came over WebSocket itself.
+    """
+
+    lease_id: str
+    token: str
+    stream: str
+    role: str
+    relay: tuple[str, int]
+
+
+Way = Callable[[Call], tuple[Leg, Leg]]
+"""Goes out to the relay for a call, and in to the device's own server: both legs, non-blocking."""
+
+
+def socks_way(control: str, data: str) -> Way:
+    """The way of a device whose relay speaks SOCKS: every byte, whatever the server speaks.
 
     Parameters
     ----------
@@ -38,9 +67,34 @@ class Outbound:
     InputError
         If one of them is no address.
     """
+    targets = {"control": _endpoint(control), "data": _endpoint(data)}
 
-    def __init__(self, control: str, data: str) -> None:
-        self._targets = {"control": _endpoint(control), "data": _endpoint(data)}
+    def go(call: Call) -> tuple[Leg, Leg]:
+        inside = socket.create_connection(targets[call.role], timeout=DIAL_SECONDS)
+        try:
+            outside = socks.dial(call.relay, f"{call.stream}.device", DIAL_SECONDS)
+        except BaseException:
+            inside.close()
+            raise
+        for leg in (inside, outside):
+            leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            leg.setblocking(False)
+        return outside, inside
+
+    return go
+
+
+class Outbound:
+    """Dials for the leases of one device, and forwards on a thread of its own.
+
+    Parameters
+    ----------
+    way
+        How.
+    """
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
         self._forwarder = Forwarder()
         self._flows: dict[str, set[Flow]] = {}
         self._open: set[str] = set()
@@ -49,15 +103,12 @@ class Outbound:
         self._thread = threading.Thread(target=self._run, name="tapml-outbound", daemon=True)
         self._thread.start()
 
-    def dial(self, lease_id: str, stream: str, role: str, relay: tuple[str, int]) -> None:
+    def dial(self, call: Call) -> None:
         """Go to the relay for a stream of a lease; returns at once. From any thread."""
-        target = self._targets.get(role)
-        if target is None or not self._dialling.acquire(blocking=False):
+        if call.role not in ROLES or not self._dialling.acquire(blocking=False):
             return
-        self._forwarder.post(partial(self._open.add, lease_id))
-        threading.Thread(
-            target=self._dial, args=(lease_id, stream, target, relay), daemon=True
-        ).start()
+        self._forwarder.post(partial(self._open.add, call.lease_id))
+        threading.Thread(target=self._dial, args=(call,), daemon=True).start()
 
     def cut(self, lease_id: str) -> None:
         """End what goes through a lease. From any thread."""
@@ -78,22 +129,12 @@ class Outbound:
                 traceback.print_exc(file=sys.stderr)
         self._forwarder.close()
 
-    def _dial(
-        self, lease_id: str, stream: str, target: tuple[str, int], relay: tuple[str, int]
-    ) -> None:
-        inside = None
+    def _dial(self, call: Call) -> None:
         try:
-            inside = socket.create_connection(target, timeout=_DIAL_SECONDS)
-            outside = socks.dial(relay, f"{stream}.device", _DIAL_SECONDS)
-            for leg in (inside, outside):
-                leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                leg.setblocking(False)
-            self._forwarder.post(partial(self._join, lease_id, Flow(outside, inside)))
-        except (OSError, SetupError) as error:
+            flow = Flow(*self._way(call))
+            self._forwarder.post(partial(self._join, call.lease_id, flow))
+        except (OSError, TapmlError) as error:
             print(f"tapml: could not answer through the relay: {error}", file=sys.stderr)
-            if inside is not None:
-                with suppress(OSError):
-                    inside.close()
         finally:
             self._dialling.release()
 

@@ -29,7 +29,17 @@ BEAT_SECONDS: Final = 1.0
 LEASE_SECONDS: Final = 15.0
 """A lease that is not renewed for so long has expired; its connection usually ends it sooner."""
 RELAYED: Final = "relay"
-"""The address of a device that is reached through the tracker."""
+"""The address of a device that is reached through the tracker, byte by byte over SOCKS."""
+RELAYED_WEBSOCKET: Final = "relay+ws"
+"""The same over WebSocket, message by message: for devices that speak nothing else."""
+TRACKER_PATH: Final = "/tracker"
+"""Of the WebSocket on which a device or a client talks with a tracker."""
+LEG_PATH: Final = "/leg"
+"""Of the WebSocket with which a device comes for a client that waits at the tracker."""
+ZMQ: Final = "zmq"
+WEBSOCKET: Final = "websocket"
+BINDINGS: Final = (ZMQ, WEBSOCKET)
+"""What a peer may speak."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -50,6 +60,11 @@ def reachable(address: str, host: str) -> str:
     if parts.hostname not in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
         return address
     return parts._replace(netloc=f"{bracketed(host)}:{parts.port}").geturl()
+
+
+def binding_of(address: str) -> str:
+    """What is spoken at a device's address."""
+    return ZMQ if address == RELAYED or address.startswith("tcp://") else WEBSOCKET
 
 
 def on_this_machine(address: str) -> bool:
@@ -78,11 +93,14 @@ class Sender:
         The public key it proved, or ``loopback``.
     host
         The numeric address it came from, as the tracker sees it.
+    binding
+        What it speaks with the tracker.
     """
 
     key: bytes
     identity: str = "loopback"
     host: str = "127.0.0.1"
+    binding: str = ZMQ
 
     @property
     def local(self) -> bool:
@@ -99,6 +117,8 @@ class Lease:
     device: Device
     request: Waiting
     since: float
+    address: str = ""
+    """The device's, that its holder can use."""
     phase: str = "offered"
     """``offered`` until the device has taken note, ``held``, then ``clearing``."""
     deadline: float = 0.0
@@ -115,15 +135,30 @@ class Device:
     description: DeviceDescription
     plain: dict[str, Any]
     fingerprint: str
-    address: str
+    addresses: tuple[str, ...]
+    """In the order in which they are given out."""
     heard: float
     since: float
-    local_only: bool = False
     server_key: str = ""
+    certificate: str = ""
     load: dict[str, int] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     shunned_until: float = 0.0
     """It did not answer an offer, or declined it: not to be tried before."""
+
+    @property
+    def address(self) -> str:
+        """The one that is shown."""
+        return self.addresses[0]
+
+    def address_for(self, request: Waiting) -> str:
+        """The first address that a client can use; empty where there is none."""
+        for address in self.addresses:
+            if binding_of(address) in request.bindings and (
+                request.sender.local or not on_this_machine(address)
+            ):
+                return address
+        return ""
 
 
 @dataclass
@@ -136,6 +171,7 @@ class Waiting:
     exclusive: bool
     priority: int
     label: str
+    bindings: frozenset[str] = frozenset((ZMQ,))
     order: int = 0
     told: tuple[Any, ...] = ()
 

@@ -20,12 +20,19 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker.connection import Connection, no_answer
+from tapml_rpc.tracker.connection import (
+    Connection,
+    check_tracker_address,
+    is_websocket,
+    no_answer,
+    open_connection,
+)
 from tapml_rpc.tracker.lent import HeldLease, Lent
-from tapml_rpc.tracker.outbound import Outbound
+from tapml_rpc.tracker.outbound import Outbound, socks_way
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
     RELAYED,
+    RELAYED_WEBSOCKET,
     VERSION,
     is_device_name,
     on_this_machine,
@@ -38,6 +45,8 @@ from tapml_targets.errors import InputError, SetupError, TapmlError
 RETRY_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.1
+# Of a WebSocket to the tracker; one that is not there is tried again anyhow.
+_OPEN_SECONDS: Final = 2.5
 
 
 class Registration:
@@ -46,19 +55,26 @@ class Registration:
     Parameters
     ----------
     tracker
-        ``tcp://host:port``.
+        ``tcp://host:port``, or ``ws://host:port`` or ``wss://host:port`` of its WebSocket door.
     description
         The device.
     address
         Where clients reach its control connection; with `relayed`, where this process does.
     name
         What clients call it: letters, digits, ``.``, ``_``, ``-``; the only one of that name.
+    websocket
+        Where clients reach it over WebSocket besides, if `address` speaks ZeroMQ; empty for
+        nowhere.
     relayed
-        Whether clients come through the tracker, because they cannot reach `address`.
+        Whether clients come through the tracker, because they cannot reach `address`. Over the
+        tracker's WebSocket door only the WebSocket binding can be: `address` is of that then.
     server_key
         Public key of the device's own server, where it has one; who gets a lease is told it. A
         relay on another machine is used only with that or with TLS: without, whoever is on the
         way could speak to the device.
+    certificate
+        Fingerprint of the device's own certificate, where it serves ``wss``; who gets a lease is
+        told it.
     data_address
         With `relayed`: the data connection's own address; `address` where both are one.
     load
@@ -88,9 +104,11 @@ class Registration:
         address: str,
         *,
         name: str,
+        websocket: str = "",
         relayed: bool = False,
         data_address: str = "",
         server_key: str = "",
+        certificate: str = "",
         load: Callable[[], Mapping[str, int]] = dict,
         on_lease: Callable[[HeldLease], None] | None = None,
         on_lease_ended: Callable[[str], None] | None = None,
@@ -102,7 +120,14 @@ class Registration:
                 "a device's name is 1 to 63 letters, digits, '.', '_' or '-', "
                 f"beginning with a letter or a digit; got {name!r}"
             )
-        secret = server_key or address.startswith("wss://")
+        check_tracker_address(tracker)
+        over_websocket = is_websocket(tracker)
+        # Over SOCKS the session's own secret protects it on its way, over WebSocket the tracker's.
+        secret = (
+            tracker.startswith("wss://")
+            if over_websocket
+            else server_key or address.startswith("wss://")
+        )
         if relayed and not secret and not on_this_machine(tracker):
             raise SetupError(
                 f"refusing to be reached through {tracker} without a secret of the device's own: "
@@ -118,16 +143,25 @@ class Registration:
             "name": name,
             "life": secrets.token_bytes(16),
             "device": to_plain(description),
-            "address": RELAYED if relayed else address,
+            "address": address,
+            "websocket": "" if relayed else websocket,
             "server_key": server_key,
+            "certificate": certificate,
         }
         self._load = load
         self._report = report or _to_standard_error
         self._credentials = credentials
         self._registered = threading.Event()
         self._stop = threading.Event()
-        Connection(tracker, credentials).close()
-        outbound = Outbound(address, data_address or address) if relayed else None
+        outbound = None
+        if relayed and over_websocket:
+            from tapml_rpc.tracker.websocket_way import websocket_way
+
+            self._card["address"] = RELAYED_WEBSOCKET
+            outbound = Outbound(websocket_way(tracker, credentials, address, certificate))
+        elif relayed:
+            self._card["address"] = RELAYED
+            outbound = Outbound(socks_way(address, data_address or address))
         self._waker = Waker()
         self._lent = Lent(on_lease, on_lease_ended, outbound, self._waker.wake)
         self._thread = threading.Thread(target=self._run, name="tapml-registration", daemon=True)
@@ -184,7 +218,9 @@ class Registration:
         while not self._stop.is_set():
             connection = None
             try:
-                connection = Connection(self._tracker, self._credentials)
+                connection = open_connection(
+                    self._tracker, self._credentials, timeout=_OPEN_SECONDS
+                )
                 connection.watch(self._waker.fileno())
                 self._serve(connection)
             except TapmlError as error:

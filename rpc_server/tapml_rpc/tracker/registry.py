@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.security.keys import is_key
+from tapml_rpc.tracker import card
 from tapml_rpc.tracker.leases import Leases
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
     MAX_DEVICES,
     MAX_PRIORITY,
-    RELAYED,
     VERSION,
     Clock,
     Device,
@@ -20,9 +18,7 @@ from tapml_rpc.tracker.records import (
     Sender,
     Waiting,
     is_device_name,
-    on_this_machine,
     printable,
-    reachable,
 )
 from tapml_rpc.tracker.requirements import Requirements
 from tapml_targets.description_format import from_plain, to_plain
@@ -33,7 +29,6 @@ SILENCE_SECONDS: Final = 15.0
 _LABEL_CHARACTERS: Final = 128
 _LIFE_BYTES: Final = 16
 _PAGE_BYTES: Final = 256 << 10
-_SCHEMES: Final = ("tcp", "ws", "wss")
 
 
 class Registry:
@@ -65,10 +60,10 @@ class Registry:
             self._hear_device(sender, header, kind)
         elif kind == "renew":
             leases = wire.array(header.get("leases"), "leases", 64)
-            self.leases.renew(sender.key, [_lease_id(lease) for lease in leases])
+            self.leases.renew(sender.key, [card.lease_id(lease) for lease in leases])
             self._pong(sender)
         elif kind == "release":
-            self.leases.release(sender.key, _lease_id(header.get("lease")))
+            self.leases.release(sender.key, card.lease_id(header.get("lease")))
         elif kind == "cancel":
             self.leases.cancel(sender.key, wire.integer(header.get("request"), "request"))
         elif kind == "goodbye":
@@ -103,7 +98,7 @@ class Registry:
         return self._by_key.keys() | self.leases.peers()
 
     def _register(self, sender: Sender, header: wire.Header) -> None:
-        _check_version(header)
+        card.check_version(header)
         name = wire.text(header.get("name"), "name", 256)
         if not is_device_name(name):
             raise InputError(
@@ -114,13 +109,7 @@ class Registry:
         if len(life) != _LIFE_BYTES:
             raise ProtocolError(f"life must be {_LIFE_BYTES} random bytes, got {len(life)}")
         description = from_plain(header.get("device"))
-        address = reachable(_device_address(header.get("address")), sender.host)
-        local_only = address != RELAYED and on_this_machine(address)
-        if local_only and not sender.local:
-            raise InputError(
-                f"the device {name!r} is on another machine, and {address} cannot be reached "
-                "from here: bind to an address of its network, or register it with the relay"
-            )
+        addresses = card.addresses(header, name, sender)
         self._make_way(name, sender, life)
         mine = self._by_key.get(sender.key)
         if mine is not None:
@@ -133,12 +122,12 @@ class Registry:
             description=description,
             plain=to_plain(description),
             fingerprint=fingerprint(description),
-            address=address,
+            addresses=addresses,
             heard=now,
             since=now,
-            local_only=local_only,
-            server_key=_server_key(header.get("server_key", "")),
-            load=_load(header.get("load", {})),
+            server_key=card.server_key(header.get("server_key", "")),
+            certificate=card.certificate(header.get("certificate", "")),
+            load=card.load(header.get("load", {})),
         )
         self.devices[name] = self._by_key[sender.key] = device
         reply = {"type": "registered", "version": VERSION, "name": name}
@@ -174,17 +163,17 @@ class Registry:
             return
         device.heard = self._clock()
         if kind == "load":
-            device.load = _load(header.get("load"))
+            device.load = card.load(header.get("load"))
             self._pong(sender)
         elif kind == "lease-accepted":
-            self.leases.accepted(device, _lease_id(header.get("lease")))
+            self.leases.accepted(device, card.lease_id(header.get("lease")))
         elif kind == "lease-declined":
-            self.leases.declined(device, _lease_id(header.get("lease")))
+            self.leases.declined(device, card.lease_id(header.get("lease")))
         else:
-            self.leases.cleared(device, _lease_id(header.get("lease")))
+            self.leases.cleared(device, card.lease_id(header.get("lease")))
 
     def _request(self, sender: Sender, header: wire.Header) -> None:
-        _check_version(header)
+        card.check_version(header)
         exclusive, priority = header.get("exclusive", True), header.get("priority", 0)
         if type(exclusive) is not bool:
             raise ProtocolError("exclusive must be true or false")
@@ -198,11 +187,12 @@ class Registry:
                 exclusive=exclusive,
                 priority=priority,
                 label=printable(wire.text(header.get("label"), "label", _LABEL_CHARACTERS)),
+                bindings=card.bindings(header.get("bindings", [sender.binding])),
             )
         )
 
     def _list(self, sender: Sender, header: wire.Header) -> None:
-        _check_version(header)
+        card.check_version(header)
         after = wire.text(header.get("after", ""), "after", 256)
         rows: list[dict[str, Any]] = []
         nbytes = 0
@@ -223,6 +213,7 @@ class Registry:
             "device": device.plain,
             "fingerprint": device.fingerprint,
             "address": device.address,
+            "websocket": "".join(device.addresses[1:]),
             "identity": device.sender.identity,
             "load": device.load,
             "registered_seconds": round(now - device.since, 1),
@@ -242,48 +233,3 @@ class Registry:
 
     def _pong(self, sender: Sender) -> None:
         self._outlet.send(sender.key, {"type": "pong"})
-
-
-def _check_version(header: wire.Header) -> None:
-    versions = wire.array(header.get("versions"), "versions", 64)
-    if VERSION not in versions:
-        raise ProtocolError(
-            f"this tracker speaks version {VERSION}, the other end {str(versions)[:60]}; "
-            "bring both to the same release of tapml"
-        )
-
-
-def _lease_id(value: object) -> str:
-    return wire.text(value, "lease", 64)
-
-
-def _load(data: object) -> dict[str, int]:
-    if type(data) is not dict or len(data) > 16:
-        raise ProtocolError("a load is a map of at most 16 numbers")
-    return {
-        printable(wire.text(name, "load", 32)): wire.integer(value, "load")
-        for name, value in data.items()
-    }
-
-
-def _server_key(value: object) -> str:
-    key = wire.text(value, "server key", 64)
-    if key and not is_key(key):
-        raise InputError("the public key of the device's server is none")
-    return key
-
-
-def _device_address(value: object) -> str:
-    address = wire.text(value, "address", 256)
-    if address == RELAYED:
-        return address
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme in _SCHEMES and bool(parts.hostname) and bool(parts.port)
-    except ValueError:
-        good = False
-    if not good or not address.isprintable():
-        raise InputError(
-            f"a device's address is tcp://HOST:PORT or {RELAYED!r}, got {printable(address)!r}"
-        )
-    return address

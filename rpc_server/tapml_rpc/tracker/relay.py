@@ -8,45 +8,63 @@ to end where the device has keys: the relay could not read it if it wanted to.
 
 from __future__ import annotations
 
-import secrets
 import selectors
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from tapml_rpc.tracker import socks
-from tapml_rpc.tracker.flow import Flow, Forwarder
+from tapml_rpc.tracker.flow import Forwarder
+from tapml_rpc.tracker.switchboard import (
+    DIAL_SECONDS,
+    MAX_FLOWS_OF_LEASE,
+    Dial,
+    Refusal,
+    Switchboard,
+)
 from tapml_targets.errors import ProtocolError, SetupError
 
-ROLES: Final = ("control", "data")
-DIAL_SECONDS: Final = 5.0
-MAX_FLOWS: Final = 256
-MAX_FLOWS_OF_LEASE: Final = 8
+__all__ = ["MAX_FLOWS_OF_LEASE", "MAX_STRANGERS", "RelayServer"]
+
 MAX_STRANGERS: Final = 256
 _NEGOTIATION_SECONDS: Final = 3.0
 _REQUEST_BYTES: Final = 600
 _STEP_SECONDS: Final = 0.25
 _AT_ONCE: Final = 64
+_CODES: Final = {
+    Refusal.NO_ROOM: socks.FAILED,
+    Refusal.NO_SUCH: socks.NOT_ALLOWED,
+    Refusal.UNREACHABLE: socks.UNREACHABLE,
+}
 
-Dial = Callable[[str, str, str], None]
 
-
-@dataclass(eq=False)
 class _Stranger:
-    """A connection that has not been joined yet."""
+    """A connection that has not been joined yet: the switchboard's ``Caller``."""
 
-    leg: socket.socket
-    deadline: float
-    negotiation: socks.Negotiation = field(default_factory=socks.Negotiation)
-    stream: str = ""
-    lease_id: str = ""
+    def __init__(self, relay: RelayServer, leg: socket.socket) -> None:
+        self.leg = leg
+        self.deadline = time.monotonic() + _NEGOTIATION_SECONDS
+        self.negotiation = socks.Negotiation()
+        self.asked = False
+        """Whether it has said what it wants; from then on it waits for another."""
+        self._relay = relay
+
+    def grant(self) -> socket.socket:
+        self._relay.forget(self)
+        self.leg.send(socks.reply(socks.GRANTED))
+        return self.leg
+
+    def refuse(self, why: Refusal | None) -> None:
+        self._relay.forget(self)
+        with suppress(OSError):
+            if why is not None:
+                self.leg.send(socks.reply(_CODES[why]))
+        self.leg.close()
 
 
 class RelayServer:
@@ -82,13 +100,9 @@ class RelayServer:
             raise SetupError(f"cannot listen on {host}:{port} for the relay: {error}") from None
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._dial = dial
-        self._dial_seconds = dial_seconds
         self._forwarder = Forwarder()
-        self._leases: dict[str, str] = {}
-        self._flows: dict[str, set[Flow]] = {}
+        self._board = Switchboard(self._forwarder, dial, dial_seconds=dial_seconds)
         self._strangers: dict[_Stranger, None] = {}
-        self._awaited: dict[str, _Stranger] = {}
         self._stop = threading.Event()
         self._forwarder.watch(self._listener.fileno(), selectors.EVENT_READ, self._accept)
         self._thread = threading.Thread(target=self._run, name="tapml-relay", daemon=True)
@@ -96,11 +110,17 @@ class RelayServer:
 
     def allow(self, lease_id: str, token: str) -> None:
         """Let through who knows `token`. From any thread."""
-        self._forwarder.post(partial(self._leases.__setitem__, token, lease_id))
+        self._forwarder.post(partial(self._board.allow, lease_id, token))
 
     def cut(self, lease_id: str, token: str) -> None:
         """End what goes through a lease, and let nothing more through it. From any thread."""
-        self._forwarder.post(partial(self._cut, lease_id, token))
+        self._forwarder.post(partial(self._board.cut, lease_id, token))
+
+    def forget(self, stranger: _Stranger) -> None:
+        """One is joined, or ends."""
+        self._strangers.pop(stranger, None)
+        self._board.gone(stranger)
+        self._forwarder.forget(stranger.leg)
 
     def close(self) -> None:
         """End everything."""
@@ -112,12 +132,13 @@ class RelayServer:
         while not self._stop.is_set():
             try:
                 self._forwarder.step(_STEP_SECONDS)
-                self._forget_late()
+                self._board.refuse_late()
+                self._refuse_slow()
             except Exception:
                 # A fault of ours must not end every other stream, and must be seen.
                 traceback.print_exc(file=sys.stderr)
         for stranger in list(self._strangers):
-            self._refuse(stranger)
+            stranger.refuse(None)
         self._forwarder.close()
         self._listener.close()
 
@@ -129,15 +150,15 @@ class RelayServer:
     def _greet(self, leg: socket.socket) -> None:
         if len(self._strangers) >= MAX_STRANGERS:
             # Who means well says what it wants at once: the one that has said nothing longest goes.
-            idle = next((each for each in self._strangers if not each.stream), None)
+            idle = next((each for each in self._strangers if not each.asked), None)
             if idle is None:
                 leg.close()
                 return
-            self._refuse(idle)
+            idle.refuse(None)
         leg.setblocking(False)
         leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         leg.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        stranger = _Stranger(leg, time.monotonic() + _NEGOTIATION_SECONDS)
+        stranger = _Stranger(self, leg)
         self._strangers[stranger] = None
         self._forwarder.watch(leg, selectors.EVENT_READ, partial(self._negotiate, stranger))
 
@@ -145,8 +166,8 @@ class RelayServer:
         try:
             data = stranger.leg.recv(_REQUEST_BYTES)
             # One that is waited for has nothing to say yet, and must not take up the thread.
-            if not data or stranger.stream:
-                self._refuse(stranger)
+            if not data or stranger.asked:
+                stranger.refuse(None)
                 return
             answer, name = stranger.negotiation.feed(data)
             if answer:
@@ -154,73 +175,17 @@ class RelayServer:
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
-            self._refuse(stranger)
+            stranger.refuse(None)
             return
         if name is not None:
+            stranger.asked = True
             secret, _, role = name.partition(".")
             if role == "device":
-                self._join(stranger, secret)
+                self._board.answer(stranger, secret)
             else:
-                self._await_device(stranger, secret, role)
+                self._board.call(stranger, secret, role)
 
-    def _await_device(self, stranger: _Stranger, token: str, role: str) -> None:
-        lease_id = self._leases.get(token)
-        if lease_id is None or role not in ROLES:
-            self._refuse(stranger, socks.NOT_ALLOWED)
-            return
-        waiting = sum(other.lease_id == lease_id for other in self._strangers)
-        if (
-            len(self._open_flows(lease_id)) + waiting >= MAX_FLOWS_OF_LEASE
-            or len(self._forwarder.flows) >= MAX_FLOWS
-        ):
-            self._refuse(stranger, socks.FAILED)
-            return
-        stranger.lease_id = lease_id
-        stranger.stream = secrets.token_hex(16)
-        stranger.deadline = time.monotonic() + self._dial_seconds
-        self._awaited[stranger.stream] = stranger
-        self._dial(lease_id, stranger.stream, role)
-
-    def _join(self, device: _Stranger, stream: str) -> None:
-        client = self._awaited.pop(stream, None)
-        if client is None:
-            self._refuse(device, socks.NOT_ALLOWED)
-            return
-        for each in (client, device):
-            self._strangers.pop(each, None)
-            self._forwarder.forget(each.leg)
-        flow = Flow(client.leg, device.leg)
-        try:
-            for each in (client, device):
-                each.leg.send(socks.reply(socks.GRANTED))
-        except OSError:
-            flow.close()
-            return
-        self._open_flows(client.lease_id).add(flow)
-        self._forwarder.add(flow)
-
-    def _open_flows(self, lease_id: str) -> set[Flow]:
-        flows = self._flows.setdefault(lease_id, set())
-        flows -= {flow for flow in flows if flow.ended}
-        return flows
-
-    def _cut(self, lease_id: str, token: str) -> None:
-        self._leases.pop(token, None)
-        for flow in self._flows.pop(lease_id, ()):
-            self._forwarder.end(flow)
-        for stranger in [each for each in self._strangers if each.lease_id == lease_id]:
-            self._refuse(stranger, socks.NOT_ALLOWED)
-
-    def _forget_late(self) -> None:
+    def _refuse_slow(self) -> None:
         now = time.monotonic()
-        for stranger in [each for each in self._strangers if now > each.deadline]:
-            self._refuse(stranger, socks.UNREACHABLE)
-
-    def _refuse(self, stranger: _Stranger, code: int | None = None) -> None:
-        self._strangers.pop(stranger, None)
-        self._awaited.pop(stranger.stream, None)
-        self._forwarder.forget(stranger.leg)
-        with suppress(OSError):
-            if code is not None:
-                stranger.leg.send(socks.reply(code))
-            stranger.leg.close()
+        for stranger in [s for s in self._strangers if not s.asked and now > s.deadline]:
+            stranger.refuse(None)

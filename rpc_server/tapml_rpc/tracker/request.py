@@ -17,7 +17,13 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker.connection import Connection, no_answer, own_label
+from tapml_rpc.tracker.connection import (
+    Connection,
+    no_answer,
+    open_connection,
+    own_bindings,
+    own_label,
+)
 from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.records import BEAT_SECONDS, VERSION, printable
 from tapml_rpc.tracker.requirements import Requirements
@@ -77,7 +83,7 @@ def request_device(
     Parameters
     ----------
     tracker
-        ``tcp://host:port``.
+        ``tcp://host:port``, or ``ws://host:port`` or ``wss://host:port`` of its WebSocket door.
     name, kind
         The device's name, its platform (``opencl``); None for any.
     features, limits
@@ -107,7 +113,7 @@ def request_device(
         If what is asked for does not exist.
     """
     wanted = Requirements.of(name or "", kind or "", features, limits)
-    connection = Connection(tracker, credentials)
+    connection = open_connection(tracker, credentials, timeout=FIRST_ANSWER_SECONDS)
     try:
         connection.send(
             {
@@ -118,6 +124,7 @@ def request_device(
                 "exclusive": exclusive,
                 "priority": priority,
                 "label": label[:128] or own_label(),
+                "bindings": own_bindings(),
             }
         )
         granted = _wait(connection, wanted, timeout, on_queue)

@@ -1,7 +1,8 @@
-"""Addresses that lead through the relay: ``relay://HOST:PORT/TOKEN``, to a session's control.
+"""Addresses that lead through the tracker: ``relay://HOST:PORT/TOKEN``, to a session's control.
 
 A lease gives one for a device that only connects out. :func:`connect_socket` takes a ZeroMQ socket
-there, :func:`open_stream` a plain one (for a WebSocket); both take ordinary addresses as well.
+there, :func:`open_stream` a plain one. ``relay+ws://`` and ``relay+wss://`` lead through a
+tracker's WebSocket door instead: a server's address like any, whose token is the lease's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import zmq
 
 _SCHEME: Final = "relay"
+_THROUGH: Final = "relay+"
 _DIAL_SECONDS: Final = 8.0
 
 
@@ -67,6 +69,25 @@ def parse(address: str) -> RelayAddress:
     if not is_relayed(address) or not host or not port or not token.isalnum():
         raise InputError(f"expected {_SCHEME}://HOST:PORT/TOKEN as a lease gives it, got {address}")
     return RelayAddress(host, port, token, role or "control")
+
+
+def websocket_through(address: str) -> tuple[str, str]:
+    """Where ``relay+ws://HOST:PORT/TOKEN`` leads: the address of a WebSocket, and its token.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    url, _, token = address.removeprefix(_THROUGH).rpartition("/")
+    if not leads_to_websocket(address) or not token.isalnum() or urlsplit(url).hostname is None:
+        raise InputError(f"expected {_THROUGH}ws://HOST:PORT/TOKEN as a lease gives it")
+    return url, token
+
+
+def leads_to_websocket(address: str) -> bool:
+    """Whether an address leads through a tracker's WebSocket door."""
+    return address.startswith((f"{_THROUGH}ws://", f"{_THROUGH}wss://"))
 
 
 def data_address_beside(control: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from tapml_rpc.security.credentials import KEY_VARIABLE, Credentials
@@ -19,6 +20,9 @@ from tapml_targets.errors import InputError
 
 VARIABLE: Final = "TAPML_TRACKER"
 TRACKER_KEY_VARIABLE: Final = "TAPML_TRACKER_KEY"
+TOKEN_VARIABLE: Final = "TAPML_TRACKER_TOKEN"  # noqa: S105 - a variable's name
+CA_VARIABLE: Final = "TAPML_TRACKER_CA"
+FINGERPRINT_VARIABLE: Final = "TAPML_TRACKER_FINGERPRINT"
 _WORD: Final = "tracker"
 
 
@@ -38,17 +42,19 @@ def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.en
     address = given or environ.get(VARIABLE, "")
     if not address:
         raise InputError(
-            f"no tracker is known: set {VARIABLE} to its tcp://HOST:PORT (`tapml devices` takes "
-            "--tracker as well)"
+            f"no tracker is known: set {VARIABLE} to its tcp://HOST:PORT or ws://HOST:PORT "
+            "(`tapml devices` takes --tracker as well)"
         )
     return address
 
 
 def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials | None:
-    """Keys for a tracker, as the environment names them; None where it names none for one.
+    """Secrets for a tracker, as the environment names them; None where it names none for one.
 
     ``TAPML_TRACKER_KEY`` is the tracker's public key or the path of one, ``TAPML_RPC_KEY`` the path
-    of this side's own ``.secret`` file.
+    of this side's own ``.secret`` file. Over WebSocket: ``TAPML_TRACKER_TOKEN`` is what the tracker
+    asks for, ``TAPML_TRACKER_FINGERPRINT`` its certificate's, ``TAPML_TRACKER_CA`` the path of
+    certificates to trust.
 
     Raises
     ------
@@ -57,10 +63,19 @@ def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials 
     SetupError
         If others may read the secret.
     """
-    theirs = environ.get(TRACKER_KEY_VARIABLE)
-    if not theirs:
+    theirs, token, ca_file, fingerprint = (
+        environ.get(name) or None
+        for name in (TRACKER_KEY_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE, FINGERPRINT_VARIABLE)
+    )
+    if not any((theirs, token, ca_file, fingerprint)):
         return None
-    return Credentials.from_files(key=environ.get(KEY_VARIABLE) or None, server_key=theirs)
+    files = Credentials.from_files(
+        key=environ.get(KEY_VARIABLE) or None if theirs else None,
+        server_key=theirs,
+        ca_file=ca_file,
+        fingerprint=fingerprint,
+    )
+    return replace(files, token=token)
 
 
 def parse_spec(spec: str) -> dict[str, Any]:

@@ -80,12 +80,20 @@ class Admission:
         Who knows the tokens; None for a server on loopback that has none.
     origins
         What a page's Origin may be: texts that must be equal, patterns that must match whole.
+    paths
+        Of the connections there are; the first one uses up a token that is good for one session.
     """
 
-    def __init__(self, guard: Guard | None, origins: Sequence[str | re.Pattern[str]]) -> None:
+    def __init__(
+        self,
+        guard: Guard | None,
+        origins: Sequence[str | re.Pattern[str]],
+        paths: Sequence[str] = (CONTROL_PATH, DATA_PATH),
+    ) -> None:
         self.guarded = guard is not None
         self._guard = guard
         self._origins = tuple(origins)
+        self._paths = tuple(paths)
 
     def check(self, request: Request, address: str) -> Refusal | str:
         """Why a request is refused, or the identity of whoever sent it.
@@ -95,10 +103,10 @@ class Admission:
         address
             Where it came from, without the port.
         """
-        if request.path not in (CONTROL_PATH, DATA_PATH):
+        if request.path not in self._paths:
             return Refusal(
                 HTTPStatus.NOT_FOUND,
-                f"this is a tapml server; its connections are {CONTROL_PATH} and {DATA_PATH}",
+                f"this is a tapml server; its connections are {' and '.join(self._paths)}",
             )
         origins = request.headers.get_all("Origin")
         if origins and not (len(origins) == 1 and self._allows(origins[0])):
@@ -122,7 +130,7 @@ class Admission:
         try:
             if given is None:
                 raise SetupError("no token came")
-            return self._guard.check(given, address, opens=request.path == CONTROL_PATH)
+            return self._guard.check(given, address, opens=request.path == self._paths[0])
         except TapmlError as error:
             wait = float(getattr(error, "retry_after", 0.0))
             return Refusal(

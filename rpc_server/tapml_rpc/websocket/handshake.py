@@ -28,6 +28,10 @@ _SHOWN_BYTES: Final = 2000
 _WRONG_ADDRESS: Final = "expected an address such as ws://127.0.0.1:9000, got {!r}{}"
 
 
+class SilentServerError(SetupError):
+    """Nothing answers at an address."""
+
+
 def check_address(address: str) -> str:
     """The address without a closing slash.
 
@@ -171,7 +175,7 @@ def _refused(error: Exception | None, url: str) -> TapmlError:
     return ProtocolError(f"{url} is no tapml server: it does not speak {SUBPROTOCOL}")
 
 
-def _silent(url: str, error: OSError) -> SetupError:
-    return SetupError(
+def _silent(url: str, error: OSError) -> SilentServerError:
+    return SilentServerError(
         f"no tapml server answers at {url}: {error}; start one there with `tapml rpc serve`"
     )

@@ -1,0 +1,117 @@
+"""WebSocket frames passed on from one connection to another: masks change, nothing else does.
+
+What a client sends is masked, what a server sends is not, and a relay is the server of both its
+sides (a device that goes out to one is a client of both its own). So the head of each frame is
+written anew, its payload turned in passing, and no message is ever held: what a slow side makes
+wait is what a flow's buffer holds.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
+from tapml_targets.errors import ProtocolError
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a board without a compiler, and no wheel for it
+    from websockets.utils import apply_mask
+
+GROWTH: Final = 3
+"""What comes out is at most so many times what went in: an empty frame of two bytes gets a mask."""
+_KEY_BYTES: Final = 4
+_MASKED: Final = 0x80
+_FIN: Final = 0x80
+_RESERVED: Final = 0x70
+_CONTINUATION: Final = 0
+_MESSAGES: Final = (1, 2)
+_CONTROLS: Final = (8, 9, 10)
+_MAX_CONTROL_BYTES: Final = 125
+_EXTENDED: Final = {126: 2, 127: 8}
+
+
+class Reframer:
+    """One direction of a connection: frames with masks in, without out, or the other way.
+
+    Parameters
+    ----------
+    masked
+        Whether the frames that come have masks.
+    """
+
+    def __init__(self, *, masked: bool) -> None:
+        self._masked = masked
+        self._head = bytearray()
+        self._missing = 0
+        self._key = b""
+        self._message_bytes = 0
+        self._open = False
+
+    def feed(self, data: memoryview) -> bytes:
+        """The same frames as the other side has them, as far as they have come.
+
+        Raises
+        ------
+        ProtocolError
+            If these are no frames of a WebSocket, or a message is longer than any peer accepts.
+        """
+        out: list[bytes] = []
+        position = 0
+        while position < len(data):
+            if self._missing:
+                piece = data[position : position + self._missing]
+                out.append(self._turn(piece))
+                position += len(piece)
+                self._missing -= len(piece)
+                continue
+            wanted = self._head_bytes() - len(self._head)
+            self._head += data[position : position + wanted]
+            position += min(wanted, len(data) - position)
+            if len(self._head) >= 2 and len(self._head) == self._head_bytes():
+                out.append(self._next_head())
+        return b"".join(out)
+
+    def _head_bytes(self) -> int:
+        if len(self._head) < 2:
+            return 2
+        key = _KEY_BYTES if self._masked else 0
+        return 2 + _EXTENDED.get(self._head[1] & 0x7F, 0) + key
+
+    def _next_head(self) -> bytes:
+        first, second = self._head[0], self._head[1]
+        extended = bytes(self._head[2 : 2 + _EXTENDED.get(second & 0x7F, 0)])
+        length = int.from_bytes(extended) if extended else second & 0x7F
+        self._check(first, length, masked=bool(second & _MASKED))
+        if self._masked:
+            self._key = bytes(self._head[-_KEY_BYTES:])
+            out = bytes((first, second & 0x7F)) + extended
+        else:
+            self._key = secrets.token_bytes(_KEY_BYTES)
+            out = bytes((first, second | _MASKED)) + extended + self._key
+        self._missing = length
+        self._head.clear()
+        return out
+
+    def _check(self, first: int, length: int, *, masked: bool) -> None:
+        opcode, final = first & 0x0F, bool(first & _FIN)
+        if first & _RESERVED or masked != self._masked:
+            raise ProtocolError("a frame with reserved bits, or masked the wrong way")
+        if opcode in _CONTROLS:
+            if length > _MAX_CONTROL_BYTES or not final:
+                raise ProtocolError("a control frame that is none")
+            return
+        if opcode not in (_CONTINUATION, *_MESSAGES) or (opcode == _CONTINUATION) != self._open:
+            raise ProtocolError("a frame of an unknown kind, or out of turn")
+        self._message_bytes = length + (self._message_bytes if self._open else 0)
+        if self._message_bytes > MAX_MESSAGE_BYTES:
+            raise ProtocolError(f"a message of over {MAX_MESSAGE_BYTES} bytes")
+        self._open = not final
+
+    def _turn(self, piece: memoryview) -> bytes:
+        """Put a mask on, or take it off: the same operation."""
+        turned = apply_mask(piece, self._key)
+        begun = len(piece) % _KEY_BYTES
+        self._key = self._key[begun:] + self._key[:begun]
+        return turned

@@ -1,0 +1,130 @@
+"""A connection to a tracker over WebSocket: for devices and clients without ZeroMQ.
+
+No thread and no timer here: a stopped peer is noticed by the pong that its WebSocket owes, a
+tracker that has gone by its connection, one that is stopped by its silence.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tapml_rpc import wire
+from tapml_rpc.tracker.connection import ANSWER_SECONDS, no_answer
+from tapml_rpc.tracker.records import TRACKER_PATH
+from tapml_rpc.websocket import frames
+from tapml_rpc.websocket.handshake import SilentServerError, check_address, open_socket
+from tapml_rpc.websocket.stream import EndedError, Stream
+from tapml_targets.errors import ProtocolError, SetupError
+
+if TYPE_CHECKING:
+    from tapml_rpc.security.credentials import Credentials
+
+
+class WebSocketConnection:
+    """The :class:`tapml_rpc.tracker.connection.Connection` to ``ws://`` or ``wss://host:port``.
+
+    Parameters
+    ----------
+    address
+        Of the tracker's WebSocket door.
+    credentials
+        The tracker's token, where it asks for one, and whom to trust.
+    timeout
+        Seconds in which it has to be open.
+
+    Raises
+    ------
+    InputError
+        If it is no such address.
+    SetupError
+        If nothing answers, or the tracker does not let us in.
+    """
+
+    def __init__(self, address: str, credentials: Credentials | None, timeout: float) -> None:
+        self.address = check_address(address)
+        self.host = urlsplit(self.address).hostname or ""
+        self.credentials = credentials
+        self._owner = os.getpid()
+        encrypted = credentials is not None and self.address.startswith("wss://")
+        try:
+            self._stream = Stream(
+                open_socket(
+                    self.address + TRACKER_PATH,
+                    deadline=time.monotonic() + timeout,
+                    token=None if credentials is None else credentials.token,
+                    ssl_context=credentials.ssl_context() if encrypted and credentials else None,
+                )
+            )
+        except SilentServerError:
+            raise no_answer(self.address, timeout) from None
+        self._heard = self._looked = time.monotonic()
+        self._poller = select.poll()
+        self._poller.register(self._stream.fileno(), select.POLLIN)
+
+    def watch(self, descriptor: int) -> None:
+        """See the protocol."""
+        self._poller.register(descriptor, select.POLLIN)
+
+    def send(self, header: wire.Header) -> None:
+        """See the protocol."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise EndedError("it takes no messages")
+
+        try:
+            self._stream.send(frames.head(wire.pack(header), 0), check=check)
+        except EndedError as error:
+            raise self._gone(error) from None
+
+    def receive(self, seconds: float) -> wire.Header | None:
+        """See the protocol."""
+        now = time.monotonic()
+        if now - self._looked > 1.0:
+            # This process was stopped, or busy elsewhere: no word about the tracker.
+            self._heard = now
+        try:
+            # First what has come already, which no poll shows.
+            message = self._stream.receive(0)
+            if message is None:
+                self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000))
+                message = self._stream.receive(0)
+        except EndedError as error:
+            raise self._gone(error) from None
+        self._looked = time.monotonic()
+        if message is not None:
+            self._heard = self._looked
+            packed, chunk = frames.split(message)
+            if chunk:
+                raise ProtocolError("the tracker sent a chunk; its messages are headers")
+            return wire.unpack(packed)
+        if self._looked - self._heard > ANSWER_SECONDS:
+            raise SetupError(
+                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
+            )
+        return None
+
+    def close(self, *last: wire.Header) -> None:
+        """See the protocol."""
+        if os.getpid() != self._owner:
+            return
+        if self._stream.torn:
+            self._stream.abort()
+            return
+        with suppress(EndedError):
+            for header in last:
+                self._stream.send(frames.head(wire.pack(header), 0), check=_not_now)
+        self._stream.close()
+
+    def _gone(self, error: EndedError) -> SetupError:
+        return SetupError(f"the tracker at {self.address} is gone: {error}")
+
+
+def _not_now() -> None:
+    raise EndedError("it takes no messages")

@@ -1,0 +1,121 @@
+"""The WebSocket door as the tracker's own thread has it: messages in order, one at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tapml_rpc import wire
+from tapml_rpc.tracker.records import WEBSOCKET, Sender
+from tapml_rpc.tracker.switchboard import Dial
+from tapml_rpc.tracker.websocket_door import WebSocketDoor
+from tapml_rpc.tracker.websocket_peer import WebSocketPeer
+from tapml_rpc.websocket import frames
+from tapml_rpc.websocket.listening import Listening
+from tapml_targets.errors import ProtocolError
+
+MOST_UNHEARD: Final = 1024
+"""What a peer may say before it is listened to; who says more is not listening itself."""
+_REFUSED: Final = 1008
+
+Take = Callable[[Sender, Callable[[], wire.Header]], None]
+"""Takes a sender and what reads its message, which may raise."""
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A message, or the end of a connection where there is no peer."""
+
+    key: bytes
+    peer: WebSocketPeer | None = None
+    message: bytes = b""
+    gone: str = ""
+
+
+class WebSocketEntrance:
+    """Where devices and clients come over WebSocket.
+
+    Parameters
+    ----------
+    listening
+        Where, and who may.
+    origins
+        Pages that may, beside those of this machine.
+    wake
+        Called on the door's thread when :meth:`hand_over` has news.
+    dial
+        Called there when a device shall come for a client.
+
+    Attributes
+    ----------
+    address
+        ``ws://host:port`` or ``wss://host:port``.
+    way
+        What a lease says of the way through here.
+    """
+
+    def __init__(
+        self,
+        listening: Listening,
+        origins: tuple[str, ...],
+        wake: Callable[[], None],
+        dial: Dial,
+    ) -> None:
+        self._arrivals: deque[_Arrival] = deque()
+        self._wake = wake
+        self._door = WebSocketDoor(
+            listening.host,
+            listening.port,
+            heard=self._hear,
+            gone=lambda key, why: self._arrive(_Arrival(key, gone=why)),
+            dial=dial,
+            guard=listening.tokens,
+            context=listening.context,
+            origins=origins,
+        )
+        self.address = self._door.address
+        self.way: wire.Header = {
+            "address": f"relay+{self.address.partition(':')[0]}",
+            "relay_port": self._door.port,
+            "certificate": listening.announced.get("fingerprint", ""),
+        }
+        self.allow = self._door.allow
+        self.cut = self._door.cut
+        self.close = self._door.close
+
+    def send(self, key: bytes, packed: bytes) -> None:
+        """Send a header to a peer; one that is gone is handed over as that."""
+        self._door.send(key, frames.head(packed, 0))
+
+    def hand_over(self, take: Take, gone: Callable[[bytes, str], None]) -> None:
+        """Pass on what has come, in its order."""
+        for _ in range(len(self._arrivals)):
+            arrival = self._arrivals.popleft()
+            peer = arrival.peer
+            if peer is None:
+                gone(arrival.key, arrival.gone)
+                continue
+            peer.taken += 1
+            sender = Sender(arrival.key, peer.identity, peer.host, WEBSOCKET)
+            take(sender, partial(_header_of, arrival.message))
+
+    def _hear(self, peer: WebSocketPeer, key: bytes, message: bytes) -> None:
+        peer.said += 1
+        if peer.said - peer.taken > MOST_UNHEARD:
+            peer.close(_REFUSED, "it says more than is listened to")
+        else:
+            self._arrive(_Arrival(key, peer, message))
+
+    def _arrive(self, arrival: _Arrival) -> None:
+        self._arrivals.append(arrival)
+        self._wake()
+
+
+def _header_of(message: bytes) -> wire.Header:
+    packed, chunk = frames.split(message)
+    if chunk:
+        raise ProtocolError("a message to a tracker is one header")
+    return wire.unpack(packed)

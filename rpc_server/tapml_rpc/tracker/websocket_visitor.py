@@ -1,0 +1,200 @@
+"""A connection at the tracker's WebSocket door: TLS, the request, the answer to it.
+
+The ``websockets`` package speaks the handshake, without doing I/O; one thread has all connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import selectors
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol
+
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from tapml_rpc.tracker.nonblocking import receive, send
+from tapml_rpc.tracker.records import MAX_MESSAGE_BYTES
+from tapml_rpc.tracker.switchboard import Refusal
+from tapml_rpc.tracker.websocket_leg import WebSocketLeg
+from tapml_rpc.websocket import admission
+from tapml_rpc.websocket.frames import SUBPROTOCOL
+
+if TYPE_CHECKING:
+    from tapml_rpc.tracker.flow import Forwarder
+
+OPEN_SECONDS: Final = 5.0
+_LENGTH_BYTES: Final = 4
+_STATUS: Final = {
+    Refusal.NO_ROOM: HTTPStatus.SERVICE_UNAVAILABLE,
+    Refusal.NO_SUCH: HTTPStatus.UNAUTHORIZED,
+    Refusal.UNREACHABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_LOGGER: Final = logging.getLogger("tapml_rpc.tracker.websocket")
+# What hostile or broken peers do is answered to them; it is no news for the tracker's terminal.
+_LOGGER.setLevel(logging.CRITICAL)
+
+
+class Host(Protocol):
+    """Whose door it is."""
+
+    @property
+    def forwarder(self) -> Forwarder:
+        """Runs everything."""
+
+    def requested(self, visitor: Visitor, request: Request) -> None:
+        """A visitor has said what it wants."""
+
+    def forget(self, visitor: Visitor) -> None:
+        """One has come in, or ends."""
+
+
+class Visitor:
+    """A connection that has not come in yet; the switchboard's ``Caller`` where it is a leg.
+
+    Parameters
+    ----------
+    connection
+        As it was accepted; this object's from now on.
+    context
+        For ``wss``; None for ``ws``.
+
+    Attributes
+    ----------
+    protocol
+        The connection's, once it has come in its peer's.
+    host
+        Where it came from.
+    asked
+        Whether it has said what it wants.
+    """
+
+    def __init__(
+        self,
+        door: Host,
+        connection: socket.socket,
+        host: str,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.host = host
+        self.asked = False
+        self.deadline = time.monotonic() + OPEN_SECONDS
+        self.protocol = ServerProtocol(
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            max_size=MAX_MESSAGE_BYTES + _LENGTH_BYTES,
+            logger=_LOGGER,
+        )
+        self._door = door
+        self._response: Response | None = None
+        self._handshake: Callable[[], None] | None = None
+        self.socket = connection
+        if context is not None:
+            encrypted = context.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+            self.socket, self._handshake = encrypted, encrypted.do_handshake
+        self._watch(selectors.EVENT_READ)
+
+    def answer(self, refusal: admission.Refusal) -> None:
+        """Refuse the request, and end."""
+        response = self.protocol.reject(refusal.status, f"{refusal.reason}\n")
+        if refusal.retry_after:
+            response.headers["Retry-After"] = str(math.ceil(refusal.retry_after))
+        with suppress(OSError):
+            self._respond(response)
+        self.end()
+
+    def accept(self, request: Request) -> bool:
+        """Whether it is an upgrade; it is answered by :meth:`come_in`, or now where it is none."""
+        response = self.protocol.accept(request)
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            self._response = response
+            return True
+        with suppress(OSError):
+            self._respond(response)
+        self.end()
+        return False
+
+    def come_in(self) -> None:
+        """Complete the upgrade; the connection is the caller's. Raises OSError if it is gone."""
+        assert self._response is not None  # noqa: S101 - it was accepted
+        self._door.forget(self)
+        self._respond(self._response)
+
+    def grant(self) -> WebSocketLeg:
+        """See :class:`tapml_rpc.tracker.switchboard.Caller`."""
+        self.come_in()
+        return WebSocketLeg(self.socket, masked=True)
+
+    def refuse(self, why: Refusal | None) -> None:
+        """See :class:`tapml_rpc.tracker.switchboard.Caller`."""
+        if why is None:
+            self.end()
+        elif self.socket.fileno() >= 0:
+            self.answer(admission.Refusal(_STATUS[why], why.value))
+
+    def end(self) -> None:
+        """Close it."""
+        self._door.forget(self)
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _watch(self, events: int) -> None:
+        self._door.forwarder.forget(self.socket)
+        self._door.forwarder.watch(self.socket, events, self._ready)
+
+    def _ready(self, events: int) -> None:
+        try:
+            if self._handshake is not None and not self._shake_hands(self._handshake):
+                return
+            self._read()
+        except OSError:
+            self.end()
+
+    def _shake_hands(self, handshake: Callable[[], None]) -> bool:
+        try:
+            handshake()
+        except ssl.SSLWantReadError:
+            self._watch(selectors.EVENT_READ)
+            return False
+        except ssl.SSLWantWriteError:
+            self._watch(selectors.EVENT_WRITE)
+            return False
+        self._handshake = None
+        self._watch(selectors.EVENT_READ)
+        return True
+
+    def _read(self) -> None:
+        data = receive(self.socket)
+        if data is None:
+            return
+        # One that waits for another has nothing to say yet, and must not take up the thread.
+        if not data or self.asked:
+            self.end()
+            return
+        self.protocol.receive_data(data)
+        for event in self.protocol.events_received():
+            if isinstance(event, Request):
+                self.asked = True
+                self._door.requested(self, event)
+                return
+        if self.protocol.handshake_exc is not None:
+            self.end()
+
+    def _respond(self, response: Response) -> None:
+        self.protocol.send_response(response)
+        data = b"".join(self.protocol.data_to_send())
+        # A new connection has room for so little.
+        if send(self.socket, data) != len(data):
+            raise ConnectionAbortedError("it does not take the answer to its request")

@@ -1,0 +1,154 @@
+"""A connection to a tracker over ZeroMQ.
+
+Two kinds of heartbeat: ZeroMQ's own, which its I/O thread answers even while Python is busy with
+something long, tells within three seconds that a process or its host has gone or is stopped; the
+messages of `beat` tell that the program behind it still works, and may take longer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc import wire
+from tapml_rpc.security.credentials import Credentials
+from tapml_rpc.security.curve import apply_client
+from tapml_rpc.security.handshake import MONITORED, handshake_failure
+from tapml_rpc.tracker.connection import ANSWER_SECONDS
+from tapml_targets.errors import InputError, SetupError
+
+HEARTBEAT_MILLISECONDS: Final = 750
+HEARTBEAT_TIMEOUT_MILLISECONDS: Final = 2000
+
+Socket: TypeAlias = zmq.Socket[bytes]
+
+
+class ZmqConnection:
+    """The :class:`tapml_rpc.tracker.connection.Connection` to ``tcp://host:port``.
+
+    Parameters
+    ----------
+    address
+        ``tcp://host:port`` of the tracker.
+    credentials
+        Keys, where the tracker asks for them: this side's own and the tracker's public one.
+
+    Raises
+    ------
+    InputError
+        If it is no such address.
+
+    """
+
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        self.address = address
+        self.host = host_of(address)
+        self.credentials = credentials
+        self._heard = self._looked = time.monotonic()
+        self._owner = os.getpid()
+        self._talked = False
+        self._curve = credentials.curve() if credentials is not None else None
+        self._context: zmq.Context[Socket] = zmq.Context()
+        try:
+            self._socket: Socket = self._context.socket(zmq.DEALER)
+            self._socket.linger = 0
+            self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_HEADER_BYTES)
+            self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+            self._socket.setsockopt(zmq.IPV6, int("[" in address))
+            set_heartbeats(self._socket)
+            apply_client(self._socket, self._curve)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise InputError(
+                f"expected a tracker's address such as tcp://127.0.0.1:9190, got {address!r}: "
+                f"{error}"
+            ) from None
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def watch(self, descriptor: int) -> None:
+        """Let :meth:`receive` return when a descriptor is readable."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def send(self, header: wire.Header) -> None:
+        """Send a message; it is dropped where the tracker takes none."""
+        with suppress(zmq.Again):
+            self._socket.send(wire.pack(header), zmq.NOBLOCK)
+
+    def receive(self, seconds: float) -> wire.Header | None:
+        """The next message; None where none came within `seconds`, or sooner.
+
+        Raises
+        ------
+        SetupError
+            If the tracker is gone, or silent for :data:`ANSWER_SECONDS`.
+        ProtocolError
+            If it sent what is no header.
+        """
+        now = time.monotonic()
+        if now - self._looked > 1.0:
+            # This process was stopped, or busy elsewhere: no word about the tracker.
+            self._heard = now
+        ready = dict(self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000)))
+        self._looked = time.monotonic()
+        with suppress(zmq.Again):
+            packed = self._socket.recv(zmq.NOBLOCK)
+            self._heard = self._looked
+            self._talked = True
+            return wire.unpack(packed)
+        if self._monitor in ready:
+            self._look_why()
+        if self._looked - self._heard > ANSWER_SECONDS:
+            raise SetupError(
+                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
+            )
+        return None
+
+    def _look_why(self) -> None:
+        event = dict(recv_monitor_message(self._monitor))
+        failure = handshake_failure(event, self.address, self._curve)
+        if failure is not None:
+            if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._curve is not None:
+                raise failure
+        elif self._talked:
+            raise SetupError(f"the tracker at {self.address} is gone: its connection dropped")
+        # A connection that drops before a word was said says why in a later event, or comes again.
+
+    def close(self, *last: wire.Header) -> None:
+        """Send a last message or two and end the connection; never raises, never waits long."""
+        if os.getpid() != self._owner:
+            return
+        with suppress(zmq.ZMQError):
+            for header in last:
+                self._socket.send(wire.pack(header), zmq.NOBLOCK)
+        self._socket.disable_monitor()
+        self._context.destroy(linger=200 if last else 0)
+
+
+def set_heartbeats(either_end: Socket) -> None:
+    """Have a connection dropped within three seconds when its other end is stopped or gone."""
+    either_end.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MILLISECONDS)
+    either_end.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MILLISECONDS)
+
+
+def host_of(address: str) -> str:
+    """The host of a tracker's address; raises InputError if it is none."""
+    try:
+        parts = urlsplit(address)
+        if parts.scheme == "tcp" and parts.hostname and parts.port:
+            return parts.hostname
+    except ValueError:
+        pass
+    raise InputError(
+        f"a tracker's address is tcp://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT, "
+        f"got {address!r}"
+    )

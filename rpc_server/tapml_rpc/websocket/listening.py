@@ -1,0 +1,91 @@
+"""What a server needs to listen for WebSockets safely: a numeric address, tokens, a certificate."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tapml_rpc.security.bind import check_bind
+from tapml_rpc.security.certificates import given_certificate, host_names, own_certificate
+from tapml_rpc.security.tls import server_context
+from tapml_rpc.security.token import TokenBook, default_path
+from tapml_targets.errors import InputError, TapmlError
+
+_SCHEMES: Final = ("ws", "wss")
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where to listen, and who may come.
+
+    Attributes
+    ----------
+    host, port
+        Numeric, as checked.
+    tokens
+        Who is admitted; None for everybody, on loopback alone.
+    context
+        For ``wss``; None for ``ws``.
+    announced
+        What a server's line on standard output says of its secrets: ``token``, ``fingerprint``.
+    """
+
+    host: str
+    port: int
+    tokens: TokenBook | None
+    context: ssl.SSLContext | None
+    announced: dict[str, str] = field(repr=False)
+
+
+def prepare(
+    address: str, *, tokens: Path | None = None, certificate: str = "", certificate_key: str = ""
+) -> Listening:
+    """Make ready to listen at an address.
+
+    Parameters
+    ----------
+    address
+        ``ws://HOST:PORT`` or ``wss://HOST:PORT``; port 0 takes a free one.
+    tokens
+        File with tokens that are admitted; None for the user's own. Off loopback, and wherever a
+        file is named, a token is needed, and one more is made for who reads the announcement.
+    certificate, certificate_key
+        For ``wss``; empty for one that is made here.
+
+    Raises
+    ------
+    InputError
+        If the address is none, or a file cannot be used.
+    SetupError
+        If strangers could come in, or a secret would travel readably.
+    """
+    host, port = check_bind(address, secret=True, schemes=_SCHEMES)
+    announced: dict[str, str] = {}
+    book = None
+    if tokens is not None or not _is_loopback(address):
+        book = TokenBook(tokens or (default_path() if default_path().exists() else None))
+        # Nobody was given one beforehand: whoever reads the announcement may come in.
+        announced["token"] = book.issue("announced")
+    context = None
+    if urlsplit(address).scheme == "wss":
+        if bool(certificate) != bool(certificate_key):
+            raise InputError("--certificate and --certificate-key go together")
+        shown = (
+            given_certificate(Path(certificate), Path(certificate_key))
+            if certificate
+            else own_certificate(host_names(host))
+        )
+        announced["fingerprint"] = shown.fingerprint
+        context = server_context(shown)
+    return Listening(host, port, book, context, announced)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        check_bind(address, secret=False, schemes=_SCHEMES)
+    except TapmlError:
+        return False
+    return True
