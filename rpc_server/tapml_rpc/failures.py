@@ -38,7 +38,7 @@ def failure_to_wire(error: BaseException, command: object = "", index: int = 0) 
     """Describe an error raised on the device's side.
 
     Errors outside the tree (a driver's, ``MemoryError``) become ``RemoteError`` with the original
-    class in the message.
+    class in the message. One that came from farther away keeps what it was told there.
     """
     kind = type(error).__name__
     message = str(error)
@@ -48,8 +48,11 @@ def failure_to_wire(error: BaseException, command: object = "", index: int = 0) 
     return {
         "kind": kind,
         "message": _shorten(message, _MESSAGE_CHARACTERS),
-        "traceback": _shorten("".join(traceback.format_exception(error)), TRACEBACK_CHARACTERS),
-        "command": render_command(command) if command else "",
+        "traceback": _shorten(
+            getattr(error, "remote_traceback", "") or "".join(traceback.format_exception(error)),
+            TRACEBACK_CHARACTERS,
+        ),
+        "command": render_command(command or getattr(error, "command", "")),
         "log": _shorten(str(getattr(error, "driver_log", "") or ""), LOG_CHARACTERS),
         "index": index,
     }

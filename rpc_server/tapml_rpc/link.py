@@ -289,8 +289,10 @@ class Link:
     def _refused(self, ticket: Ticket | None, header: wire.Header) -> None:
         error = failure_from_wire(header.get("error"))
         if isinstance(error, DeviceLostError):
-            self._watch.lost = self._watch.lost or error
-            raise error
+            if self._watch.lost is None:
+                error.args = (self._describe(str(error)),)
+                self._watch.lost = error
+            raise self._watch.lost
         if ticket is None:
             raise error
         ticket.finish(header)

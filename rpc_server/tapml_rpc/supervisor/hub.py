@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EPOCH_BYTES: Final = 8
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
-_PAST_SESSIONS: Final = 256
+_PAST_SESSIONS: Final = 64
 
 
 class Hub:
@@ -72,7 +72,7 @@ class Hub:
         self._device = to_plain(device)
         self._relays: dict[bytes, tuple[Relay, float]] = {}
         # Whose they were and why they ended, the latest ones.
-        self._past: dict[bytes, tuple[str, str]] = {}
+        self._past: dict[bytes, tuple[str, DeviceLostError]] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, HeldLease] = {}
         self._turns = Turns()
@@ -175,8 +175,9 @@ class Hub:
 
     def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
         """What is said of a session that is not there: why it ended, to those it belonged to."""
-        owner, why = self._past.get(token, ("", ""))
-        return lost_session(why if identity in (None, owner) else "")
+        owner, why = self._past.get(token, (None, None))
+        # What overtook the news of a loss is answered by the same.
+        return why.with_traceback(None) if why and identity in (None, owner) else lost_session()
 
     def sessions(self) -> list[dict[str, Any]]:
         """Every session as plain data, without what would let anyone speak for it."""
@@ -273,7 +274,8 @@ class Hub:
 
     def _forget(self, relay: Relay) -> None:
         self._relays.pop(relay.token, None)
-        self._past[relay.token] = relay.identity, relay.ended
+        loss = relay.loss if isinstance(relay.loss, DeviceLostError) else None
+        self._past[relay.token] = relay.identity, loss or lost_session(relay.ended)
         while len(self._past) > _PAST_SESSIONS:
             with suppress(KeyError, RuntimeError):
                 self._past.pop(next(iter(self._past)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.failures import failure_from_wire, failure_to_wire
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame
@@ -75,6 +75,8 @@ class Relay:
     ----------
     ended
         Why the session is over; empty while it is not.
+    loss
+        What the client was told of that; None where it was told nothing.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Relay:
         self.lease = lease
         self._revoked = ""
         self.ended = ""
+        self.loss: TapmlError | None = None
         self.answered = 0
         self._epoch = epoch
         self._channel = channel
@@ -258,8 +261,7 @@ class Relay:
         return bool(self.ended)
 
     def _accept_batch(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
-        sequence = self._window.add(header, len(chunk))
-        self._waiting.append((sequence, packed, chunk))
+        self._waiting.append((self._window.add(header, len(chunk)), packed, chunk))
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -345,9 +347,8 @@ class Relay:
         }
         running = self._worker.board.running()
         if running is not None:
-            sequence, index, started = running
-            pong["busy_seconds"] = round(max(0.0, time.monotonic() - started), 3)
-            pong["command"] = self._last.name(sequence, index)
+            pong["busy_seconds"] = round(self.busy_seconds(), 3)
+            pong["command"] = self._last.name(*running[:2])
         return pong
 
     def _check_deadline(self, now: float, sequence: int, index: int, started: float) -> None:
@@ -385,7 +386,7 @@ class Relay:
         if self.ended:
             return
         running = self._worker.board.running()
-        command = self._last.name(running[0], running[1]) if running else ""
+        command = self._last.name(*running[:2]) if running else ""
         where = f" in {command}" if command else " between two commands"
         how = f"{self._worker.end(kill=True)}; a new session finds the device opened anew"
         error = DeviceRestartedError(f"{what}{where}: {how}{self._last.report(running)}")
@@ -395,4 +396,5 @@ class Relay:
     def _tell(self, error: TapmlError, command: str) -> None:
         """Send the client its session's last message."""
         failure = failure_to_wire(error, command) | self._worker.last_words()
+        self.loss = failure_from_wire(failure)
         self._channel.send_control(wire.pack({"type": "event", "error": failure}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -54,15 +55,18 @@ def test_a_payload_that_leaves_after_its_sessions_end_disturbs_nobody() -> None:
 
 
 def test_the_memory_of_a_closed_end_goes_with_the_last_who_reads_it() -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
+    def descriptors() -> int:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    before = descriptors()
     ring = Ring(make_memory(NBYTES, "test"))
     room = ring.reserve(8)
     assert room is not None
     ring.close()
     room[1][:] = b"payload!"
-    assert len(os.listdir("/proc/self/fd")) == descriptors + 1
+    assert descriptors() == before + 1
     del room
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert descriptors() == before
 
 
 @given(st.lists(st.integers(1, NBYTES // 2), max_size=60))
