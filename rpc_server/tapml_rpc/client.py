@@ -14,12 +14,14 @@ from collections.abc import Callable
 from typing import Final
 
 from tapml_rpc.batch import Batch
+from tapml_rpc.knock import told
 from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.route import leads_to_websocket, websocket_through
 from tapml_rpc.transport import Transport
+from tapml_targets.errors import SetupError
 
 __all__ = [
     "Batch",
@@ -102,10 +104,14 @@ def _transport(
     # Boards without ZeroMQ use the other binding.
     from tapml_rpc.link import Link
 
-    return Link(
-        address,
-        timeout=timeout,
-        kernel_deadline=kernel_deadline,
-        curve=None if credentials is None else credentials.curve(),
-        lease=lease,
-    )
+    try:
+        return Link(
+            address,
+            timeout=timeout,
+            kernel_deadline=kernel_deadline,
+            curve=None if credentials is None else credentials.curve(),
+            lease=lease,
+        )
+    except SetupError as error:
+        # libzmq tries again and again and does not say why.
+        raise SetupError(f"{error}{told(address)}") from None

@@ -10,19 +10,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from tapml_targets.errors import InputError
+from tapml_targets.platforms import platform_names
 
 if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
     from tapml_rpc.session import Session
+    from tapml_targets.driver import DeviceDescription
 
 SCHEMES: Final = ("tcp://", "ws://", "wss://")
 _TRACKER: Final = "tracker"
+# How the device of a session is reached once more, under the same lease.
+_ways: Final[WeakKeyDictionary[Session, Callable[[], Session]]] = WeakKeyDictionary()
 
 
 def is_remote(spec: str) -> bool:
     """Whether a device is reached by an address or through a tracker."""
     return spec.startswith(SCHEMES) or spec == _TRACKER or spec.startswith(f"{_TRACKER}:")
+
+
+def check_spec(spec: str) -> None:
+    """See that a spec is of one of the three kinds; which devices there are is not looked at.
+
+    Raises
+    ------
+    InputError
+        If it is none; the message shows one.
+    """
+    if is_remote(spec):
+        return
+    _, mark, _ = spec.partition("://")
+    if mark:
+        raise InputError(
+            f"{spec!r} is no device's address: expected {', '.join(SCHEMES[:-1])} or "
+            f"{SCHEMES[-1]}, then HOST:PORT, as `tapml rpc serve` prints it"
+        )
+    host, _, port = spec.rpartition(":")
+    if host and port.isdecimal() and host not in platform_names():
+        raise InputError(
+            f"there is no platform {host!r} (there are {', '.join(platform_names())}); if "
+            f"{spec!r} is a server's address, say tcp://{spec}, or ws:// or wss:// before it"
+        )
 
 
 def open_device(
@@ -61,24 +93,67 @@ def open_device(
     from tapml_rpc.local import open_local
     from tapml_rpc.security.credentials import Credentials
 
+    check_spec(spec)
     if not is_remote(spec):
         return open_local(spec, dtype=dtype, kernel_deadline=kernel_deadline)
     if spec.startswith(SCHEMES):
-        return connect(spec, kernel_deadline=kernel_deadline, credentials=credentials)
+        way = partial(connect, spec, kernel_deadline=kernel_deadline, credentials=credentials)
+        return _noted(way(), way)
     from tapml_rpc.tracker.spec import resolve
 
     told = None if say is None else (lambda place: say(str(place)))
     lease = resolve(spec, credentials=credentials, on_queue=told)
     try:
-        session = connect(
+        way = partial(
+            connect,
             lease.address,
             kernel_deadline=kernel_deadline,
             credentials=lease.credentials(credentials or Credentials.from_environment()),
             lease=lease.token,
-            on_close=lease.release,
         )
+        session = way(on_close=lease.release)
         lease.verify(session.device)
-        return session
+        return _noted(session, way)
     except BaseException:
         lease.release()
         raise
+
+
+def open_another(session: Session) -> Session:
+    """Another session with the device of a session: what goes wrong there costs this one nothing.
+
+    A device that a tracker lent is used under the same lease, and is given back with the first.
+
+    Raises
+    ------
+    SetupError
+        If the device takes no further session.
+    """
+    way = _ways.get(session)
+    if way is not None:
+        return _noted(way(), way)
+    from tapml_rpc.local import open_local
+
+    return open_local(session.device)
+
+
+def describe_device(spec: str) -> DeviceDescription:
+    """The device that `spec` names; one elsewhere is asked, and given back.
+
+    Raises
+    ------
+    TapmlError
+        As :func:`open_device` does.
+    """
+    check_spec(spec)
+    if is_remote(spec):
+        with open_device(spec) as session:
+            return session.device
+    from tapml_targets.ranking import find_device
+
+    return find_device(spec)
+
+
+def _noted(session: Session, way: Callable[[], Session]) -> Session:
+    _ways[session] = way
+    return session

@@ -22,7 +22,7 @@ from tapml.cli.progress import watch
 from tapml.cli.report import time_lines
 from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
-from tapml_rpc.reach import is_remote
+from tapml_rpc.reach import check_spec, is_remote
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
 from tapml_targets.platforms import check_platform
 
@@ -152,6 +152,7 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
     if arguments.device is not None and not is_remote(arguments.device):
+        check_spec(arguments.device)
         given.setdefault("target", arguments.device.partition(":")[0])
     if arguments.budget is not None:
         given["budget_bytes"] = arguments.budget

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tapml.compare.policy import Policy
     from tapml.compiler.compiler import Compiler
     from tapml.localize.diagnosis import Diagnosis
+    from tapml_rpc.client import Session
     from tapml_targets.driver import DeviceDescription
 
 _EPILOG: Final = """\
@@ -62,7 +64,9 @@ def add_parser(subparsers: Any) -> None:
         "folder", type=Path, help="a suite, a session, a repro folder or a bundle (.tapml.zip)"
     )
     parser.add_argument(
-        "--device", metavar="NAME", help="opencl, opencl:1 (default: opencl, or the repro's)"
+        "--device",
+        metavar="NAME",
+        help="opencl, opencl:1, a server's address, tracker:NAME (default: opencl, or the repro's)",
     )
     add_filter_arguments(parser)
     parser.add_argument(
@@ -140,18 +144,18 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     from tapml.compare.policy_file import read_policy
     from tapml.compare.verdict import accusation
     from tapml_rpc.local import open_local
+    from tapml_rpc.reach import is_remote, open_device
 
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))
-    with open_local(arguments.device or device_of(repro)) as session:
+    wanted = arguments.device
+    with open_device(wanted) if wanted else open_local(device_of(repro)) as session:
         result = replay_repro(repro, session, runs=arguments.repeats)
         device = session.device
-    passed = result.verdict.status == "pass"
-    found = None
-    if arguments.diagnose and not passed:
-        found = _diagnosed(repro, result, device)
+        passed = result.verdict.status == "pass"
+        found = _diagnosed(repro, result, session) if arguments.diagnose and not passed else None
     if arguments.explain is not None:
-        print(_explained(repro, result, device), end="")
+        print(_explained(repro, result, None if is_remote(wanted or "") else device), end="")
         return 0 if passed else EXIT_MISMATCH
     if arguments.json:
         data = result.to_json() | ({} if found is None else {"diagnosis": found.to_json()})
@@ -172,7 +176,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     return 0 if passed else EXIT_MISMATCH
 
 
-def _explained(repro: Repro, result: ReplayResult, device: DeviceDescription) -> str:
+def _explained(repro: Repro, result: ReplayResult, device: DeviceDescription | None) -> str:
     from tapml.compare.explain import explain
     from tapml_targets.self_test.known import usual_self_test
 
@@ -183,7 +187,7 @@ def _explained(repro: Repro, result: ReplayResult, device: DeviceDescription) ->
         repro.policy,
         repro.operator,
         reference=outputs,
-        self_test=usual_self_test(device),
+        self_test=None if device is None else usual_self_test(device),
     )
 
 
@@ -201,14 +205,16 @@ def _explain_test(arguments: argparse.Namespace) -> int:
     return 0 if result.verdict.status == "pass" else EXIT_MISMATCH
 
 
-def _diagnosed(repro: Repro, result: ReplayResult, device: DeviceDescription) -> Diagnosis | None:
+def _diagnosed(repro: Repro, result: ReplayResult, session: Session) -> Diagnosis | None:
     """What localization finds now; it compiles, so it needs the toolkit."""
     from tapml.carving.repro_folder import failure_of
     from tapml.compiler.compiler import Compiler
     from tapml.localize.apart import diagnosed
+    from tapml_rpc.reach import open_another
 
+    failure, another = failure_of(repro, result, session.device), partial(open_another, session)
     with Compiler() as compiler:
-        return diagnosed(failure_of(repro, result, device), compiler).diagnosis
+        return diagnosed(failure, compiler, open_session=another).diagnosis
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:
@@ -222,7 +228,7 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
         found = replayer.replay(
             filters_of(arguments),
             on_operator=VerdictLines(watcher, shown=not arguments.json),
-            on_failure=_Failures(arguments, compiler, replayer.oracle),
+            on_failure=_Failures(arguments, compiler, replayer.oracle, replayer.session),
         )
     failed = [each for each in found.operators if each.status != "pass"]
     if arguments.json:
@@ -243,13 +249,15 @@ def _open_replayer(
 ) -> Iterator[tuple[SuiteReplayer, Compiler]]:
     """The suite, the compiler, the device and the oracle, open together."""
     from tapml.carving.probing import is_probe
+    from tapml_rpc.reach import is_remote, open_device
     from tapml_targets.ranking import find_device
 
     with open_suite(arguments.folder, filters_of(arguments)) as suite:
         if arguments.explain:
             named = arguments.explain
             suite.test(named.rpartition("/")[0] if is_probe(named) else named)
-        description = find_device(arguments.device or "opencl")
+        wanted = arguments.device or "opencl"
+        description = None if is_remote(wanted) else find_device(wanted)
         # What takes seconds to import comes after what can be mistyped.
         from tapml.carving.replay_suite import SuiteReplayer
         from tapml.compare.expectation_store import store_of
@@ -260,7 +268,7 @@ def _open_replayer(
 
         with (
             Compiler() as compiler,
-            open_local(description) as session,
+            open_device(wanted) if description is None else open_local(description) as session,
             Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
         ):
             yield (
@@ -276,14 +284,17 @@ class _Failures:
     arguments: argparse.Namespace
     compiler: Compiler
     oracle: Oracle
+    session: Session
 
     def __call__(self, failure: Failure) -> None:
         """Diagnose and write a repro folder, as asked; JSON on standard output stays alone."""
         stream = sys.stderr if self.arguments.json else sys.stdout
         if self.arguments.diagnose:
             from tapml.localize.apart import diagnosed
+            from tapml_rpc.reach import open_another
 
-            failure = diagnosed(failure, self.compiler, oracle=self.oracle)
+            another = partial(open_another, self.session)
+            failure = diagnosed(failure, self.compiler, oracle=self.oracle, open_session=another)
             for line in failure.diagnosis.lines() if failure.diagnosis is not None else ():
                 print(f"  {line}", file=stream, flush=True)
         if self.arguments.repro is not None:

@@ -25,6 +25,7 @@ examples:
   tapml run my-package.zip --prompt - < prompt.txt
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
   tapml run my-package --prompt "The value" --json
+  tapml run my-package --prompt "The value" --device tcp://board:9190
 
 What runs is a package (`tapml package`), a folder or an archive, or a session that has ended with
 every operator on the target. Text goes to standard output as it comes, the speed to standard error.
@@ -58,7 +59,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="opencl, opencl:1 (default: the one it was validated on, else the best one)",
+        help="opencl, opencl:1, a server's tcp://HOST:PORT or wss://HOST:PORT, tracker:NAME "
+        "(default: the one it was validated on, else the best one)",
     )
     parser.add_argument(
         "--verify",

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -38,10 +39,10 @@ from tapml.kernels.warm_expectations import WarmExpectations
 from tapml.kernels.written import WrittenKernel, WrittenKernels, read_kernel
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
+from tapml_rpc.reach import describe_device, is_remote, open_device
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import CompileError, DeviceLostError, InputError, KernelTimeoutError
 from tapml_targets.library import CodeModule, Library
-from tapml_targets.ranking import find_device
 from tapml_targets.target import Target
 
 DEADLINE_SECONDS: Final = 20.0
@@ -102,7 +103,11 @@ class KernelTrial:
         patient: bool = True,
     ) -> None:
         self.facts = facts
-        self.description = find_device(device or facts.device)
+        spec = device or facts.device
+        self.description = describe_device(spec)
+        self._open: Callable[..., Session] = (
+            partial(open_device, spec) if is_remote(spec) else partial(open_local, self.description)
+        )
         if self.description.platform != facts.settings.target:
             raise InputError(
                 f"the session moves to {facts.settings.target}, not to {self.description.platform}"
@@ -159,7 +164,7 @@ class KernelTrial:
     def device(self) -> Session:
         """The session with the device, opened where it is not."""
         if self._session is None:
-            self._session = open_local(self.description, kernel_deadline=self._deadline)
+            self._session = self._open(kernel_deadline=self._deadline)
             self._memory = ReplayMemory(self._session)
         return self._session
 

@@ -6,7 +6,7 @@ recompiled variants do to their driver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,8 +17,9 @@ from tapml.graph.plan import Operator
 from tapml.localize.diagnose import diagnose
 from tapml.localize.diagnosis import Diagnosis
 from tapml.localize.second_driver import second_driver
+from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_targets.errors import DeviceLostError, NoSuchDeviceError
+from tapml_targets.errors import DeviceLostError, NoSuchDeviceError, SetupError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
@@ -30,6 +31,7 @@ def diagnosed(
     compiler: Compiler,
     *,
     oracle: Oracle | None = None,
+    open_session: Callable[[], Session] | None = None,
     budget_seconds: float = BUDGET_SECONDS,
 ) -> Failure:
     """`failure` with its diagnosis: inner step, places, origin of a NaN, and cause.
@@ -37,11 +39,13 @@ def diagnosed(
     Parameters
     ----------
     failure
-        One test that did not pass; its device is opened a second time for this.
+        One test that did not pass.
     compiler
         Compiles inner steps and variants of the operator.
     oracle
         Float64 twins that are compiled already; made anew where it is None.
+    open_session
+        Opens the failure's device a second time, for this; one of this machine where it is None.
     budget_seconds
         After so long what is not tried yet is left out, and the diagnosis says so.
     """
@@ -52,7 +56,7 @@ def diagnosed(
         return compiler.compile(operator, target)
 
     try:
-        with open_local(failure.device) as session:
+        with open_session() if open_session else open_local(failure.device) as session:
             found = diagnose(
                 failure,
                 session,
@@ -61,8 +65,7 @@ def diagnosed(
                 second=second_driver(session),
                 budget_seconds=budget_seconds,
             )
-    except (DeviceLostError, NoSuchDeviceError) as error:
-        found = Diagnosis(
-            failure.operator.name, notes=(f"localization stopped: the device was lost: {error}",)
-        )
+    except (DeviceLostError, NoSuchDeviceError, SetupError) as error:
+        what = "the device was lost" if isinstance(error, DeviceLostError) else "no device"
+        found = Diagnosis(failure.operator.name, notes=(f"localization stopped: {what}: {error}",))
     return replace(failure, diagnosis=found)

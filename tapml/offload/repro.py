@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from tapml.graph.plan import Operator
 from tapml.localize.diagnosis import Diagnosis
 from tapml.offload.events import Note
 from tapml.offload.workbench import Workbench
+from tapml_rpc.reach import open_another
 from tapml_targets.description_format import to_plain
 from tapml_targets.errors import CompileError, LimitExceededError
 from tapml_targets.library import Library
@@ -89,7 +91,12 @@ def write_test_failure(
         # Looking into it would ask the device that is gone.
         return folder, None
     bench.watcher(Note(f"{operator.name} failed: looking for the inner step and the cause"))
-    failure = diagnosed(failure, bench.compiler, oracle=bench.oracle)
+    failure = diagnosed(
+        failure,
+        bench.compiler,
+        oracle=bench.oracle,
+        open_session=partial(open_another, bench.session),
+    )
     return write_repro(folder, failure), failure.diagnosis
 
 

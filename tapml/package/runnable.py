@@ -14,6 +14,7 @@ from tapml.graph.plan import GraphPlan
 from tapml.models.stored import StoredDecoder
 from tapml.package.codecs import Codec
 from tapml.package.manifest import ValidatedDevice
+from tapml_rpc import reach
 from tapml_rpc.client import Session
 from tapml_rpc.in_process import open_in_process
 from tapml_rpc.libraries import SOURCE_DIALECTS
@@ -73,8 +74,9 @@ def open_device(
     runnable
         The model.
     wanted
-        ``opencl:1``, or ``opencl`` for the best one; None for the device it was validated on
-        where that is here, else the best one of its platform.
+        ``opencl:1``, or ``opencl`` for the best one; a server's ``tcp://host:port`` or
+        ``wss://host:port``, or ``tracker:NAME``; None for the device it was validated on where
+        that is here, else the best one of its platform.
     own_process
         Whether a process of its own drives the device, as it does anyway where the kernels are
         machine code or this process cannot see the device.
@@ -86,8 +88,10 @@ def open_device(
     NoSuchDeviceError
         If there is no such device.
     SetupError
-        If the platform's package or driver is missing.
+        If the platform's package or driver is missing, or nothing answers at an address.
     """
+    if wanted is not None and reach.is_remote(wanted):
+        return _elsewhere(runnable, wanted)
     device = _choose(runnable, wanted)
     if not own_process and all(
         module.dialect in SOURCE_DIALECTS for module in runnable.library.modules
@@ -117,17 +121,31 @@ def notes_about(validated: ValidatedDevice | None, device: DeviceDescription) ->
     return (f"{device.name} has other features or limits than when the model was validated on it",)
 
 
+def _elsewhere(runnable: Runnable, wanted: str) -> Session:
+    session = reach.open_device(wanted)
+    if session.device.platform == runnable.library.target:
+        return session
+    session.close()
+    raise _another_platform(runnable, wanted, session.device.platform)
+
+
+def _another_platform(runnable: Runnable, wanted: str, platform: str) -> InputError:
+    target = runnable.library.target
+    return InputError(
+        f"the kernels of {runnable.decoder.name} are for {target}, and {wanted} is no {target} "
+        f"device: choose one of `tapml devices`, or move the model to {platform} "
+        f"(`tapml offload --target {platform}`)"
+    )
+
+
 def _choose(runnable: Runnable, wanted: str | None) -> DeviceDescription:
     platform = runnable.library.target
     dtype = runnable.decoder.dtype
     if wanted is not None:
+        reach.check_spec(wanted)
         asked, _ = parse_device(wanted)
         if asked != platform:
-            raise InputError(
-                f"the kernels of {runnable.decoder.name} are for {platform}, and {wanted} is no "
-                f"{platform} device: choose one of `tapml devices`, or move the model to {asked} "
-                f"(`tapml offload --target {asked}`)"
-            )
+            raise _another_platform(runnable, wanted, asked)
         return find_device(wanted, dtype)
     if runnable.validated is not None:
         for device in list_devices(platform):

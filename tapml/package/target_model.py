@@ -32,7 +32,8 @@ class TargetModel:
     runnable
         The model.
     device
-        ``opencl:1``; None for the device it was validated on, or the platform's best one.
+        ``opencl:1``, or one elsewhere (``tcp://board:9190``); None for the device it was validated
+        on, or the platform's best one.
     own_process
         Whether a process of its own drives the device.
 

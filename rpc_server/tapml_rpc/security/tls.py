@@ -113,8 +113,8 @@ def _why_untrusted(error: ssl.SSLCertVerificationError) -> str:
     if "self-signed" in message or "self signed" in message or "local issuer" in message:
         return (
             "no authority known here signed its certificate. If it is a device's own, give the "
-            "fingerprint that `tapml rpc serve` printed there, or the certificate's file "
-            "(TAPML_RPC_CA)"
+            "fingerprint that `tapml rpc serve` printed there (TAPML_RPC_FINGERPRINT), or the "
+            "certificate's file (TAPML_RPC_CA)"
         )
     if "fingerprint" in message:
         return (

@@ -19,12 +19,15 @@ from websockets.protocol import OPEN
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from tapml_rpc.knock import told
 from tapml_rpc.security.tls import tls_failure
 from tapml_rpc.websocket.frames import SUBPROTOCOL
 from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 
 _RETRY_SECONDS: Final = 0.1
 _SHOWN_BYTES: Final = 2000
+_UNAUTHORIZED: Final = 401
+_TOKEN_HINT: Final = "; `tapml offload` and others send what TAPML_RPC_TOKEN says"  # noqa: S105
 _WRONG_ADDRESS: Final = "expected an address such as ws://127.0.0.1:9000, got {!r}{}"
 
 
@@ -119,7 +122,7 @@ def open_socket(
         connection.setblocking(False)
     except ssl.SSLError as error:
         connection.close()
-        raise tls_failure(error, url) from None
+        raise SetupError(f"{tls_failure(error, _origin(url))}{told(url)}") from None
     except OSError as error:
         connection.close()
         raise _silent(url, error) from None
@@ -169,13 +172,25 @@ def _refused(error: Exception | None, url: str) -> TapmlError:
         status, body = error.response.status_code, error.response.body or b""
         said = bytes(body[:_SHOWN_BYTES]).decode("utf-8", "replace").strip()
         kind = SetupError if status in (401, 403, 429, 503) else ProtocolError
-        return kind(f"{url} refused the connection (HTTP {status}): {said or 'without a reason'}")
+        said = f"{said or 'without a reason'}{_TOKEN_HINT if status == _UNAUTHORIZED else ''}"
+        return kind(f"{_origin(url)} refused the connection (HTTP {status}): {said}")
     if isinstance(error, InvalidHandshake):
-        return ProtocolError(f"{url} is no tapml server: {error}")
-    return ProtocolError(f"{url} is no tapml server: it does not speak {SUBPROTOCOL}")
+        return ProtocolError(f"{_origin(url)} is no tapml server: {error}{told(url)}")
+    return ProtocolError(f"{_origin(url)} is no tapml server: it does not speak {SUBPROTOCOL}")
 
 
 def _silent(url: str, error: OSError) -> SilentServerError:
+    parts = urlsplit(url)
+    # A refused connection says all there is to say.
+    there = "" if isinstance(error, ConnectionRefusedError) else told(url)
+    listen = "wss://0.0.0.0" if parts.scheme == "wss" else "ws://127.0.0.1"
     return SilentServerError(
-        f"no tapml server answers at {url}: {error}; start one there with `tapml rpc serve`"
+        f"no tapml server answers at {_origin(url)}: {error.strerror or error}{there}; start "
+        f"one there with `tapml rpc serve`, with --websocket {listen}:{parts.port}"
     )
+
+
+def _origin(url: str) -> str:
+    """The address as it was given: which of its connections failed is of no interest."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
