@@ -13,6 +13,15 @@ from tests.rpc.peers import RawPeer, ServerProcess
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "messages.json").read_text("utf-8"))
 MESSAGES: list[dict[str, Any]] = GOLDEN["messages"]
+# They name what no server has, or end the session.
+FORM_ALONE = {
+    "answer to a load",
+    "answer to a timed call with a damaged workspace",
+    "call",
+    "goodbye",
+    "recorded call",
+    "upload and load",
+}
 SESSION, EPOCH = bytes.fromhex(GOLDEN["session"]), bytes.fromhex(GOLDEN["epoch"])
 
 
@@ -37,9 +46,9 @@ def test_a_vector_is_what_we_write_and_read(message: dict[str, Any]) -> None:
 
 
 def test_a_server_answers_the_vectors_with_the_vectors(peer: RawPeer) -> None:
-    unanswered = ("call", "recorded call", "goodbye")
-    spoken = [m for m in MESSAGES if m["socket"] == "data" and m["name"] not in unanswered]
-    for message in spoken:
+    features = {"", *peer.welcome["features"]}
+    spoken = [m for m in MESSAGES if m["socket"] == "data" and m["name"] not in FORM_ALONE]
+    for message in (m for m in spoken if m.get("feature", "") in features):
         frame = bytes.fromhex(message["frame"])
         if message["sender"] == "client":
             # A session's token and the epoch are random: everything else goes as it is.
@@ -66,8 +75,26 @@ def test_control_vectors_are_answered(peer: RawPeer) -> None:
         frame = bytes.fromhex(named(name)["frame"])
         peer.control.send(frame.replace(SESSION, peer.welcome["session"]))
     header = peer._receive(peer.control)[0]
-    assert header["type"] == "pong" and header["sequence"] == 1
-    assert {"answered", "sessions", "device_bytes"} <= header.keys()
+    pong = from_json(named("pong while a command runs")["header"])
+    assert header["type"] == "pong" and header["sequence"] == pong["sequence"]
+    assert pong.keys() - header.keys() <= {"busy_seconds", "command"}
+
+
+def test_a_welcome_has_what_the_vector_has(peer: RawPeer) -> None:
+    vector = from_json(named("welcome")["header"])
+    assert vector.keys() == peer.welcome.keys()
+    assert vector["bounds"].keys() == peer.welcome["bounds"].keys()
+    assert vector["device"].keys() == peer.welcome["device"].keys()
+    assert vector["device"]["limits"].keys() == peer.welcome["device"]["limits"].keys()
+    assert set(vector["features"]) - {"blobs"} == set(peer.welcome["features"]) - {"blobs"}
+
+
+def test_a_hello_of_a_later_version_is_refused_as_the_vector_says(server: ServerProcess) -> None:
+    hello = from_json(named("hello of a later version")["header"])
+    with RawPeer(server.address, versions=hello["versions"]) as later:
+        refused = from_json(named("refused")["header"])
+        later.welcome["error"]["traceback"] = ""
+        assert later.welcome == refused
 
 
 def test_goodbye_frees_what_the_session_held(peer: RawPeer, server: ServerProcess) -> None:
