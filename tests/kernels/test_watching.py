@@ -156,7 +156,6 @@ def test_the_command_watches_and_ctrl_c_ends_it_cleanly(
     mark = new_mark()
     arguments = ("kernel", "check", kernel_session.folder, OPERATOR, "--watch", "--json")
     with started(*arguments, cache=kernel_session.cache, **{MARK: mark}) as process:
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline())["outcome"] == "pass"
         kernel_session.source.write_text(right.replace(BODY, f"{BODY}  flot x;\n"))
         deadline = time.monotonic() + PATIENCE

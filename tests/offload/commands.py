@@ -1,19 +1,22 @@
-"""The real ``tapml`` command, in a process of its own or, to save its start, in this one."""
+"""The real ``tapml`` command, in a process of its own or, to save even its fork, in this one."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from tapml.cli.main import main
+from tests.offload.fork_server import CONTEXT, be_tapml
 
 LIMIT_SECONDS = 240.0
 
@@ -48,6 +51,73 @@ def run_here(*arguments: str | Path, cache: Path) -> Ended:
     return Ended(exit_code, output.getvalue(), errors.getvalue())
 
 
+class Started:
+    """A command that runs, with its output and its messages in pipes: a fork of a warm Python.
+
+    What a test needs of `subprocess.Popen`, under the same names.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.stdout, output = _pipe()
+        self.stderr, errors = _pipe()
+        with output, errors:
+            self._process = CONTEXT.Process(
+                target=_run, args=(arguments, environment, output, errors), daemon=False
+            )
+            self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.exitcode
+
+    @property
+    def returncode(self) -> int:
+        """Its exit code: it has ended."""
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, and return its exit code."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"it still runs after {timeout} s"
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send it SIGKILL, if it still runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Read what it still writes until it has ended."""
+        with ThreadPoolExecutor(2) as readers:
+            reading = [readers.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
+            if wait(reading, timeout).not_done:
+                self.kill()
+                raise AssertionError(f"it still runs after {timeout} s: {reading[1].result()}")
+        self.wait(timeout)
+        return reading[0].result(), reading[1].result()
+
+
+def _pipe() -> tuple[TextIO, Connection]:
+    reading, writing = CONTEXT.Pipe(duplex=False)
+    with reading:
+        return os.fdopen(os.dup(reading.fileno()), encoding="utf-8"), writing
+
+
+def _run(
+    arguments: Sequence[str], environment: Mapping[str, str], output: Connection, errors: Connection
+) -> None:
+    os.setsid()
+    with output, errors:
+        be_tapml(arguments, environment, os.dup(output.fileno()), os.dup(errors.fileno()))
+
+
 def run_process(*arguments: str | Path, cache: Path, **environment: str) -> Ended:
     """Run a command in a process of its own."""
     with started(*arguments, cache=cache, **environment) as process:
@@ -56,28 +126,19 @@ def run_process(*arguments: str | Path, cache: Path, **environment: str) -> Ende
 
 
 @contextlib.contextmanager
-def started(
-    *arguments: str | Path, cache: Path, **environment: str
-) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str | Path, cache: Path, **environment: str) -> Iterator[Started]:
     """A command that runs, in a process group of its own as a shell would start it.
 
     Whatever of it is left when the block ends is killed.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tapml.cli.main", *map(str, arguments)],
-        env={**os.environ, "TAPML_CACHE_DIR": str(cache), **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    process = Started(
+        [str(each) for each in arguments],
+        {**os.environ, "TAPML_CACHE_DIR": str(cache), **environment},
     )
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()

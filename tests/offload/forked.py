@@ -5,33 +5,18 @@ Each run is a process of its own, from its first line to its exit or its kill.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Final
 
 from tapml_targets.boundaries import VARIABLE
 from tests.offload.commands import LIMIT_SECONDS, Ended
-
-_PRELOADED: Final = [
-    "torch",
-    "transformers",
-    "tvm",
-    "tapml.cli.main",
-    "tapml.cli.offload",
-    "tapml.offload.migration",
-    "tapml.offload.workbench",
-    "tapml.models.huggingface",
-]
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(_PRELOADED)
+from tests.offload.fork_server import CONTEXT, be_tapml
 
 
 @dataclass(frozen=True)
@@ -86,8 +71,8 @@ def forked(
     environ
         Variables it has beside this process's.
     """
-    environment = {**environ, "TAPML_CACHE_DIR": str(cache), VARIABLE: fault}
-    process = _CONTEXT.Process(
+    environment = {**os.environ, **environ, "TAPML_CACHE_DIR": str(cache), VARIABLE: fault}
+    process = CONTEXT.Process(
         target=_run, args=([str(each) for each in arguments], environment, errors), daemon=False
     )
     process.start()
@@ -118,10 +103,5 @@ def timed(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") ->
 
 
 def _run(arguments: list[str], environment: dict[str, str], errors: Path) -> None:
-    os.environ.update(environment)
     descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    from tapml.cli.main import main
-
-    sys.exit(main(arguments))
+    be_tapml(arguments, environment, descriptor, descriptor)

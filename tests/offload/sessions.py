@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +99,31 @@ def finished(
     index = min(each.index for each in require_device("opencl"))
     root = tmp_path_factory.mktemp("finished")
     folder, cache, device = root / "session", root / "cache", f"opencl:{index}"
-    ended = run_process(*offload_arguments(tiny_model, folder, device), cache=cache)
+    arguments = offload_arguments(tiny_model, folder, device)
+    with made_once("compiled", tmp_path_factory) as compiled:
+        if compiled.exists():
+            shutil.copytree(compiled, cache)
+            ended = None
+        else:
+            ended = run_process(*arguments, cache=cache)
+            shutil.copytree(cache, compiled)
+    # What a process beside this one compiled is not compiled again.
+    ended = ended or run_process(*arguments, cache=cache)
     assert ended.exit_code == 0, ended.errors
     return FinishedSession(folder, tiny_model, cache, device, ended)
+
+
+@contextlib.contextmanager
+def made_once(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A path that all processes of these tests have in common, with nobody else at it.
+
+    What is there was made whole by another process; otherwise it is made now.
+    """
+    own = tmp_path_factory.getbasetemp()
+    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield common / name
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from tapml.graph.plan import GraphPlan
 from tapml_targets.target import Target
 from tests.base_environment import BaseInstall
-from tests.offload.commands import LIMIT_SECONDS, run_process, started
+from tests.offload.commands import LIMIT_SECONDS, Started, run_process, started
 from tests.offload.plants import PLANTS, plant
 from tests.offload.sessions import NEW_TOKENS, TOKENS, FinishedSession, read_report, states
 
@@ -109,9 +108,8 @@ def mend_under_watch(session: Path, name: str, cache: Path) -> None:
         assert watch.wait(timeout=30) == 130
 
 
-def outcomes(watch: subprocess.Popen[str]) -> Iterator[str]:
+def outcomes(watch: Started) -> Iterator[str]:
     """What the watch says, until it ends or has said nothing new for too long."""
-    assert watch.stdout is not None
     limit = threading.Timer(LIMIT_SECONDS, watch.kill)
     limit.start()
     try:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.offload.commands import LIMIT_SECONDS, Ended, run_here, started
+from tests.offload.commands import LIMIT_SECONDS, Ended, Started, run_here, started
 from tests.offload.processes import MARK, half_written, left_after, marked, new_mark
 from tests.offload.sessions import FinishedSession, assert_same_verdicts
 
 pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> None:
+def read_until(process: Started, words: str) -> None:
     """Wait until the command prints a line with these words; they must come."""
-    assert process.stderr is not None
     for line in process.stderr:
         if words in line:
             return
     raise AssertionError(f"the command ended without a line about {words!r}")
 
 
-def end(process: subprocess.Popen[str]) -> Ended:
+def end(process: Started) -> Ended:
     output, errors = process.communicate(timeout=LIMIT_SECONDS)
     return Ended(process.returncode, output, errors)
 
@@ -82,7 +80,6 @@ def test_a_session_killed_again_and_again_ends_in_the_same_verdicts(
     for lines in sorted(generator.sample(range(2, 50), 2)):
         mark = new_mark()
         with started(*arguments, cache=finished.cache, **{MARK: mark}) as process:
-            assert process.stderr is not None
             for _ in range(lines):
                 process.stderr.readline()
             process.kill()

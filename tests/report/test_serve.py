@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from tapml.offload.events import OperatorChanged, PhaseProgressed, PhaseStarted
 from tapml.offload.live import LiveState
 from tapml.offload.lock import LOCK, hold
 from tapml.report.serve import policy_of
-from tests.offload.commands import started
+from tests.offload.commands import Started, started
 from tests.offload.sessions import FinishedSession
 from tests.report.browser import Page, open_browser
 
@@ -47,7 +46,7 @@ class Server:
     """A `tapml report --serve` that runs."""
 
     port: int
-    process: subprocess.Popen[str]
+    process: Started
 
     def get(self, target: str, *, host: str | None = None, method: str = "GET") -> Response:
         """One request, its target as it is given."""
@@ -65,10 +64,9 @@ class Server:
 def serving(folder: Path, cache: Path, *more: str) -> Iterator[Server]:
     """Serve `folder` in a process of its own, at a free port."""
     with started("report", folder, "--serve", "--port", "0", *more, cache=cache) as process:
-        assert process.stdout is not None
         line = process.stdout.readline()
         found = re.search(r"http://[^/]*:(\d+)/", line)
-        assert found, line + (process.stderr.read() if process.stderr else "")
+        assert found, line + process.stderr.read()
         yield Server(int(found[1]), process)
 
 
@@ -290,8 +288,6 @@ def test_a_running_session_is_followed_to_its_end(
     with serving(session, finished.cache) as server:
         before = server.get("/live.json").json()
         with started(*arguments, cache=finished.cache) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
             while process.poll() is None:
                 seen.append(server.get("/live.json").json())
                 time.sleep(0.05)

@@ -1,0 +1,64 @@
+"""Python that has everything imported, and forks for whoever starts a ``tapml``.
+
+To import the compiler, PyTorch and transformers takes several seconds; a session of a tiny model
+takes fewer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+CONTEXT: Final = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.llama.modeling_llama",
+        "tvm",
+        "tapml.cli.main",
+        "tapml.cli.kernel",
+        "tapml.cli.offload",
+        "tapml.cli.package",
+        "tapml.cli.run",
+        "tapml.models.huggingface",
+        "tapml.offload.migration",
+        "tapml.offload.rooted_reference",
+        "tapml.offload.workbench",
+        "tapml_rpc.link",
+        "tests.offload.commands",
+        "tests.offload.forked",
+    ]
+)
+
+
+def be_tapml(
+    arguments: Sequence[str], environment: Mapping[str, str], output: int, errors: int
+) -> None:
+    """Be the ``tapml`` command, in a process that was forked for it; ends the process.
+
+    Parameters
+    ----------
+    environment
+        What it has instead of the server's, which is as old as the server.
+    output
+        Becomes its standard output.
+    errors
+        Becomes its standard error.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    from tapml.cli.main import main
+
+    try:
+        exit_code = main(list(arguments))
+    finally:
+        # A process of multiprocessing leaves them out.
+        atexit._run_exitfuncs()
+    sys.exit(exit_code)
