@@ -142,8 +142,7 @@ class TrackerLoop:
                 if dropped or now - probed > _PROBE_SECONDS:
                     probed = now
                     for key in self._registry.peers():
-                        if key[:1] == _GIVEN_BY_US:
-                            self.send(key, {"type": "probe"})
+                        self.send(key, {"type": "probe"})
                 self._registry.tick()
                 self._drop_unreachable()
         finally:

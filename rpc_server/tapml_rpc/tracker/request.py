@@ -160,7 +160,8 @@ def _wait(
             continue
         if not heard and now - started > FIRST_ANSWER_SECONDS:
             raise no_answer(connection.address, FIRST_ANSWER_SECONDS)
-        if timeout is not None and now - started > timeout:
+        # Before its first word nobody knows whether there is such a device.
+        if timeout is not None and heard and now - started > timeout:
             raise _too_late(wanted, timeout, place)
         if now >= next_beat:
             connection.send({"type": "renew", "leases": []})

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -64,6 +65,7 @@ class TrackerProcess:
         self.line: dict[str, Any] = json.loads(line)
         self.address: str = self.line["address"]
         self.relay_port: int = self.line["relay_port"]
+        self.websocket: str = self.line.get("websocket", "")
 
     def __enter__(self) -> TrackerProcess:
         return self
@@ -86,7 +88,8 @@ class TrackerProcess:
 
     def again(self) -> TrackerProcess:
         """A new tracker at the same address."""
-        return TrackerProcess(self.address, "--relay-port", str(self.relay_port))
+        websocket = ["--websocket", self.websocket] if self.websocket else []
+        return TrackerProcess(self.address, "--relay-port", str(self.relay_port), *websocket)
 
 
 @contextmanager
@@ -198,6 +201,12 @@ class Child:
         for line in self.process.stdout:
             self.lines.append(line.decode().strip())
             self.ready.set()
+
+
+def foreign_device(tracker: str, name: str) -> Child:
+    """A device that is written in nothing of ours, and only connects out."""
+    path = Path(__file__).with_name("foreign_device.py")
+    return Child(path.read_text("utf-8"), tracker, name)
 
 
 def holder(tracker: str, name: str, label: str = "holder") -> Child:

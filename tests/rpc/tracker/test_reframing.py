@@ -1,0 +1,100 @@
+"""Frames in passing: what one side sent is what the other gets, with its mask, however cut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+
+from tapml_rpc.tracker.reframing import GROWTH, Reframer
+from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
+from tapml_targets.errors import ProtocolError
+
+payloads = st.binary(max_size=200) | st.sampled_from([125, 126, 65535, 65536]).map(bytes)
+messages = st.lists(st.lists(payloads, min_size=1, max_size=3), max_size=3)
+
+
+def frames_of(fragments: list[bytes]) -> list[Frame]:
+    """A message in fragments, with a ping after each of them but the last."""
+    frames: list[Frame] = []
+    for number, payload in enumerate(fragments):
+        final = number == len(fragments) - 1
+        opcode = Opcode.CONT if number else Opcode.BINARY
+        frames += [Frame(opcode, payload, final), Frame(Opcode.PING, b"?")]
+    return frames[:-1]
+
+
+def sent(frames: Iterable[Frame], *, masked: bool) -> bytes:
+    return b"".join(frame.serialize(mask=masked) for frame in frames)
+
+
+def passed(reframer: Reframer, data: bytes, cut: int) -> bytes:
+    view = memoryview(data)
+    return b"".join(reframer.feed(view[i : i + cut]) for i in range(0, len(view), cut))
+
+
+@given(messages, st.sampled_from([1, 2, 7, 1000, 1 << 20]))
+def test_a_mask_is_taken_off_and_put_on_and_nothing_else_changes(
+    several: list[list[bytes]], cut: int
+) -> None:
+    frames = [frame for fragments in several for frame in frames_of(fragments)]
+    cut = max(cut, sum(len(frame.data) for frame in frames) // 200)
+    plain = sent(frames, masked=False)
+    assert passed(Reframer(masked=True), sent(frames, masked=True), cut) == plain
+    masked = passed(Reframer(masked=False), plain, cut)
+    assert len(masked) <= GROWTH * len(plain)
+    assert passed(Reframer(masked=True), masked, cut) == plain
+
+
+@pytest.mark.parametrize(
+    ("masked", "data"),
+    [
+        (True, sent([Frame(Opcode.BINARY, b"unmasked")], masked=False)),
+        (False, sent([Frame(Opcode.BINARY, b"masked")], masked=True)),
+        (False, b"\xc2\x00"),  # a reserved bit
+        (False, b"\x83\x00"),  # no such kind
+        (False, b"\x80\x00"),  # goes on with what has not begun
+        (False, b"\x02\x00\x82\x00"),  # begins before the last has ended
+        (False, b"\x09\x00"),  # a ping in fragments
+        (False, b"\x89\x7e\x00\x80"),  # a long ping
+        (False, b"\x82\x7f" + (MAX_MESSAGE_BYTES + 1).to_bytes(8)),
+        (False, b"\x82\x7f" + b"\xff" * 8),
+    ],
+)
+def test_what_is_no_websocket_is_not_passed_on(masked: bool, data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Reframer(masked=masked).feed(memoryview(data))
+
+
+def test_a_message_in_endless_fragments_is_ended_at_the_bound() -> None:
+    reframer = Reframer(masked=False)
+    piece = memoryview(sent([Frame(Opcode.CONT, bytes(1 << 20), False)], masked=False))
+    reframer.feed(memoryview(sent([Frame(Opcode.BINARY, b"", False)], masked=False)))
+    with pytest.raises(ProtocolError, match="a message of over"):
+        for _ in range(10):
+            reframer.feed(piece)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_frames_or_a_protocol_error(data: bytes) -> None:
+    for masked in (False, True):
+        try:
+            assert len(Reframer(masked=masked).feed(memoryview(data))) <= GROWTH * len(data)
+        except ProtocolError:
+            continue
+
+
+def test_every_mask_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def token_bytes(count: int) -> bytes:
+        made.append(count)
+        return os.urandom(count)
+
+    monkeypatch.setattr("tapml_rpc.tracker.reframing.secrets.token_bytes", token_bytes)
+    Reframer(masked=False).feed(memoryview(b"\x82\x00\x82\x01a\x82\x00"))
+    assert made == [4, 4, 4]
