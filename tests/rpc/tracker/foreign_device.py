@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -55,6 +56,7 @@ BOUNDS = {
 }
 
 
+PIECE_BYTES = 256 << 10
 GONE = (OSError, WebSocketException, EOFError, KeyError)
 
 
@@ -94,6 +96,8 @@ class Session:
         self.token = os.urandom(16)
         self.epoch = os.urandom(8)
         self.buffers: dict[int, bytearray] = {}
+        self.credit = 0
+        self.waiting: deque[tuple[dict[str, Any], bytes]] = deque()
 
     def control(self, leg: ClientConnection, lease_token: str) -> None:
         for message in leg:
@@ -102,6 +106,7 @@ class Session:
                 error = {"kind": "SetupError", "message": "this is another one's device"}
                 leg.send(join({"type": "refused", "error": error}))
             elif header["type"] == "hello":
+                self.credit = header["download_window"]
                 leg.send(join(self.welcome()))
             elif header["type"] == "ping":
                 pong = {"type": "pong", "sequence": header["sequence"], "answered": 0}
@@ -110,13 +115,32 @@ class Session:
                 return
 
     def data(self, leg: ClientConnection) -> None:
-        for message in leg:
-            header, chunk = split(bytes(message))  # type: ignore[arg-type]
-            if header["type"] == "batch":
-                done, answer = self.run(header, chunk)
-                leg.send(join(done, answer))
-            elif header["type"] == "goodbye":
-                return
+        while True:
+            if not self.waiting:
+                self.hear(leg)
+            while self.waiting:
+                header, chunk = self.waiting.popleft()
+                if header["type"] == "goodbye":
+                    return
+                if header["type"] == "batch":
+                    done, answer = self.run(leg, header, chunk)
+                    leg.send(join(done, answer))
+
+    def hear(self, leg: ClientConnection) -> None:
+        header, chunk = split(bytes(leg.recv()))  # type: ignore[arg-type]
+        if header["type"] == "credit":
+            self.credit += header["bytes"]
+        else:
+            self.waiting.append((header, chunk))
+
+    def stream(self, leg: ClientConnection, where: dict[str, Any], data: bytearray) -> None:
+        """A long read goes in pieces, as the client gives credit for them."""
+        for offset in range(0, len(data), PIECE_BYTES):
+            piece = bytes(data[offset : offset + PIECE_BYTES])
+            while self.credit < len(piece):
+                self.hear(leg)
+            self.credit -= len(piece)
+            leg.send(join({"type": "data", **where, "offset": offset}, piece))
 
     def welcome(self) -> dict[str, Any]:
         return {
@@ -133,7 +157,9 @@ class Session:
             "silence_seconds": 60.0,
         }
 
-    def run(self, batch: dict[str, Any], chunk: bytes) -> tuple[dict[str, Any], bytes]:
+    def run(
+        self, leg: ClientConnection, batch: dict[str, Any], chunk: bytes
+    ) -> tuple[dict[str, Any], bytes]:
         results: list[Any] = []
         answer = bytearray()
         for index, (name, handle, *fields) in enumerate(
@@ -152,6 +178,11 @@ class Session:
                 self.buffers[handle][offset : offset + size] = repeated[:size]
             elif name == "read":
                 offset, size = fields
+                if size > PIECE_BYTES:
+                    where = {"sequence": batch["sequence"], "index": index}
+                    self.stream(leg, where, self.buffers[handle][offset : offset + size])
+                    results.append([index, size])
+                    continue
                 answer += bytes(-len(answer) % 8)
                 results.append([index, [len(answer), size]])
                 answer += self.buffers[handle][offset : offset + size]
