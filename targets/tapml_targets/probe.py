@@ -133,7 +133,7 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
             driver: Driver = module.open_device(description)
             trial = try_driver(driver, probe.probe_library(dtype), dtype)
             return {
-                "device": to_plain(description),
+                "fingerprint": fingerprint(description),
                 "milliseconds": trial.milliseconds,
             }
         case ["self-test", platform, index, *parts]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets import errors, probe_cache
-from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.description_format import from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (
     InputError,
@@ -29,6 +29,7 @@ from tapml_targets.errors import (
     SetupError,
     TapmlError,
 )
+from tapml_targets.fingerprint import fingerprint
 from tapml_targets.platforms import check_platform, load_driver_module, platform_names
 
 LIST_SECONDS: Final = 30.0
@@ -215,7 +216,7 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
     if not _has_probe(platform) or description.device_type == "checker":
         # A checker is used only when named, and takes half a minute for what others do in 2 ms.
         return RankedDevice(description, None)
-    state = {"device": to_plain(description), "drivers": drivers_state(platform)}
+    state = {"device": fingerprint(description), "drivers": drivers_state(platform)}
     known = None if refresh else probe_cache.load("try", dtype, state)
     if known is None:
         known = _trial(description, dtype)
@@ -233,7 +234,7 @@ def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
         return {"problem": f"its self-test failed: {problem}"}
     if "problem" in answer:
         return {"problem": f"its self-test failed: {answer['problem']}"}
-    if answer.get("device") != to_plain(description):
+    if answer.get("fingerprint") != fingerprint(description):
         return {"problem": "the device at this index changed while it was tried"}
     return {"milliseconds": answer["milliseconds"]}
 

@@ -16,6 +16,7 @@ from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, MismatchError, NoSuchDeviceError
 from tapml_targets.evaluator import LoadedLibrary
+from tapml_targets.fingerprint import fingerprint
 from tapml_targets.limits import Limits
 from tapml_targets.opencl.driver import open_device
 from tapml_targets.opencl.probe import probe_library
@@ -44,8 +45,8 @@ class Machine:
         trial = self.trials[int(arguments[2])]
         if isinstance(trial, str):
             return None, trial
-        plain = to_plain(self.devices[int(arguments[2])])
-        return {"device": plain, "milliseconds": trial}, ""
+        tried = fingerprint(self.devices[int(arguments[2])])
+        return {"fingerprint": tried, "milliseconds": trial}, ""
 
 
 @pytest.fixture
@@ -70,6 +71,19 @@ def test_type_comes_first_then_speed_and_what_failed_comes_last(machine: Machine
     assert "no answer within 30 s" in ranked[-1].problem
 
 
+def test_a_device_whose_memory_shrinks_while_it_is_tried_is_the_same_device(
+    machine: Machine,
+) -> None:
+    """PoCL's amount follows what else runs on the machine."""
+    ranking.list_devices("opencl")
+    less = replace(FLOATS, memory_bytes=1 << 30)
+    machine.devices = [replace(each, limits=less) for each in machine.devices]
+    assert indices(ranking.rank_devices("opencl")) == [4, 3, 1, 0, 2]
+    machine.devices[4] = replace(machine.devices[4], driver_version="2")
+    ranked = ranking.rank_devices("opencl", "float16")
+    assert "changed while it was tried" in ranked[-1].problem
+
+
 def test_a_checker_is_never_the_default(machine: Machine) -> None:
     assert ranking.default_device("opencl").index == 4
     machine.trials = {0: 0.001} | dict.fromkeys(range(1, 5), "it crashed")
@@ -92,6 +106,27 @@ def test_a_second_ranking_asks_nobody_and_refresh_asks_again(machine: Machine) -
     assert len(machine.asked) == count
     ranking.rank_devices("opencl", refresh=True)
     assert len(machine.asked) == 2 * count
+
+
+def test_a_refresh_lets_drivers_in_again_that_were_left_out(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifted: list[bool] = []
+    monkeypatch.setattr(discovery, "forget_faulty_drivers", lambda: lifted.append(True))
+    ranking.rank_devices("opencl")
+    assert lifted == []
+    ranking.rank_devices("opencl", refresh=True)
+    assert lifted == [True]
+
+
+def test_a_slow_machine_is_told_how_to_be_given_longer_and_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = ranking.rank_devices("opencl")[-1]
+    assert "TAPML_PROBE_SECONDS=300" in hung.problem
+    assert ranking.probe_seconds({"TAPML_PROBE_SECONDS": "300"}) == 300
+    with pytest.raises(InputError, match="TAPML_PROBE_SECONDS is 'soon': expected 1 to 3600"):
+        ranking.probe_seconds({"TAPML_PROBE_SECONDS": "soon"})
 
 
 def test_another_driver_version_is_tried_anew(machine: Machine) -> None:
