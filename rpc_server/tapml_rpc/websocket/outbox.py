@@ -125,17 +125,19 @@ class Outbox:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
+                # No name of an entry here: it would keep the last one's memory while this waits.
                 while self._queue:
-                    entry = self._queue[0]
-                    await self._send(entry)
-                    self._queue.popleft()
-                    self._nbytes -= entry.nbytes
+                    await self._send(self._queue[0])
+                    self._nbytes -= self._queue[0].nbytes
                     self._moved = time.monotonic()
-                    _call(entry.sent)
+                    _call(self._queue.popleft().sent)
                 self._idle.set()
         except ConnectionClosed:
             self._closed = True
             self._forget()
+        except asyncio.CancelledError:
+            # By this object alone. A task that ends by it keeps its frames, and what they hold.
+            return
 
     async def _send(self, entry: _Entry) -> None:
         """Write a frame in one turn of the loop, so that none of the package's comes between."""
