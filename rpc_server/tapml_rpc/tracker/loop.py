@@ -57,6 +57,8 @@ class TrackerLoop:
         Where devices and clients come over WebSocket; None for nowhere.
     origins
         Pages that may come there, beside those of this machine.
+    silence_seconds
+        Who gives no sign of life there for so long is gone.
 
     Attributes
     ----------
@@ -73,6 +75,7 @@ class TrackerLoop:
         curve: ServerCurve | None = None,
         websocket: Listening | None = None,
         origins: tuple[str, ...] = (),
+        silence_seconds: float = 10.0,
     ) -> None:
         host, port = check_bind(bind, secret=curve is not None, schemes=("tcp",))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -87,7 +90,11 @@ class TrackerLoop:
         try:
             if websocket is not None:
                 self.entrance = WebSocketEntrance(
-                    websocket, origins, self._waker.wake, lambda *call: self._ask_to_dial(call, 0)
+                    websocket,
+                    origins,
+                    silence_seconds,
+                    self._waker.wake,
+                    lambda *call: self._ask_to_dial(call, 0),
                 )
             self._relay = RelayServer(
                 host,

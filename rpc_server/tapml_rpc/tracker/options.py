@@ -33,6 +33,8 @@ class TrackerOptions:
         For ``wss://``; empty for one that is made here.
     origins
         Pages that may come, beside those of this machine.
+    silence_seconds
+        A device or client over WebSocket that gives no sign of life for so long is gone.
     parent
         Process that started this one; when it ends, so does the tracker. 0 for none.
     """
@@ -46,6 +48,7 @@ class TrackerOptions:
     certificate: str = ""
     certificate_key: str = ""
     origins: tuple[str, ...] = ()
+    silence_seconds: float = 10.0
     parent: int = 0
 
 
@@ -95,6 +98,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="let pages from https://HOST[:PORT] come, beside those of this machine",
     )
+    browsers.add_argument(
+        "--silence",
+        dest="silence_seconds",
+        type=float,
+        default=default.silence_seconds,
+        metavar="SECONDS",
+        help="drop those that give no sign of life for so long (default: %(default)g)",
+    )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
 
 
@@ -110,5 +121,6 @@ def options_from(arguments: argparse.Namespace) -> TrackerOptions:
         certificate=arguments.certificate,
         certificate_key=arguments.certificate_key,
         origins=tuple(arguments.origins),
+        silence_seconds=arguments.silence_seconds,
         parent=arguments.parent,
     )

@@ -38,7 +38,14 @@ def run_tracker(options: TrackerOptions) -> int:
         clients = Path(options.clients) if options.clients else None
         curve = ServerCurve.from_files(Path(options.key), clients)
     websocket = _websocket(options) if options.websocket else None
-    loop = TrackerLoop(options.bind, options.relay_port, curve, websocket, options.origins)
+    loop = TrackerLoop(
+        options.bind,
+        options.relay_port,
+        curve,
+        websocket,
+        options.origins,
+        options.silence_seconds,
+    )
     line = {
         "address": loop.address,
         "relay_port": loop.relay_port,

@@ -68,6 +68,11 @@ class Registry:
             self.leases.cancel(sender.key, wire.integer(header.get("request"), "request"))
         elif kind == "goodbye":
             self.gone(sender.key, "it said goodbye")
+        elif kind == "hello":
+            raise SetupError(
+                "this is a tracker and no device: say TAPML_TRACKER=ADDRESS and --device "
+                "tracker:NAME; `tapml devices --tracker ADDRESS` lists the names"
+            )
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 

@@ -41,8 +41,6 @@ KEY_PREFIX: Final = b"w"
 MAX_PEERS: Final = 1024
 MAX_VISITORS: Final = 256
 PING_SECONDS: Final = 1.0
-SILENCE_SECONDS: Final = 10.0
-"""A peer that gives no sign of life for so long, not even the pong its WebSocket owes, is gone."""
 _STEP_SECONDS: Final = 0.25
 _STOPPED_SECONDS: Final = 1.0
 _AT_ONCE: Final = 64
@@ -89,7 +87,8 @@ class WebSocketDoor:
     origins
         Pages that may connect, by their Origin, beside those of this machine.
     silence_seconds
-        As :data:`SILENCE_SECONDS`.
+        A peer that gives no sign of life for so long, not even the pong its WebSocket owes, is
+        gone.
 
     Raises
     ------
@@ -117,7 +116,7 @@ class WebSocketDoor:
         guard: Guard | None = None,
         context: ssl.SSLContext | None = None,
         origins: Sequence[str | re.Pattern[str]] = (),
-        silence_seconds: float = SILENCE_SECONDS,
+        silence_seconds: float = 10.0,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

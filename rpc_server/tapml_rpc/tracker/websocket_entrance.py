@@ -44,6 +44,8 @@ class WebSocketEntrance:
         Where, and who may.
     origins
         Pages that may, beside those of this machine.
+    silence_seconds
+        Who gives no sign of life for so long is gone.
     wake
         Called on the door's thread when :meth:`hand_over` has news.
     dial
@@ -61,6 +63,7 @@ class WebSocketEntrance:
         self,
         listening: Listening,
         origins: tuple[str, ...],
+        silence_seconds: float,
         wake: Callable[[], None],
         dial: Dial,
     ) -> None:
@@ -75,6 +78,7 @@ class WebSocketEntrance:
             guard=listening.tokens,
             context=listening.context,
             origins=origins,
+            silence_seconds=silence_seconds,
         )
         self.address = self._door.address
         self.way: wire.Header = {
