@@ -21,7 +21,7 @@ def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
         "--tracker",
         default=os.environ.get(_VARIABLE, ""),
         metavar="ADDRESS",
-        help=f"list a tracker's devices as well, tcp://HOST:PORT (default: ${_VARIABLE})",
+        help=f"list a tracker's devices as well, tcp:// or ws://HOST:PORT (default: ${_VARIABLE})",
     )
 
 
@@ -73,7 +73,9 @@ def print_remote_devices(console: Console, tracker: str, rows: list[dict[str, An
         table.add_row(*(Text(_printable(text)) for text in texts))
     console.print(table)
     for row in rows:
-        reached = "through the tracker" if row["address"] == "relay" else f"at {row['address']}"
+        beside = f" and {row['websocket']}" if row["websocket"] else ""
+        relayed = row["address"].startswith("relay")
+        reached = "through the tracker" if relayed else f"at {row['address']}{beside}"
         line = f"{row['spec']}: {reached}; fingerprint {row['fingerprint'][:12]}"
         console.print(_printable(line), highlight=False, soft_wrap=True, markup=False)
 

@@ -21,7 +21,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.security.bind import bracketed, check_bind
+from tapml_rpc.security.bind import bracketed, check_bind, is_loopback
 from tapml_rpc.security.curve import Authenticator, ServerCurve, apply_server, client_identity
 from tapml_rpc.tracker.records import (
     MAX_MESSAGE_BYTES,
@@ -85,7 +85,8 @@ class TrackerLoop:
         self._unreachable: set[bytes] = set()
         self._curve = curve
         self._admission: Authenticator | None = None
-        self._registry = Registry(self, time.monotonic)
+        local_door = websocket is not None and is_loopback(websocket.host)
+        self._registry = Registry(self, time.monotonic, local_door=local_door)
         self.entrance: WebSocketEntrance | None = None
         try:
             if websocket is not None:

@@ -154,9 +154,10 @@ class Device:
     def address_for(self, request: Waiting) -> str:
         """The first address that a client can use; empty where there is none."""
         for address in self.addresses:
-            if binding_of(address) in request.bindings and (
-                request.sender.local or not on_this_machine(address)
-            ):
+            near = on_this_machine(address) or (
+                address == RELAYED_WEBSOCKET and not request.reaches_door
+            )
+            if binding_of(address) in request.bindings and (request.sender.local or not near):
                 return address
         return ""
 
@@ -172,6 +173,8 @@ class Waiting:
     priority: int
     label: str
     bindings: frozenset[str] = frozenset((ZMQ,))
+    reaches_door: bool = True
+    """Whether it can come to the tracker's WebSocket door from another machine."""
     order: int = 0
     told: tuple[Any, ...] = ()
 

@@ -12,6 +12,7 @@ from tapml_rpc.tracker.records import (
     MAX_DEVICES,
     MAX_PRIORITY,
     VERSION,
+    WEBSOCKET,
     Clock,
     Device,
     Outlet,
@@ -32,9 +33,17 @@ _PAGE_BYTES: Final = 256 << 10
 
 
 class Registry:
-    """Devices, leases and the queue behind one :meth:`receive`."""
+    """Devices, leases and the queue behind one :meth:`receive`.
 
-    def __init__(self, outlet: Outlet, clock: Clock) -> None:
+    Parameters
+    ----------
+    local_door
+        Whether the WebSocket door is on loopback: others come there by ways of their own (a
+        tunnel, a proxy), which who came by ZeroMQ does not know.
+    """
+
+    def __init__(self, outlet: Outlet, clock: Clock, *, local_door: bool = False) -> None:
+        self._local_door = local_door
         self.devices: dict[str, Device] = {}
         self.leases = Leases(self.devices, outlet, clock)
         self._by_key: dict[bytes, Device] = {}
@@ -193,6 +202,7 @@ class Registry:
                 priority=priority,
                 label=printable(wire.text(header.get("label"), "label", _LABEL_CHARACTERS)),
                 bindings=card.bindings(header.get("bindings", [sender.binding])),
+                reaches_door=sender.binding == WEBSOCKET or not self._local_door,
             )
         )
 

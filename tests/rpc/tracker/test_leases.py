@@ -366,6 +366,26 @@ def test_a_device_on_loopback_is_lent_on_its_own_machine_alone(office: Office) -
         )
 
 
+def test_a_way_through_a_door_on_loopback_is_given_to_who_knows_one() -> None:
+    office = Office()
+    office.registry = Registry(office, lambda: office.now, local_door=True)
+    card = {"versions": [VERSION], "name": "page", "life": LIFE, "address": "relay+ws"}
+    there = Sender(b"device-page", binding="websocket")
+    office.registry.receive(
+        there, {"type": "register", "device": to_plain(made_up_device()), **card}
+    )
+    asked = {"type": "request", "versions": [VERSION], "request": 1, "label": "x"}
+    far = {"host": "192.0.2.7"}
+    both = ["zmq", "websocket"]
+    for who, sender, bindings in (
+        ("far", Sender(b"far", **far), both),
+        ("tunnel", Sender(b"tunnel", **far, binding="websocket"), ["websocket"]),
+    ):
+        office.registry.receive(sender, {**asked, "bindings": bindings, "wanted": {}})
+        office.settle()
+        assert office.granted(who) == ("page" if who == "tunnel" else "")
+
+
 def test_a_device_that_listens_on_all_addresses_is_reached_where_it_came_from(
     office: Office,
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.main import main
 from tapml_rpc import wire
 from tapml_rpc.client import connect
 from tapml_rpc.reach import open_device
@@ -164,6 +165,23 @@ def test_without_zeromq_and_numpy_devices_register_and_clients_compute(
     names, read, refused = done.stdout.splitlines()
     assert (names, read) == ("bare page", "tapm")
     assert "give the tracker's ws:// or wss:// address" in refused
+
+
+def test_tapml_devices_lists_them_as_a_table_and_as_json(
+    shared_tracker: TrackerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    website = shared_tracker.websocket
+    beside = {"relayed": True, "address": "ws://127.0.0.1:9"}
+    with registered(website, "hidden", made_up_device("cpu"), **beside):
+        command = ["devices", "--platform", "cpu", "--tracker"]
+        assert main([*command, website]) == 0
+        assert "tracker:hidden: through the tracker; fingerprint" in capsys.readouterr().out
+        assert main([*command, website, "--json"]) == 0
+        (remote,) = json.loads(capsys.readouterr().out)["remote"]
+        assert (remote["spec"], remote["address"]) == ("tracker:hidden", "relay+ws")
+    assert main([*command, "ws://127.0.0.1:1", "--json"]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert "no tracker answers at ws://127.0.0.1:1" in problems["tracker"]
 
 
 def test_a_peers_messages_are_those_of_the_document(shared_tracker: TrackerProcess) -> None:
