@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_DIGITS: Final = 15
 LEASE_VARIABLE: Final = "TAPML_RPC_LEASE"
 """Tells a server that was started for one client, and nobody else, what that client will say."""
 
@@ -89,12 +91,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--session-bytes",
-        type=int,
+        type=byte_count,
         default=default.session_bytes,
         metavar="BYTES",
-        help="device memory one session may hold (default: no bound of its own)",
+        help="device memory one session may hold, 512M or 2G (default: no bound of its own)",
     )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes as a person writes it: ``1048576``, ``512M``, ``4G``.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is none.
+    """
+    digits, unit = text[:-1], _UNITS.get(text[-1:].upper(), 0)
+    if not unit:
+        digits, unit = text, 1
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS):
+        raise argparse.ArgumentTypeError(f"expected bytes such as 512M or 4G, got {text!r}")
+    return int(digits) * unit
 
 
 def options_from(arguments: argparse.Namespace) -> ServerOptions:

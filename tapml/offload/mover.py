@@ -159,7 +159,7 @@ class Mover:
         return rephrased(
             error,
             before=f"while {name!r} was tried: ",
-            after=f" (--keep-on-source {name} leaves it where it is)",
+            after=f" (if it does that again, --keep-on-source {name} leaves it where it is)",
         )
 
     def settle(self, record: OperatorRecord) -> None:

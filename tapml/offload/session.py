@@ -15,8 +15,9 @@ from tapml.offload.journal import Journal
 from tapml.offload.journal_schema import MIGRATED
 from tapml.offload.live import LiveState
 from tapml.offload.lock import LOCK, hold
-from tapml.offload.session_device import SessionDevice
+from tapml.offload.session_device import DEVICE, SessionDevice
 from tapml.offload.settings import RunOptions, Settings
+from tapml_rpc.reach import is_remote
 from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
 
 JOURNAL: Final = "journal.sqlite"
@@ -217,7 +218,9 @@ class OffloadSession:
                 except DeviceLostError as error:
                     journal.append("lost", error=type(error).__name__, message=str(error))
                     go_on = f"go on with `tapml offload --session {self.folder}`"
-                    after = f"; what was journaled is kept: {go_on}"
+                    device = journal.read_setting(DEVICE) or ""
+                    when = f"once {device} answers, " if is_remote(device) else ""
+                    after = f"; what was journaled is kept: {when}{go_on}"
                     raise rephrased(error, after=after) from error
                 journal.append("ended", status=report["outcome"]["status"])
                 for text in _newly_passed_over(journal):

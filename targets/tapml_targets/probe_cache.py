@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,12 @@ def store(kind: str, name: str, state: Any, value: dict[str, Any]) -> None:
         write_atomically(_path(kind, name, state), data)
     except OSError:
         return
+
+
+def forget(kind: str, name: str, state: Any) -> None:
+    """Know nothing about it any more."""
+    with suppress(OSError):
+        _path(kind, name, state).unlink()
 
 
 def _path(kind: str, name: str, state: Any) -> Path:

@@ -33,7 +33,9 @@ from tapml_targets.fingerprint import fingerprint
 from tapml_targets.platforms import check_platform, load_driver_module, platform_names
 
 LIST_SECONDS: Final = 30.0
-TRY_SECONDS: Final = 30.0
+"""How long a driver may take to list its devices, and to build and run the probe kernel."""
+SECONDS_VARIABLE: Final = "TAPML_PROBE_SECONDS"
+_NO_ANSWER: Final = "no answer within"
 _TYPE_ORDER: Final = {"gpu": 0, "accelerator": 1, "cpu": 2, "checker": 3}
 RANKED_DTYPES: Final = ("float32", "float16", "float64")
 _ALWAYS_THERE: Final = "float32"
@@ -137,6 +139,10 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
         # No foreign driver is behind it.
         devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
         return devices
+    discovery = importlib.import_module(f"tapml_targets.{platform}.discovery")
+    if refresh:
+        # What was left out may have been mended.
+        discovery.forget_faulty_drivers()
     state = drivers_state(platform)
     known = None if refresh else probe_cache.load("list", platform, state)
     if known is not None:
@@ -144,15 +150,14 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
             return [from_plain(device) for device in known["devices"]]
         except (ProtocolError, KeyError, TypeError):
             pass
-    answer, problem = ask_child(["list", platform], LIST_SECONDS)
-    if answer is None:
-        # One driver takes the process down for all of them.
-        discovery = importlib.import_module(f"tapml_targets.{platform}.discovery")
-        if discovery.set_faulty_drivers_aside(
-            lambda environ: ask_child(["list", platform], LIST_SECONDS, environ)[1]
-        ):
-            state = drivers_state(platform)
-            answer, problem = ask_child(["list", platform], LIST_SECONDS)
+    seconds = probe_seconds()
+    answer, problem = ask_child(["list", platform], seconds)
+    # One driver takes the process down for all of them.
+    if answer is None and discovery.set_faulty_drivers_aside(
+        lambda environ: ask_child(["list", platform], seconds, environ)[1]
+    ):
+        state = drivers_state(platform)
+        answer, problem = ask_child(["list", platform], seconds)
     if answer is None:
         raise SetupError(f"listing the {platform} devices failed: {problem}")
     if "problem" in answer:
@@ -229,14 +234,38 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
 
 def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
     arguments = ["try", description.platform, str(description.index), dtype]
-    answer, problem = ask_child(arguments, TRY_SECONDS)
+    answer, problem = ask_child(arguments, probe_seconds())
     if answer is None:
+        if problem.startswith(_NO_ANSWER):
+            problem += f" ({SECONDS_VARIABLE}=300 in the environment gives a slow machine longer)"
         return {"problem": f"its self-test failed: {problem}"}
     if "problem" in answer:
         return {"problem": f"its self-test failed: {answer['problem']}"}
     if answer.get("fingerprint") != fingerprint(description):
         return {"problem": "the device at this index changed while it was tried"}
     return {"milliseconds": answer["milliseconds"]}
+
+
+def probe_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """How long a driver may take: :data:`LIST_SECONDS`, or what ``TAPML_PROBE_SECONDS`` says.
+
+    An emulated or very small board takes minutes for what others do in a second.
+
+    Raises
+    ------
+    InputError
+        If the variable is no number of seconds from 1 to 3600.
+    """
+    text = environ.get(SECONDS_VARIABLE, "")
+    if not text:
+        return LIST_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 3600:
+        raise InputError(f"{SECONDS_VARIABLE} is {text!r}: expected 1 to 3600 seconds")
+    return seconds
 
 
 def ask_child(
@@ -258,7 +287,7 @@ def ask_child(
         out, log = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         last = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2][:300]
-        return None, f"no answer within {seconds:g} s" + (f": {last}" if last else "")
+        return None, f"{_NO_ANSWER} {seconds:g} s" + (f": {last}" if last else "")
     finally:
         # A driver's own child processes are in the same group.
         if process.poll() is None:

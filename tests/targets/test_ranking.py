@@ -18,6 +18,7 @@ from tapml_targets.errors import InputError, MismatchError, NoSuchDeviceError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.limits import Limits
+from tapml_targets.opencl import discovery
 from tapml_targets.opencl.driver import open_device
 from tapml_targets.opencl.probe import probe_library
 from tapml_targets.probe import try_driver

@@ -220,16 +220,26 @@ class Hub:
             self._leases.pop(lease_id, None)
             relays = [relay for relay, _ in self._relays.values() if relay.lease == lease_id]
         for relay in relays:
-            relay.revoke("its holder's lease on the device is over")
+            relay.revoke(
+                "its holder's lease on the device is over: given back, or its tracker is gone"
+            )
         deadline = time.monotonic() + _END_SECONDS
         while not all(relay.ended for relay in relays) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def load(self) -> dict[str, int]:
-        """What the device is doing, for a tracker."""
-        pong: wire.Header = {}
-        self.count(pong)
-        return pong
+        """What the device is doing and keeps, for a tracker."""
+        load: wire.Header = {}
+        self.count(load)
+        if self.blobs is not None:
+            kept = self.blobs.statistics()
+            load |= {
+                "blobs": kept.blobs,
+                "blob_bytes": kept.memory_bytes,
+                "blobs_received": kept.received,
+                "blobs_attached": kept.attached,
+            }
+        return load
 
     def count(self, pong: wire.Header) -> None:
         """Add to a session's pong what all of them hold."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tapml_rpc import options as server_options
-from tapml_rpc.options import ServerOptions
+from tapml_rpc.options import ServerOptions, byte_count
 
-BLOB_BYTES: Final = 4 << 30
+MOST_BLOB_BYTES: Final = 4 << 30
+_SHARE: Final = 4
 BLOB_DISK_BYTES: Final = 32 << 30
 
 
@@ -52,7 +54,7 @@ class SupervisorOptions(ServerOptions):
     certificate: str = ""
     certificate_key: str = ""
     origins: tuple[str, ...] = ()
-    blob_bytes: int = BLOB_BYTES
+    blob_bytes: int = MOST_BLOB_BYTES
     blob_folder: str = ""
     blob_disk_bytes: int = BLOB_DISK_BYTES
     tracker: str = ""
@@ -101,9 +103,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(secrets, "--certificate-key", "FILE", "its private key")
 
     blobs = parser.add_argument_group("what is kept by hash", "weights and Libraries, per client")
-    add(blobs, "--blob-bytes", "BYTES", "memory for it (default: %(default)s; 0: none)", type=int)
+    blobs.add_argument(
+        "--blob-bytes",
+        type=byte_count,
+        metavar="BYTES",
+        help="memory for it, 512M or 2G; 0 for none (default: a quarter of this machine's, at most "
+        f"{MOST_BLOB_BYTES >> 30}G)",
+    )
     add(blobs, "--blob-folder", "FOLDER", "keep it on disk too, across restarts")
-    add(blobs, "--blob-disk-bytes", "BYTES", "most of it there (default: %(default)s)", type=int)
+    text = f"most of it there (default: {BLOB_DISK_BYTES >> 30}G)"
+    add(blobs, "--blob-disk-bytes", "BYTES", text, type=byte_count)
+
+
+def usual_blob_bytes() -> int:
+    """A quarter of this machine's memory, 4 GiB at most: a small board keeps less."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return MOST_BLOB_BYTES // _SHARE
+    return min(MOST_BLOB_BYTES, max(memory, 0) // _SHARE)
 
 
 def options_from(arguments: argparse.Namespace) -> SupervisorOptions:
@@ -114,4 +132,6 @@ def options_from(arguments: argparse.Namespace) -> SupervisorOptions:
         for name in SupervisorOptions.__dataclass_fields__
         if name not in given
     }
+    if own["blob_bytes"] is None:
+        own["blob_bytes"] = usual_blob_bytes()
     return SupervisorOptions(**given, **{**own, "origins": tuple(own["origins"])})

@@ -27,6 +27,7 @@ from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.security.standing import listed_key
+from tapml_rpc.supervisor.how_to_reach import how_to_reach
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description_format import to_plain
@@ -55,6 +56,7 @@ def serve(options: SupervisorOptions) -> int:
         If there is no such device.
     """
     _check_bindings(options)
+    _check_tracker(options)
     curve = _curve(options)
     host, port = check_bind(options.bind, secret=curve is not None)
     device = find_device(options.device)
@@ -87,6 +89,9 @@ def serve(options: SupervisorOptions) -> int:
         # What start-up made stays: the collector need not look at it again.
         gc.freeze()
         announce(line)
+        if sys.stderr.isatty():
+            for text in how_to_reach(line, socket.gethostname()):
+                print(f"tapml: {text}", file=sys.stderr, flush=True)
         if front is not None:
             front.run(stopping.asked)
         while not stopping.asked():
@@ -110,6 +115,19 @@ def _check_bindings(options: SupervisorOptions) -> None:
             "pyzmq is not installed here, so this device is served over WebSocket alone: give "
             "--websocket ws://127.0.0.1:PORT"
             + (f", and leave out {' and '.join(f'--{name}' for name in asks)}" if asks else "")
+        )
+
+
+def _check_tracker(options: SupervisorOptions) -> None:
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("name", "through_tracker")
+        if getattr(options, name)
+    ]
+    if given and not options.tracker:
+        raise InputError(
+            f"{' and '.join(given)}: to which tracker? Give --tracker tcp://HOST:PORT as well, "
+            "where `tapml rpc tracker` runs"
         )
 
 

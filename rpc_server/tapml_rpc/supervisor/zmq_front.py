@@ -24,6 +24,7 @@ from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 _POLL_MILLISECONDS: Final = 50
 _CHECK_SECONDS: Final = 0.1
 _ZERO_COPY_BYTES: Final = 64 << 10
+_FOR_TRACKERS: Final = ("register", "request", "list")
 # Messages taken from a socket before the others get their turn.
 _TURN: Final = 8
 _NO_CHUNK: Final = memoryview(b"")
@@ -83,6 +84,12 @@ class ZmqChannel:
             unsent.popleft()[1]()
 
 
+def _port_advice(error: zmq.ZMQError) -> str:
+    if error.errno != zmq.EADDRINUSE:
+        return ""
+    return "; another server listens there: end it, or give another port (0 takes a free one)"
+
+
 class ZmqFront:
     """Serves ZeroMQ clients.
 
@@ -129,7 +136,7 @@ class ZmqFront:
             )
         except zmq.ZMQError as error:
             self._end_context(linger=0)
-            raise SetupError(f"cannot listen on {control_address}: {error}") from None
+            raise SetupError(f"cannot listen: {error}{_port_advice(error)}") from None
         self.address = self._control.getsockopt_string(zmq.LAST_ENDPOINT)
         self.data_address = self._data.getsockopt_string(zmq.LAST_ENDPOINT)
         self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
@@ -208,6 +215,11 @@ class ZmqFront:
         if header.get("type") == "hello":
             self._hello(identity, header)
             return
+        if header.get("type") in _FOR_TRACKERS:
+            raise SetupError(
+                "this is a device's own server and no tracker: its address itself stands after "
+                "--device"
+            )
         relay, _ = self._find(header, identity)
         reply = relay.control(header)
         if reply is not None:

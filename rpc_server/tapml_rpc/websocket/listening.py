@@ -66,6 +66,10 @@ def prepare(
     announced: dict[str, str] = {}
     book = None
     if tokens is not None or not _is_loopback(address):
+        if tokens is not None and not tokens.exists():
+            raise InputError(
+                f"there is no file {tokens}: `tapml rpc keygen --token --list {tokens}` begins one"
+            )
         book = TokenBook(tokens or (default_path() if default_path().exists() else None))
         # Nobody was given one beforehand: whoever reads the announcement may come in.
         announced["token"] = book.issue("announced")

@@ -106,6 +106,12 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
     return faulty
 
 
+def forget_faulty_drivers() -> None:
+    """Let every driver in again: the next look finds out which ones are faulty."""
+    for name, data in icd_files().items():
+        quarantine.lift(name, data)
+
+
 def drivers_state() -> str:
     """A hash of the installed drivers and of what selects them, taken without loading any."""
     environ = prepare_environment(os.environ)

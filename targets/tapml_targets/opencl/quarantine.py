@@ -19,6 +19,11 @@ def add(name: str, data: bytes, why: str) -> None:
     probe_cache.store(_KIND, name, _state(data), {"reason": why})
 
 
+def lift(name: str, data: bytes) -> None:
+    """Let a driver in again."""
+    probe_cache.forget(_KIND, name, _state(data))
+
+
 def _state(data: bytes) -> list[str]:
     library = data.decode(errors="replace").strip()
     return [library, stamp(library_path(library, SYSTEM_VENDORS)).decode()]

@@ -115,6 +115,8 @@ def test_a_faulty_driver_does_not_cost_the_others(
     assert list(faulty) == ["0-faulty.icd"]
     assert ask(discovery.prepare_environment(os.environ)) == ""
     assert discovery.set_faulty_drivers_aside(ask) == {}
+    discovery.forget_faulty_drivers()
+    assert list(discovery.set_faulty_drivers_aside(ask)) == ["0-faulty.icd"], "it was let in again"
 
 
 def test_a_missing_pyopencl_is_named_with_its_extra(tmp_path: Path) -> None:
