@@ -76,7 +76,7 @@ def drawn(events: str, columns: int, rows: int = 24, **environment: str) -> list
             break
         received += part
     os.close(ours)
-    assert process.wait(timeout=30) == 0, received.decode()
+    assert process.wait(timeout=60) == 0, received.decode()
     return re.split(r"\r\n|\n|\r", received.decode())
 
 

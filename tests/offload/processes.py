@@ -34,7 +34,7 @@ def marked(mark: str, words: str = "") -> dict[int, str]:
     return found
 
 
-def left_after(mark: str, seconds: float = 15.0) -> dict[int, str]:
+def left_after(mark: str, seconds: float = 60.0) -> dict[int, str]:
     """What is still running with this mark after so long at most."""
     deadline = time.monotonic() + seconds
     while (left := marked(mark)) and time.monotonic() < deadline:

@@ -105,7 +105,7 @@ def mend_under_watch(session: Path, name: str, cache: Path) -> None:
         # A look at a few tests comes first, and the edit may come between it and the look at all.
         assert PASSES in outcomes(watch)
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(timeout=30) == 130
+        assert watch.wait(timeout=60) == 130
 
 
 def outcomes(watch: Started) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Server:
 
     def get(self, target: str, *, host: str | None = None, method: str = "GET") -> Response:
         """One request, its target as it is given."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         connection.putheader("Host", host or f"127.0.0.1:{self.port}")
         connection.endheaders()
@@ -243,7 +243,7 @@ def test_it_ends_cleanly(finished: FinishedSession, number: signal.Signals) -> N
     with serving(finished.folder, finished.cache) as server:
         assert server.get("/").status == 200
         server.process.send_signal(number)
-        output, errors = server.process.communicate(timeout=10)
+        output, errors = server.process.communicate(timeout=60)
     assert server.process.returncode == 0
     assert errors == ""
     assert output.endswith("ended\n")
@@ -257,7 +257,7 @@ def test_a_port_in_use_is_said_so(finished: FinishedSession) -> None:
         with started(
             "report", finished.folder, "--serve", "--port", port, cache=finished.cache
         ) as process:
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert f"cannot listen on 127.0.0.1, port {port}" in errors
     assert "--port" in errors
@@ -270,7 +270,7 @@ def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(
         assert server.get("/live.json", host=f"192.0.2.7:{server.port}").status == 200
         assert server.get("/live.json", host=f"evil.example:{server.port}").status == 421
         server.process.send_signal(signal.SIGINT)
-        _, errors = server.process.communicate(timeout=10)
+        _, errors = server.process.communicate(timeout=60)
     assert "whoever reaches it can read the report" in errors
 
 
@@ -313,7 +313,7 @@ def test_a_running_session_is_followed_to_its_end(
     assert list(after["verdicts"]["why"]) == ["the policy"]
 
 
-def _until(server: Server, wanted: Any, seconds: float = 10.0) -> dict[str, Any]:
+def _until(server: Server, wanted: Any, seconds: float = 60.0) -> dict[str, Any]:
     """What ``live.json`` says as soon as it says what is wanted."""
     deadline = time.monotonic() + seconds
     while True:
@@ -323,7 +323,7 @@ def _until(server: Server, wanted: Any, seconds: float = 10.0) -> dict[str, Any]
         time.sleep(0.05)
 
 
-def _until_shown(page: Page, text: str, seconds: float = 10.0) -> None:
+def _until_shown(page: Page, text: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while text not in page.evaluate("document.body ? document.body.innerText : ''"):
         assert time.monotonic() < deadline, f"{text!r} is not shown"
