@@ -171,7 +171,6 @@ class Worker:
                 return
             self._board.paused = False
             session.job = None
-            self._board.device_bytes = session.nbytes
             place = self._places.pop(self._sequence, None)
             if place is not None:
                 self._up.release(*place)
@@ -190,8 +189,11 @@ class Worker:
         parts: list[memoryview | bytes],
     ) -> None:
         packed = wire.pack(header)
-        if header["type"] == "done" and self._board.shared:
-            self._finish()
+        if header["type"] == "done":
+            # A heartbeat after the answer says no less than the answer.
+            self._board.device_bytes = session.nbytes
+            if self._board.shared:
+                self._finish()
         if header["type"] == "data":
             start, _ = self._piece
             self._pipe.send(packed, place=(start, len(parts[0])))

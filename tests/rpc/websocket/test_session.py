@@ -48,6 +48,18 @@ def test_an_operator_runs(session: Session) -> None:
     assert np.array_equal(np.frombuffer(output.result(), np.float32), np.arange(1, 65))
 
 
+def test_a_program_runs_and_its_long_read_is_streamed(session: Session) -> None:
+    buffer = session.allocate(5 << 20)
+    with session.program("step") as step:
+        step.fill(buffer, b"ab")
+        step.write(buffer, 4, step.argument())
+        step.read(buffer, 8)
+        step.read(buffer)
+    short, whole = session.execute(step, b"tape", arguments=[2])
+    assert bytes(short) == b"abtapeab"
+    assert bytes(whole) == b"abtape" + b"ab" * ((5 << 19) - 3)
+
+
 def test_an_error_poisons_the_stream_until_reset(session: Session) -> None:
     session._add(["fill", 999_999, 0, 4, b"x"])
     with pytest.raises(InputError, match="no buffer has the handle 999999"):

@@ -1,0 +1,261 @@
+"""Two small clients written from PROTOCOL.md alone: nothing of ours is in them.
+
+One speaks ZeroMQ, one WebSocket on a bare socket. What they have in common is the protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgpack
+import zmq
+
+PATIENCE_SECONDS = 60.0
+"""Within so long an answer comes, on a slow and busy machine too."""
+
+Message = tuple[dict[str, Any], bytes]
+
+
+class Connection(Protocol):
+    """One of a session's two connections, whichever binding carries it."""
+
+    def send(self, header: bytes, chunk: bytes = b"") -> None:
+        """Send a message."""
+
+    def receive(self) -> Message:
+        """The next message: header and chunk. Raises EndError where the other end hangs up."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+class EndError(Exception):
+    """The server has hung up.
+
+    Attributes
+    ----------
+    code
+        The close code; 0 where the binding has none.
+    """
+
+    def __init__(self, code: int = 0, reason: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class ZmqConnection:
+    """A DEALER, and a monitor that says when its connection is dropped."""
+
+    def __init__(self, address: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 1000
+        # One that is dropped stays so: a session does not resume.
+        self._socket.reconnect_ivl = -1
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(address)
+
+    def send(self, header: bytes, chunk: bytes = b"") -> None:
+        self._socket.send_multipart([header, chunk] if chunk else [header])
+
+    def receive(self) -> Message:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        ready = dict(poller.poll(int(PATIENCE_SECONDS * 1000)))
+        assert ready, "the server does not answer"
+        if self._socket not in ready:
+            raise EndError
+        header, *chunk = self._socket.recv_multipart()
+        return msgpack.unpackb(header), chunk[0] if chunk else b""
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._context.destroy()
+
+
+class WebSocketConnection:
+    """RFC 6455 on a socket: binary messages, a mask of zeros, no extension."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname and parts.port
+        self._socket = socket.create_connection((parts.hostname, parts.port), PATIENCE_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        key = base64.b64encode(os.urandom(16)).decode()
+        self._socket.sendall(
+            f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Protocol: tapml.1\r\n\r\n".encode()
+        )
+        self._stream = self._socket.makefile("rb")
+        status = self._stream.readline()
+        headers = {}
+        while line := self._stream.readline().strip():
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        assert status.split()[1] == b"101", status
+        assert headers["sec-websocket-protocol"] == "tapml.1"
+
+    def send(self, header: bytes, chunk: bytes = b"") -> None:
+        message = len(header).to_bytes(4, "little") + header
+        if chunk:
+            message += bytes(-len(message) % 8) + chunk
+        self.send_frame(0x82, message)
+
+    def send_frame(self, kind: int, payload: bytes) -> None:
+        """Send a frame; 0x82 is a whole binary message, 0x81 a text, 0x88 a close."""
+        size = len(payload)
+        if size < 126:
+            length = bytes([0x80 | size])
+        elif size < 1 << 16:
+            length = bytes([0x80 | 126]) + size.to_bytes(2, "big")
+        else:
+            length = bytes([0x80 | 127]) + size.to_bytes(8, "big")
+        # Where it has hung up already, what it said first is still to be read.
+        with suppress(OSError):
+            self._socket.sendall(bytes([kind]) + length + bytes(4) + payload)
+
+    def receive(self) -> Message:
+        message = bytearray()
+        while True:
+            first, length = self._exactly(2)
+            if length >= 126:
+                length = int.from_bytes(self._exactly(2 if length == 126 else 8), "big")
+            payload = self._exactly(length)
+            kind = first & 0x0F
+            if kind == 8:
+                raise EndError(int.from_bytes(payload[:2], "big"), payload[2:].decode())
+            if kind in (0, 2):
+                message += payload
+                if first & 0x80:
+                    break
+        size = int.from_bytes(message[:4], "little")
+        header, rest = bytes(message[4 : 4 + size]), message[4 + size :]
+        chunk = bytes(rest[-(4 + size) % 8 :])
+        return msgpack.unpackb(header), chunk
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _exactly(self, nbytes: int) -> bytes:
+        try:
+            data = self._stream.read(nbytes)
+        except ConnectionResetError:
+            raise EndError from None
+        if len(data) < nbytes:
+            raise EndError
+        return data
+
+
+class Client:
+    """A session, as PROTOCOL.md says one is opened.
+
+    Parameters
+    ----------
+    line
+        The server's announcement.
+    binding
+        ``zmq`` or ``websocket``.
+    hello
+        Fields beside those every hello has.
+    """
+
+    def __init__(self, line: dict[str, Any], binding: str, **hello: Any) -> None:
+        self._connect: Callable[[str], Connection]
+        self._connect = ZmqConnection if binding == "zmq" else WebSocketConnection
+        address = line["address"] if binding == "zmq" else line["websocket"] + "/control"
+        self.control: Connection = self._connect(address)
+        greeting = {"type": "hello", "versions": [1], "features": [], "download_window": 8 << 20}
+        self.control.send(msgpack.packb({**greeting, **hello}))
+        self.welcome = self.hear()
+        self.sequence = 0
+        self._data: Connection | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.welcome["type"] == "welcome":
+            self.say("goodbye")
+        self.control.close()
+        if self._data is not None:
+            self._data.close()
+
+    @property
+    def data(self) -> Connection:
+        """The data connection, opened when it is first used."""
+        if self._data is None:
+            self._data = self.another()
+        return self._data
+
+    def another(self) -> Connection:
+        """Another data connection."""
+        return self._connect(self.welcome["data_address"])
+
+    @property
+    def own(self) -> dict[str, bytes]:
+        """What every message on the data connection carries."""
+        return {"session": self.welcome["session"], "epoch": self.welcome["epoch"]}
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Send a control message."""
+        header = {"type": kind, "session": self.welcome["session"], **fields}
+        self.control.send(msgpack.packb(header))
+
+    def hear(self) -> dict[str, Any]:
+        """The next control message; a probe is not answered."""
+        while (header := self.control.receive()[0])["type"] == "probe":
+            pass
+        return header
+
+    def ping(self, **fields: Any) -> dict[str, Any]:
+        """A heartbeat's answer."""
+        self.say("ping", sequence=1, **fields)
+        return self.hear()
+
+    def wait_for(self, **expected: Any) -> dict[str, Any]:
+        """Ask until the server says so."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            pong = self.ping()
+            if all(pong[key] == value for key, value in expected.items()):
+                return pong
+            assert time.monotonic() < deadline, f"expected {expected}, the server says {pong}"
+
+    def post(self, *commands: Any, chunk: bytes = b"", **fields: Any) -> int:
+        """Send a batch; its sequence number."""
+        self.sequence += 1
+        header = {"type": "batch", "sequence": self.sequence, "commands": commands, **fields}
+        self.data.send(msgpack.packb({**self.own, **header}), chunk)
+        return self.sequence
+
+    def batch(self, *commands: Any, chunk: bytes = b"", **fields: Any) -> Message:
+        """Send a batch and take its answer."""
+        self.post(*commands, chunk=chunk, **fields)
+        return self.data.receive()
+
+    def blob(self, operation: str, chunk: bytes = b"", **fields: Any) -> dict[str, Any]:
+        """Ask for something about blobs; the answer."""
+        self.sequence += 1
+        header = {"type": "blob", "sequence": self.sequence, "operation": operation, **fields}
+        self.data.send(msgpack.packb({**self.own, **header}), chunk)
+        return self.data.receive()[0]
+
+    def give_credit(self, nbytes: int) -> None:
+        """Say that so many more bytes may come."""
+        self.data.send(msgpack.packb({**self.own, "type": "credit", "bytes": nbytes}))

@@ -1,0 +1,396 @@
+"""What PROTOCOL.md says of a server, shown on raw sockets over each binding."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.rpc.conformance.clients import Client, EndError, WebSocketConnection
+from tests.rpc.conformance.conftest import Connect
+from tests.rpc.peers import ServerProcess
+
+MIB = 1 << 20
+BOUNDS = {
+    "chunk_bytes",
+    "commands",
+    "unanswered",
+    "upload_window",
+    "download_window",
+    "handles",
+    "session_bytes",
+    "library_bytes",
+    "held_library_bytes",
+    "sessions",
+    "streams",
+    "programs",
+    "program_commands",
+    "program_bytes",
+}
+
+
+def refusal(client: Client, said: str, kind: str = "ProtocolError", **fields: Any) -> None:
+    """Send a data message that is answered by an error; it poisons nothing."""
+    client.data.send(msgpack.packb({**client.own, **fields}))
+    answer, _ = client.data.receive()
+    assert (answer["type"], answer["error"]["kind"]) == ("error", kind), answer
+    assert said in answer["error"]["message"]
+    assert answer.get("sequence") == fields.get("sequence")
+    assert client.batch(["fence"])[0] == {
+        "type": "done",
+        "sequence": client.sequence,
+        "results": [[0, True]],
+    }
+
+
+def streamed(client: Client, sequence: int, index: Any, nbytes: int) -> bytes:
+    """Take a streamed read to its end, giving credit for each piece."""
+    data = b""
+    while len(data) < nbytes:
+        header, chunk = client.data.receive()
+        assert header == {"type": "data", "sequence": sequence, "index": index, "offset": len(data)}
+        assert 0 < len(chunk) <= client.welcome["bounds"]["chunk_bytes"]
+        data += chunk
+        client.give_credit(len(chunk))
+    return data
+
+
+# Hello
+
+
+def test_a_welcome_states_all_that_is_granted(shared: Client) -> None:
+    welcome = shared.welcome
+    assert welcome["type"] == "welcome" and welcome["version"] == 1
+    assert {"batch", "credit", "recorded-calls", "programs", "blobs"} <= set(welcome["features"])
+    assert welcome["bounds"].keys() >= BOUNDS
+    assert all(type(bound) is int and bound > 0 for bound in welcome["bounds"].values())
+    assert (len(welcome["session"]), len(welcome["epoch"])) == (16, 8)
+    assert welcome["device"]["platform"] == "opencl"
+    assert welcome["device"]["limits"]["max_buffer_bytes"] > 0
+    assert welcome["kernel_deadline"] > 0 and welcome["silence_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("hello", "said"),
+    [
+        ({"versions": [99]}, "speaks protocol version 1, the client [99]"),
+        ({"versions": "1"}, "versions must be an array"),
+        ({"download_window": -1}, "download window must be an integer"),
+        ({"download_window": True}, "download window must be an integer"),
+        ({"type": "ping", "session": b"nobody's"}, ""),
+    ],
+)
+def test_a_hello_that_cannot_be_taken_is_refused_in_words(
+    connect: Connect, binding: str, hello: dict[str, Any], said: str
+) -> None:
+    with connect(**hello) as client:
+        assert client.welcome["type"] == "refused"
+        assert said in client.welcome["error"]["message"] != ""
+        if binding == "websocket":
+            with pytest.raises(EndError) as end:
+                client.control.receive()
+            assert end.value.code == 1008 and said[:60] in str(end.value)
+
+
+# Batches
+
+
+def test_unknown_keys_are_ignored_everywhere(client: Client) -> None:
+    commands = [["allocate", 1, 8], ["fill", 1, 0, 8, b"ab"]]
+    answer, _ = client.batch(*commands, later=[{}], more=None)
+    assert answer == {"type": "done", "sequence": client.sequence}
+    pong = client.ping(later=1.5)
+    assert pong["type"] == "pong" and pong["sequence"] == 1
+    assert pong["answered"] == client.sequence
+    assert pong["device_bytes"] >= 8 and pong["sessions"] >= 1
+
+
+def test_payloads_come_and_go_at_multiples_of_eight(client: Client) -> None:
+    answer, chunk = client.batch(
+        ["allocate", 1, 32],
+        ["write", 1, 0, 5, 0],
+        ["write", 1, 8, 3, 8],
+        ["copy", 1, 0, 1, 16, 5],
+        ["fill", 1, 24, 5, b"xyz"],
+        ["read", 1, 16, 5],
+        ["read", 1, 8, 3],
+        ["read", 1, 24, 5],
+        chunk=b"hello\0\0\0abc",
+    )
+    assert answer["results"] == [[5, [0, 5]], [6, [8, 3]], [7, [16, 5]]]
+    assert chunk == b"hello\0\0\0abc\0\0\0\0\0xyzxy"
+
+
+def test_batches_are_sent_ahead_and_answered_in_their_order(client: Client) -> None:
+    sent = [client.post(["fence"], stream=number % 3) for number in range(20)]
+    answers = [client.data.receive()[0] for _ in sent]
+    assert [answer["sequence"] for answer in answers] == sent
+
+
+def test_a_batch_out_of_order_is_refused_and_disturbs_nothing(client: Client) -> None:
+    for sequence in (client.sequence, 0):
+        refusal(
+            client,
+            "sequence rises",
+            type="batch",
+            sequence=sequence,
+            commands=[["reset"]],
+            stream=0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"commands": "fence"}, "commands must be an array"),
+        ({"commands": [], "stream": 64}, "stream must be an integer from 0 to 63"),
+        ({"commands": [["fence"]] * 4097}, "at most 4096 elements"),
+        ({"type": "later"}, "unknown message type 'later'"),
+    ],
+)
+def test_a_malformed_message_is_refused_by_its_number(
+    client: Client, fields: dict[str, Any], said: str
+) -> None:
+    client.sequence += 1
+    refusal(client, said, **{"type": "batch", "sequence": client.sequence, **fields})
+
+
+def test_a_stale_epoch_means_a_restarted_device(client: Client) -> None:
+    refusal(
+        client,
+        "handles mean nothing here",
+        "DeviceRestartedError",
+        type="batch",
+        sequence=client.sequence + 1,
+        epoch=b"restart?",
+        commands=[],
+    )
+
+
+def test_a_header_that_is_none_or_too_long_is_refused_in_words(client: Client) -> None:
+    for packed in (b"\xc1", b"\x93\1\2\3", b"\x81\1\2", b"\xd4\5\0", b"\x81\xa1a\xc6" + bytes(MIB)):
+        client.data.send(packed)
+        answer, _ = client.data.receive()
+        assert (answer["type"], answer["error"]["kind"]) == ("error", "ProtocolError")
+        assert "header" in answer["error"]["message"]
+    assert client.batch(["fence"])[0]["results"] == [[0, True]]
+
+
+# Failure
+
+
+def test_a_failure_poisons_its_stream_until_reset_and_free_always_works(client: Client) -> None:
+    client.batch(["allocate", 1, 8], ["fill", 1, 0, 8, b"a"])
+    answer, chunk = client.batch(["read", 1, 0, 2], ["read", 1, 4, 8], ["fill", 1, 0, 8, b"b"])
+    assert (answer["results"], chunk) == ([[0, [0, 2]]], b"aa")
+    error = answer["error"]
+    assert (error["kind"], error["index"], error["command"]) == ("InputError", 1, "read(1, 4, 8)")
+    assert "Traceback" in error["traceback"]
+    # Every answer says it again; another stream goes on, and it sees what was not overwritten.
+    assert client.batch(["fence"])[0]["error"] == error
+    answer, chunk = client.batch(["read", 1, 0, 8], stream=5)
+    assert "error" not in answer and chunk == b"a" * 8
+    held = client.wait_for(sessions=1)["device_bytes"]
+    answer, _ = client.batch(["free", 1], ["unload", 77], ["forget", "none"])
+    assert answer["error"] == error and client.ping()["device_bytes"] == held - 8
+    assert client.batch(["fence"], ["reset"], ["fence"])[0]["results"] == [[2, True]]
+
+
+def test_a_command_of_the_wrong_form_poisons_as_any_other(client: Client) -> None:
+    for command in (7, [], ["later"], ["read", 1], ["read", True, 0, 1], ["allocate", 1, -1]):
+        answer, _ = client.batch(["reset"], command)
+        assert answer["error"]["index"] == 1, command
+
+
+# Flow
+
+
+def test_a_long_read_comes_in_pieces_of_a_bounded_size(client: Client) -> None:
+    size = 5 * MIB + 3
+    sequence = client.post(
+        ["allocate", 1, size], ["fill", 1, 0, size, b"tapml"], ["read", 1, 0, size]
+    )
+    assert streamed(client, sequence, 2, size) == (b"tapml" * (size // 5 + 1))[:size]
+    assert client.data.receive()[0]["results"] == [[2, size]]
+
+
+def test_the_largest_chunk_is_taken(client: Client) -> None:
+    size = client.welcome["bounds"]["chunk_bytes"]
+    data = bytes(range(256)) * (size // 256)
+    answer, _ = client.batch(["allocate", 1, size], ["write", 1, 0, size, 0], chunk=data)
+    assert "error" not in answer
+    sequence = client.post(["read", 1, 0, size])
+    assert streamed(client, sequence, 0, size) == data
+    client.data.receive()
+
+
+def test_without_credit_nothing_more_comes_while_control_is_answered(connect: Connect) -> None:
+    """Both credits, heartbeats and cancellation, around a read that waits for its client."""
+    with connect(download_window=2 * MIB) as client:
+        bounds = client.welcome["bounds"]
+        size = 4 * MIB
+        client.batch(["allocate", 1, size], ["fill", 1, 0, size, b"a"], ["allocate", 2, 8])
+        waits = client.post(["read", 1, 0, size])
+        header, piece = client.data.receive()
+        assert (header["offset"], len(piece)) == (0, 2 * MIB)
+        # A heartbeat does not wait behind it.
+        assert client.ping()["answered"] == waits - 1
+        # What is sent ahead is bounded, in bytes and in messages.
+        chunks = bounds["upload_window"] // bounds["chunk_bytes"]
+        payload = bytes(bounds["chunk_bytes"])
+        ahead = [client.post(["fill", 2, 0, 8, b"b"], chunk=payload) for _ in range(chunks)]
+        refused = client.post(["fence"], chunk=b"one more")
+        answer, _ = client.data.receive()
+        assert (answer["type"], answer["sequence"]) == ("error", refused)
+        assert "bytes wait for an answer" in answer["error"]["message"]
+        ahead += [client.post(["free", 2]) for _ in range(bounds["unanswered"] - chunks - 1)]
+        refused = client.post(["fence"])
+        answer, _ = client.data.receive()
+        assert (answer["type"], answer["sequence"]) == ("error", refused)
+        assert "wait for an answer; at most" in answer["error"]["message"]
+        # Nor does cancellation: what has not begun is skipped.
+        client.say("cancel", sequence=ahead[-1])
+        assert client.ping()["answered"] == waits - 1
+        client.give_credit(2 * MIB)
+        header, piece = client.data.receive()
+        assert (header["offset"], len(piece)) == (2 * MIB, 2 * MIB)
+        assert client.data.receive()[0] == {
+            "type": "done",
+            "sequence": waits,
+            "results": [[0, size]],
+        }
+        for sequence in ahead:
+            answer, _ = client.data.receive()
+            assert answer["sequence"] == sequence
+            assert answer["error"]["kind"] == "RemoteError"
+            assert "cancelled by the client" in answer["error"]["message"]
+        assert client.batch(["reset"], ["fence"])[0]["results"] == [[1, True]]
+
+
+def test_a_chunk_over_the_bound_ends_its_connection_and_no_other(
+    connect: Connect, binding: str, shared: Client
+) -> None:
+    with connect() as client:
+        bound = client.welcome["bounds"]["chunk_bytes"]
+        assert client.batch(["fence"])[0]["type"] == "done"
+        client.post(["fence"], chunk=bytes(bound + 1))
+        if binding == "websocket":
+            # Within the length of a message it is a malformed one; over it the connection ends.
+            answer, _ = client.data.receive()
+            assert answer["type"] == "error" and "chunk" in answer["error"]["message"]
+            client.post(["fence"], chunk=bytes(bound + 2 * MIB))
+        with pytest.raises(EndError) as end:
+            client.data.receive()
+        if binding == "websocket":
+            assert end.value.code == 1009
+    assert shared.ping()["type"] == "pong"
+
+
+# Features
+
+
+def test_a_program_is_run_by_its_name(client: Client) -> None:
+    step = [["write", 1, 0, 4, 0], ["read", 1, 0, {"argument": 0}], ["fence"]]
+    answer, chunk = client.batch(
+        ["allocate", 1, 8],
+        ["program", "step", step],
+        ["execute", "step", [4], 0],
+        ["execute", "step", [2], 8],
+        chunk=b"abcd\0\0\0\0efgh",
+    )
+    assert chunk == b"abcd\0\0\0\0ef"
+    assert answer["results"] == [[[2, 1], [0, 4]], [[2, 2], True], [[3, 1], [8, 2]], [[3, 2], True]]
+    error = client.batch(["execute", "step", [9], 0], chunk=b"ijkl")[0]["error"]
+    assert (error["index"], error["program"], error["place"]) == (0, "step", 1)
+    answer, _ = client.batch(["execute", "step", [1], 0], ["forget", "step"])
+    assert answer["error"] == error and "results" not in answer
+    answer, _ = client.batch(["reset"], ["execute", "step", [1], 0])
+    assert "no program has the name 'step'" in answer["error"]["message"]
+
+
+def test_a_long_read_of_a_program_says_where_it_belongs(client: Client) -> None:
+    size = 3 * MIB
+    sequence = client.post(
+        ["allocate", 1, size],
+        ["fill", 1, 0, size, b"b"],
+        ["program", "long", [["fence"], ["read", 1, 0, size]]],
+        ["execute", "long", [], 0],
+        ["forget", "long"],
+    )
+    assert streamed(client, sequence, [3, 1], size) == b"b" * size
+    assert client.data.receive()[0]["results"] == [[[3, 0], True], [[3, 1], size]]
+
+
+def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) -> None:
+    data = f"weights over {binding}".encode() * 100
+    digest = hashlib.sha256(data).hexdigest()
+    assert client.blob("holds", digests=[digest])["value"] == [False]
+    whole = {"digest": digest, "total": len(data)}
+    assert client.blob("put", data[:100], offset=0, **whole)["value"] is False
+    assert client.blob("put", data[100:], offset=100, **whole)["value"] is True
+    assert client.blob("attach", digest=digest)["value"] is True
+    answer, chunk = client.batch(
+        ["allocate", 1, 64], ["paste", 1, 8, digest, 3, 20], ["read", 1, 8, 20]
+    )
+    assert answer["results"] == [[2, [0, 20]]] and chunk == data[3:23]
+    assert client.blob("detach", digest=digest)["value"] is True
+    error = client.batch(["paste", 1, 8, digest, 3, 20])[0]["error"]
+    assert "is not attached" in error["message"]
+    wrong = client.blob("put", data, digest="0" * 64, total=len(data), offset=0)
+    assert wrong["type"] == "error" and digest in wrong["error"]["message"]
+    assert client.blob("holds", digests=[digest, "0" * 64])["value"] == [True, False]
+
+
+# The end
+
+
+@pytest.mark.parametrize("where", ["control", "data"])
+def test_goodbye_on_either_connection_frees_all(
+    connect: Connect, binding: str, shared: Client, where: str
+) -> None:
+    before = shared.wait_for(sessions=1)["device_bytes"]
+    with connect() as client:
+        client.batch(["allocate", 1, 3 * MIB])
+        assert shared.ping()["device_bytes"] == before + 3 * MIB
+        if where == "control":
+            client.say("goodbye")
+        else:
+            client.data.send(msgpack.packb({**client.own, "type": "goodbye"}))
+        if binding == "websocket":
+            for connection in (client.data, client.control):
+                with pytest.raises(EndError) as end:
+                    connection.receive()
+                assert end.value.code == 1000 and "closed by the client" in str(end.value)
+        else:
+            # Each connection is in order by itself, and the session is over on both.
+            for asked in ("control", "data") if where == "control" else ("data", "control"):
+                answer = client.ping() if asked == "control" else client.batch(["fence"])[0]
+                assert answer["type"] in ("refused", "error")
+                assert answer["error"]["kind"] == "DeviceLostError"
+                assert "closed by the client" in answer["error"]["message"]
+    shared.wait_for(sessions=1, device_bytes=before)
+
+
+def test_a_session_of_nobody_is_refused(connect: Connect, binding: str, shared: Client) -> None:
+    opened = shared.another()
+    stranger = {"session": bytes(16), "epoch": shared.welcome["epoch"], "type": "batch"}
+    opened.send(msgpack.packb({**stranger, "sequence": 1, "commands": []}))
+    answer, _ = opened.receive()
+    assert answer["error"]["kind"] == "DeviceLostError"
+    if binding == "websocket":
+        with pytest.raises(EndError) as end:
+            opened.receive()
+        assert end.value.code == 1008
+    opened.close()
+
+
+def test_text_is_no_message_of_a_websocket(served: ServerProcess) -> None:
+    connection = WebSocketConnection(served.line["websocket"] + "/control")
+    connection.send_frame(0x81, b"hello")
+    with pytest.raises(EndError) as end:
+        while True:
+            assert connection.receive()[0]["type"] == "refused"
+    assert end.value.code in (1003, 1008)
+    connection.close()
