@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
 INLINE_READ_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 2 << 20
+# A read from here on that is its batch's whole answer is made where the answer is sent from.
+_DIRECT_BYTES: Final = 64 << 10
 MAX_PATTERN_BYTES: Final = 4096
 # Of a blob, between two looks at the deadline.
 PASTE_BYTES: Final = 16 << 20
@@ -270,7 +272,12 @@ class Commands:
             return self._stream(batch, index, held, start, length)
         if position > batch.inline_bytes:
             batch.inline.append(bytes(position - batch.inline_bytes))
-        data = self._driver.read(held.buffer, start, length) if length else b""
+        data: memoryview | bytes = b""
+        if not position and length >= _DIRECT_BYTES and index == len(batch.message.commands) - 1:
+            data = self._pieces.answer(length)
+            self._driver.read_into(held.buffer, start, data)
+        elif length:
+            data = self._driver.read(held.buffer, start, length)
         batch.inline.append(data)
         batch.inline_bytes = position + length
         batch.give(index, [position, length])

@@ -23,6 +23,9 @@ class Pieces(Protocol):
     def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
         """Remember a piece that is being sent; `tracker` says when it is done, None that it is."""
 
+    def answer(self, nbytes: int) -> memoryview:
+        """Memory for what the batch's answer takes along as it is; nothing is taken until then."""
+
 
 class PieceMemory:
     """Pieces of one size that go round between the driver and the socket.
@@ -53,3 +56,7 @@ class PieceMemory:
             self._idle = piece
         elif len(self._lent) < _MOST_KEPT:
             self._lent.append((piece, tracker))
+
+    def answer(self, nbytes: int) -> memoryview:
+        """Memory for what the batch's answer takes along as it is."""
+        return memoryview(bytearray(nbytes))

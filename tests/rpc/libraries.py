@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from tapml_rpc.client import RemoteTensor, Session
 from tapml_targets.library import (
     BufferArgument,
     CodeModule,
@@ -21,6 +24,15 @@ ADD_ONE = b"""
 __kernel void add_one(__global float* y, __global const float* x, long n) {
   size_t i = get_global_id(0);
   if (i < n) y[i] = x[i] + 1.0f;
+}
+"""
+# Some milliseconds of work for every launch.
+BUSY = b"""
+__kernel void add_one(__global float* y, __global const float* x, long n) {
+  size_t i = get_global_id(0);
+  float sum = x[i];
+  for (int step = 0; step < 40000; ++step) sum = sum * 0.999f + 0.001f;
+  y[i] = sum + 1.0f;
 }
 """
 # The loop's end depends on memory, so that no compiler can leave it out.
@@ -71,3 +83,14 @@ def add_one_library(source: bytes = ADD_ONE, comment: str = "") -> Library:
         entries={"add_two": entry},
         metadata={"comment": comment},
     )
+
+
+def launch(session: Session, source: bytes, times: int) -> None:
+    """Send so many launches of ``add_one`` in a message and do not wait."""
+    library = session.upload(add_one_library(source))
+    x, y = (session.allocate(256) for _ in range(2))
+    session.write(x, np.ones(64, np.float32))
+    tensors = [RemoteTensor(each, 0, (64,), "float32") for each in (x, y)]
+    for _ in range(times):
+        session._add_call(library, "add_one", tensors, None, {}, None)
+    session._queue.flush()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire, failure_to_wire
+from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame
@@ -118,7 +119,7 @@ class Relay:
         self._moved = time.monotonic()
         self._window = Window(bounds)
         # Batches that wait for a turn.
-        self._waiting: deque[tuple[int, bytes, memoryview]] = deque()
+        self._waiting: deque[tuple[int, bytes, Chunk]] = deque()
         self._last = LastCommands()
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
@@ -142,7 +143,7 @@ class Relay:
         running = self._worker.board.running()
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
-    def accept(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
+    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
         """Take a data message of the client.
 
         Raises
@@ -161,7 +162,7 @@ class Relay:
         elif kind == "goodbye":
             self.end("closed by the client")
         elif kind == "blob" and self._desk is not None:
-            self._accept_blob(header, chunk)
+            self._accept_blob(header, in_one_piece(chunk))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 
@@ -260,7 +261,7 @@ class Relay:
     def _over(self) -> bool:
         return bool(self.ended)
 
-    def _accept_batch(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
+    def _accept_batch(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
         self._waiting.append((self._window.add(header, len(chunk)), packed, chunk))
         self._take_turns()
 
@@ -289,16 +290,14 @@ class Relay:
         if reply is not None:
             self._answer(wire.pack(reply))
 
-    def _forward(self, packed: bytes, chunk: memoryview = _NO_CHUNK) -> None:
+    def _forward(self, packed: bytes, chunk: Chunk = _NO_CHUNK) -> None:
         pipe, nbytes = self._worker.pipe, len(chunk)
         if nbytes <= INLINE_BYTES:
-            self._write(lambda: pipe.send(packed, chunk))
+            self._write(lambda: pipe.send(packed, in_one_piece(chunk)))
             return
-        room = self._worker.up.reserve(nbytes)
-        if room is None:
+        start = self._worker.up.place(chunk)
+        if start is None:
             raise ProtocolError("more bytes wait for an answer than this server takes")
-        start, memory = room
-        memory[:] = chunk
         self._write(lambda: pipe.send(packed, place=(start, nbytes)))
 
     def _write(self, send: Callable[[], None]) -> None:

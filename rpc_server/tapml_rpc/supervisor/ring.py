@@ -13,6 +13,7 @@ import tempfile
 from contextlib import suppress
 from typing import Final
 
+from tapml_rpc.scattered import Chunk, Scattered
 from tapml_targets.errors import ProtocolError
 
 # The words of the head: the first counts released bytes, the others are the users'.
@@ -48,6 +49,8 @@ class Ring:
         self.words = whole[:HEAD_BYTES].cast("Q")
         self._bytes = whole[HEAD_BYTES:]
         self._placed = 0
+        # Where everything before was released already when something was placed.
+        self._begun = 0
         self._closed = False
 
     def reserve(self, nbytes: int) -> tuple[int, memoryview] | None:
@@ -56,16 +59,37 @@ class Ring:
         A piece of up to half the ring has room at the latest when all others are released; a longer
         one may never have it, for it must not lie over the ring's end.
         """
+        released = max(self.words[RELEASED], self._begun)
         start = self._placed
         to_end = self.nbytes - start % self.nbytes
-        if nbytes > to_end:
+        if released == start:
+            # Empty: it begins anew where its pages have been used, and the cache may hold them.
+            start += to_end % self.nbytes
+            self._begun = released = start
+        elif nbytes > to_end:
             start += to_end
         end = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        if end - self.words[RELEASED] > self.nbytes:
+        if end - released > self.nbytes:
             return None
         self._placed = end
         offset = start % self.nbytes
         return start, self._bytes[offset : offset + nbytes]
+
+    def place(self, chunk: Chunk) -> int | None:
+        """Put `chunk` into the ring: its position; None while there is no room."""
+        room = self.reserve(len(chunk))
+        if room is None:
+            return None
+        start, memory = room
+        if isinstance(chunk, Scattered):
+            chunk.copy_to(memory)
+        else:
+            memory[:] = chunk
+        return start
+
+    def trim(self, start: int, nbytes: int) -> None:
+        """Give back what the piece reserved last does not need after its first `nbytes`."""
+        self._placed = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def view(self, start: int, nbytes: int) -> memoryview:
         """What the other side has placed.

@@ -27,6 +27,7 @@ from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.security.standing import listed_key
+from tapml_rpc.supervisor.allocator import keep_freed_memory
 from tapml_rpc.supervisor.how_to_reach import how_to_reach
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
@@ -63,6 +64,7 @@ def serve(options: SupervisorOptions) -> int:
     # Workers are born with what their driver's loader needs.
     os.environ.update(prepared_environment(device.platform, {}))
     faulthandler.enable()
+    keep_freed_memory()
     stopping = _StopRequest()
     with ExitStack() as stack:
         hub = Hub(device, options, _blobs(options))

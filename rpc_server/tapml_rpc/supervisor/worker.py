@@ -66,7 +66,9 @@ class Worker:
         self._sequence = 0
         # Batches that may not be answered yet, with what they hold of the ring.
         self._places: dict[int, tuple[int, int]] = {}
-        self._piece = (NOWHERE, 0)
+        self._piece = NOWHERE
+        # What the answer in hand takes along, where it lies in the ring already.
+        self._direct = (NOWHERE, memoryview(b""))
         self._session = _Session(b"", b"", 0, 0.0)
         self._session.board = self._board
         self._blobs = AttachedBlobs()
@@ -114,9 +116,13 @@ class Worker:
 
     def take(self) -> memoryview:
         """Memory of the ring for a piece of a streamed read, which is sent from there."""
-        start, memory = self._room(PIECE_BYTES)
-        self._piece = (start, PIECE_BYTES)
+        self._piece, memory = self._room(PIECE_BYTES)
         return memory
+
+    def answer(self, nbytes: int) -> memoryview:
+        """Memory of the ring for the one read that an answer takes along."""
+        self._direct = self._room(nbytes)
+        return self._direct[1]
 
     def lend(self, piece: memoryview, tracker: object) -> None:
         """The supervisor gives the piece back by itself."""
@@ -195,12 +201,16 @@ class Worker:
             if self._board.shared:
                 self._finish()
         if header["type"] == "data":
-            start, _ = self._piece
-            self._pipe.send(packed, place=(start, len(parts[0])))
+            self._down.trim(self._piece, len(parts[0]))
+            self._pipe.send(packed, place=(self._piece, len(parts[0])))
             return
         nbytes = sum(map(len, parts))
         if nbytes <= INLINE_BYTES:
             self._pipe.send(packed, b"".join(parts))
+            return
+        start, memory = self._direct
+        if parts[0] is memory:
+            self._pipe.send(packed, place=(start, nbytes))
             return
         start, memory = self._room(nbytes)
         position = 0

@@ -237,6 +237,8 @@ class ZmqFront:
             channel.data_identity = identity.bytes
         elif channel.data_identity != identity.bytes:
             raise ProtocolError("this session's data comes over another connection")
+        # Room in the ring before the worker is told of more that needs some.
+        channel.settle()
         relay.accept(header, packed, chunk)
         self._settle(relay)
 

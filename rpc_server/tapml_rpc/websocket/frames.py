@@ -14,6 +14,7 @@ import struct
 from typing import Final
 
 from tapml_rpc import wire
+from tapml_rpc.scattered import Chunk, Scattered, in_one_piece
 from tapml_targets.errors import ProtocolError
 
 SUBPROTOCOL: Final = "tapml.1"
@@ -69,7 +70,29 @@ def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
         If it is no message, or a part is longer than its bound.
     """
     view = memoryview(message)
-    size = len(view)
+    end, start = _ends(view, len(view))
+    return view[_LENGTH.size : end], view[start:] if start < len(view) else _NO_CHUNK
+
+
+def split_scattered(message: Scattered) -> tuple[memoryview, Chunk]:
+    """The same of a message in pieces, whose chunk stays in pieces; raises as :func:`split`."""
+    view = message.pieces[0]
+    if len(view) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(view)
+        if wire.aligned(_LENGTH.size + length) < len(view):
+            end, start = _ends(view, len(message))
+            return view[_LENGTH.size : end], message.after(start)
+    return split(in_one_piece(message))
+
+
+def _ends(view: memoryview, size: int) -> tuple[int, int]:
+    """Where the header ends and where the chunk begins in a message of `size` bytes.
+
+    Parameters
+    ----------
+    view
+        The message, or so much of it that a chunk that follows begins in it.
+    """
     if size < _LENGTH.size:
         raise ProtocolError(
             f"a message of {size} bytes; expected a header's length in 4 bytes and the header"
@@ -84,9 +107,8 @@ def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
         raise ProtocolError(
             f"a header of {length} bytes is announced, {size - _LENGTH.size} follow"
         )
-    packed = view[_LENGTH.size : end]
     if end == size:
-        return packed, _NO_CHUNK
+        return end, end
     start = wire.aligned(end)
     if start >= size:
         raise ProtocolError(f"{size - end} bytes after the header are no chunk; leave them out")
@@ -96,4 +118,4 @@ def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
         raise ProtocolError(
             f"a chunk of {size - start} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
         )
-    return packed, view[start:]
+    return end, start

@@ -27,6 +27,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from tapml_rpc import wire
+from tapml_rpc.scattered import Chunk
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import (
     LOOPBACK_ORIGINS,
@@ -234,7 +235,7 @@ class WebSocketFront:
             self._drop(client, relay.ended or "its control connection is gone")
         await asyncio.wait(client.closing)
 
-    def _control(self, client: ClientChannel, message: memoryview | str) -> None:
+    def _control(self, client: ClientChannel, message: Chunk | str) -> None:
         try:
             header = control_header(message)
             if header.get("session") != client.relay.token:

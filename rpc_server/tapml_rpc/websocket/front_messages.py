@@ -6,19 +6,22 @@ import traceback
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.outbox import Outbox
 from tapml_targets.errors import ProtocolError, TapmlError
 
 
-def split_message(message: memoryview | str) -> tuple[memoryview, memoryview]:
+def split_message(message: Chunk | str) -> tuple[memoryview, Chunk]:
     """Header and chunk; raises ProtocolError for text and for what is no message."""
     if isinstance(message, str):
         raise ProtocolError("a text message came; messages are binary")
+    if isinstance(message, Scattered):
+        return frames.split_scattered(message)
     return frames.split(message)
 
 
-def control_header(message: memoryview | str) -> wire.Header:
+def control_header(message: Chunk | str) -> wire.Header:
     """The header of a control message; raises as :func:`split_message` does."""
     packed, chunk = split_message(message)
     if chunk:

@@ -1,4 +1,4 @@
-"""What comes from one client's connection: whole messages, in memory that is used again."""
+"""What comes from one client's connection: whole messages, large ones in pieces."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Final
 
 from websockets.asyncio.server import ServerConnection
 
-from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
+from tapml_rpc.scattered import Chunk, Scattered
 
 _SHOWN_CHARACTERS: Final = 100
+# Smaller fragments are put together: a peer decides how many of them there are.
+_SMALL_BYTES: Final = 4 << 10
 
 
 class Inbox:
     """Receives from one connection.
 
-    Large messages come in fragments, each of which is copied while the processor's cache still
-    holds it; joining them by the package would copy all of them again from memory.
+    Large messages come in fragments, which are left where they are: whoever needs the payload
+    copies it from there once, and may do so when other messages have come.
 
     Parameters
     ----------
@@ -25,10 +27,9 @@ class Inbox:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._memory = bytearray()
 
-    async def next(self) -> memoryview | str:
-        """The next message; its memory is used again by the next call. Text is given as it came.
+    async def next(self) -> Chunk | str:
+        """The next message. Text is given as it came, its beginning at least.
 
         Raises
         ------
@@ -36,27 +37,20 @@ class Inbox:
             If the connection has ended.
         """
         text: str | None = None
-        first = b""
-        count = filled = 0
+        pieces: list[memoryview] = []
+        small = bytearray()
         async for piece in self._connection.recv_streaming():
             if isinstance(piece, str):
                 text = piece[:_SHOWN_CHARACTERS] if text is None else text
-            elif not count:
-                first = piece
+            elif len(piece) < _SMALL_BYTES:
+                small += piece
             else:
-                filled = self._place(filled or self._place(0, first), piece)
-            count += 1
+                if small:
+                    pieces.append(memoryview(small))
+                    small = bytearray()
+                pieces.append(memoryview(piece))
         if text is not None:
             return text
-        return memoryview(first) if count <= 1 else memoryview(self._memory)[:filled]
-
-    def _place(self, position: int, piece: bytes) -> int:
-        """Put a piece behind what is there; where it ends."""
-        end = position + len(piece)
-        if end > len(self._memory):
-            # The package has bounded the message by now.
-            larger = bytearray(min(max(end, 2 * len(self._memory)), MAX_MESSAGE_BYTES))
-            larger[:position] = memoryview(self._memory)[:position]
-            self._memory = larger
-        memoryview(self._memory)[position:end] = piece
-        return end
+        if small or not pieces:
+            pieces.append(memoryview(small))
+        return pieces[0] if len(pieces) == 1 else Scattered(pieces)

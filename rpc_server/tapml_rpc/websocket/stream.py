@@ -28,6 +28,8 @@ except ImportError:  # a board without a compiler, and no wheel for it
 
 # Of a message's payload in one frame: what both ends mask and copy while their caches hold it.
 PIECE_BYTES: Final = 256 << 10
+# So much is masked at a time: memory of this size is used again at once, larger comes anew.
+_MASK_BYTES: Final = 32 << 10
 _AHEAD_BYTES: Final = 16 << 10
 _FIRST_BYTES: Final = 64 << 10
 _POLL_MILLISECONDS: Final = 50
@@ -287,8 +289,11 @@ class Stream:
         """Send `first` and `payload` as one frame; masked apart, which fits for multiples of 4."""
         mask = secrets.token_bytes(4)
         head = _frame_head(opcode, len(first) + len(payload), mask, final=final)
-        masked = apply_mask(payload, mask)
+        masked = apply_mask(payload[:_MASK_BYTES], mask)
         self._send_all(memoryview(b"".join((head, apply_mask(first, mask), masked))), check)
+        for start in range(_MASK_BYTES, len(payload), _MASK_BYTES):
+            masked = apply_mask(payload[start : start + _MASK_BYTES], mask)
+            self._send_all(memoryview(masked), check)
 
     def _send_all(self, data: memoryview, check: Check | None) -> None:
         while data:

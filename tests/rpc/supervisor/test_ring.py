@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tapml_rpc.scattered import Scattered
 from tapml_rpc.supervisor.ring import Ring, make_memory
 from tapml_targets.errors import ProtocolError
 
@@ -69,16 +70,49 @@ def test_the_memory_of_a_closed_end_goes_with_the_last_who_reads_it() -> None:
     assert descriptors() == before
 
 
-@given(st.lists(st.integers(1, NBYTES // 2), max_size=60))
-def test_pieces_on_their_way_never_overlap(sizes: list[int]) -> None:
+def test_an_empty_ring_begins_anew_in_memory_that_was_used_before(
+    ends: tuple[Ring, Ring],
+) -> None:
+    ours, theirs = ends
+    for _ in range(20):
+        starts = [ours.place(memoryview(bytes(1000))) for _ in range(3)]
+        assert [None if start is None else start % NBYTES for start in starts] == [0, 1024, 2048]
+        theirs.release(starts[-1] or 0, 1000)
+
+
+def test_what_a_piece_does_not_need_is_room_for_the_next(ends: tuple[Ring, Ring]) -> None:
+    ours, theirs = ends
+    first = ours.reserve(NBYTES)
+    assert first is not None
+    ours.trim(first[0], 100)
+    second = ours.reserve(NBYTES - 128)
+    assert second is not None and second[0] == first[0] + 128
+    theirs.release(first[0], 100)
+    assert ours.reserve(128) is not None
+
+
+def test_a_payload_in_pieces_is_placed_in_one(ends: tuple[Ring, Ring]) -> None:
+    ours, theirs = ends
+    start = ours.place(Scattered([memoryview(b"bytes"), memoryview(b" in"), memoryview(b" two")]))
+    assert start is not None and bytes(theirs.view(start, 12)) == b"bytes in two"
+
+
+@given(st.lists(st.tuples(st.integers(1, NBYTES // 2), st.integers(0, 3)), max_size=60))
+def test_pieces_on_their_way_never_overlap(sizes: list[tuple[int, int]]) -> None:
     memory = make_memory(NBYTES, "test")
     ours, theirs = Ring(os.dup(memory)), Ring(memory)
     on_their_way: list[tuple[int, int, bytes]] = []
-    for number, nbytes in enumerate(sizes):
+
+    def receive() -> None:
+        start, size, content = on_their_way.pop(0)
+        assert bytes(theirs.view(start, size)) == content
+        theirs.release(start, size)
+
+    for number, (nbytes, received) in enumerate(sizes):
+        for _ in range(min(received, len(on_their_way))):
+            receive()
         while (room := ours.reserve(nbytes)) is None:
-            start, size, content = on_their_way.pop(0)
-            assert bytes(theirs.view(start, size)) == content
-            theirs.release(start, size)
+            receive()
         content = bytes([number % 256]) * nbytes
         room[1][:] = content
         on_their_way.append((room[0], nbytes, content))

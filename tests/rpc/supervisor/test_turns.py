@@ -5,27 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml_rpc.client import RemoteTensor, Session, connect
+from tapml_rpc.client import connect
 from tapml_rpc.supervisor.turns import LAUNCH_BYTES, TURN_BYTES, Turns, Weights
 from tests.conftest import RequireDevice
-from tests.rpc.libraries import ADD_ONE, add_one_library
+from tests.rpc.libraries import ADD_ONE, BUSY, launch
 from tests.rpc.peers import ServerProcess
 
 ONE, OTHER = b"one", b"other"
-# Some milliseconds of work for every launch.
-BUSY = b"""
-__kernel void add_one(__global float* y, __global const float* x, long n) {
-  size_t i = get_global_id(0);
-  float sum = x[i];
-  for (int step = 0; step < 40000; ++step) sum = sum * 0.999f + 0.001f;
-  y[i] = sum + 1.0f;
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -84,26 +74,15 @@ def test_a_session_that_floods_the_device_does_not_starve_another(
     supervisor: ServerProcess,
 ) -> None:
     with connect(supervisor.address) as flooding, connect(supervisor.address) as small:
-        _launch(flooding, BUSY, 1)
+        launch(flooding, BUSY, 1)
         flooding.fence()
-        _launch(small, ADD_ONE, 1)
+        launch(small, ADD_ONE, 1)
         small.fence()
         for _ in range(8):
-            _launch(flooding, BUSY, 130)
+            launch(flooding, BUSY, 130)
         started = time.monotonic()
-        _launch(small, ADD_ONE, 1)
+        launch(small, ADD_ONE, 1)
         small.fence()
         waited = time.monotonic() - started
         flooding.fence()
         assert waited < (time.monotonic() - started) / 2
-
-
-def _launch(session: Session, source: bytes, times: int) -> None:
-    """Send so many launches in a message and do not wait."""
-    library = session.upload(add_one_library(source))
-    x, y = (session.allocate(256) for _ in range(2))
-    session.write(x, np.ones(64, np.float32))
-    tensors = [RemoteTensor(each, 0, (64,), "float32") for each in (x, y)]
-    for _ in range(times):
-        session._add_call(library, "add_one", tensors, None, {}, None)
-    session._queue.flush()

@@ -13,7 +13,7 @@ from tapml_rpc.session import Session
 from tapml_rpc.websocket.front import HELLO_SECONDS
 from tapml_rpc.websocket.transport import DOWNLOAD_WINDOW, open_websocket
 from tapml_targets.errors import InputError, RemoteError
-from tests.rpc.libraries import add_one_library
+from tests.rpc.libraries import BUSY, add_one_library, launch
 from tests.rpc.websocket.peers import WebSocketPeer
 from tests.rpc.websocket.serving import WebSocketServer
 
@@ -110,6 +110,24 @@ def test_two_sessions_do_not_see_each_other(server: WebSocketServer, session: Se
             assert bytes(session.read(mine)) == bytes([100 + value]) * (1 << 20)
         writer.join()
         assert done.is_set() and bytes(other.read(theirs, 16)) == bytes([7]) * 16
+
+
+def test_payloads_that_wait_for_a_turn_stay_as_they_came(
+    server: WebSocketServer, session: Session
+) -> None:
+    data = np.random.default_rng(20240229).integers(0, 256, 12 << 20, dtype=np.uint8)
+    buffer = session.allocate(data.nbytes)
+    with Session(open_websocket(server.address, timeout=20)) as other:
+        launch(other, BUSY, 1)
+        other.fence()
+        # The other has work under way until the fence: more than a turn's worth waits for it.
+        launch(other, BUSY, 130)
+        other._add(["fence"])
+        other._queue.flush()
+        session.write(buffer, data)
+        assert bytes(session.read(buffer)) == data.tobytes()
+        other.fence()
+    session.free(buffer)
 
 
 def test_a_closed_session_frees_what_it_held(server: WebSocketServer, peer: WebSocketPeer) -> None:
