@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from tapml_rpc.batch import Batch
 from tapml_rpc.blob_upload import BlobUploads
@@ -27,6 +27,8 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash, pack
+
+_LOAD: Final = ("sessions", "device_bytes")
 
 
 class Session:
@@ -82,6 +84,14 @@ class Session:
     def __repr__(self) -> str:
         state = ", closed" if self._link.closed else ""
         return f"Session({self.device.name!r} at {self.address}{state})"
+
+    def load(self) -> dict[str, int]:
+        """What all sessions of the server hold (``sessions``, ``device_bytes``), as it said last.
+
+        Empty before its first word, half a second after the session began.
+        """
+        pong = getattr(self._link, "pong", {})
+        return {name: value for name in _LOAD if type(value := pong.get(name)) is int}
 
     def allocate(self, nbytes: int) -> RemoteBuffer:
         """Reserve `nbytes` bytes on the device; what they hold is undefined."""

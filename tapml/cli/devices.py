@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from tapml.cli.remote_devices import add_tracker_argument, print_remote_devices, remote_devices
+from tapml.cli.remote_devices import (
+    add_tracker_argument,
+    addressed_devices,
+    print_remote_devices,
+    remote_devices,
+)
 from tapml_targets.description_format import to_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, TapmlError
 from tapml_targets.fingerprint import fingerprint
@@ -18,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "devices",
-        help="the devices of this machine and of a tracker",
+        help="the devices of this machine, of servers and of a tracker",
         description=(
             "List the devices of this machine: what they are, what they can take, and which one\n"
             "each platform uses by default. A device counts once a kernel has been built and has\n"
@@ -31,10 +37,17 @@ def add_parser(subparsers: Any) -> None:
             "  tapml devices --probe                             test every device again\n"
             "  tapml devices --self-test                         measure what each really does\n"
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
-            "  tapml devices --tracker tcp://board:9190          a tracker's, with who holds them\n"
+            "  tapml devices --tracker tcp://farm:9190           a tracker's, with who holds them\n"
+            "  tapml devices tcp://board:9190                    a server's, with how busy it is\n"
             "\nexit codes: 0 a device can be used; 3 none can\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "addresses",
+        nargs="*",
+        metavar="ADDRESS",
+        help="list the devices of these servers as well, tcp://HOST:PORT or wss://HOST:PORT",
     )
     parser.add_argument(
         "--platform", choices=platform_names(), help="only this platform (default: all)"
@@ -78,13 +91,19 @@ def run(arguments: argparse.Namespace) -> int:
             row | {"self_test": _self_test(device, arguments)}
             for row, device in zip(describe_all(ranked), ranked, strict=True)
         ]
-    remote, problem = remote_devices(arguments.tracker, arguments.platform)
+    lent, problem = remote_devices(arguments.tracker, arguments.platform)
     if problem:
         problems["tracker"] = problem
+    asked, silent = addressed_devices(arguments.addresses, arguments.platform)
+    problems |= silent
+    remote = [*lent, *asked]
     if arguments.json:
         print(json.dumps({"devices": rows, "remote": remote, "problems": problems}, indent=2))
     else:
-        _print_table(rows, remote, arguments.tracker, problems)
+        elsewhere = {"servers": asked} if asked else {}
+        if arguments.tracker and not problem:
+            elsewhere = {f"tracker {arguments.tracker}": lent, **elsewhere}
+        _print_table(rows, elsewhere, problems)
     return 0 if remote or any(row["default"] for row in rows) else EXIT_NO_DEVICE
 
 
@@ -144,8 +163,7 @@ def _why(device: RankedDevice, usable: list[RankedDevice]) -> str:
 
 def _print_table(
     rows: list[dict[str, Any]],
-    remote: list[dict[str, Any]],
-    tracker: str,
+    elsewhere: Mapping[str, list[dict[str, Any]]],
     problems: dict[str, str],
 ) -> None:
     from rich.console import Console
@@ -154,7 +172,8 @@ def _print_table(
     console = Console()
     if rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("device", "name", "driver", "type", "probe", "memory", "threads", "features"):
+        table.add_column("device", no_wrap=True)
+        for title in ("name", "driver", "type", "probe", "memory", "threads", "features"):
             table.add_column(title, overflow="fold")
         for row in rows:
             limits = row["limits"]
@@ -179,8 +198,8 @@ def _print_table(
             )
             for line in _self_test_lines(row["self_test"]):
                 console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
-    if tracker and "tracker" not in problems:
-        print_remote_devices(console, tracker, remote)
+    for title, remote in elsewhere.items():
+        print_remote_devices(console, title, remote)
     for platform, problem in problems.items():
         console.print(f"{platform}: {problem}", highlight=False, soft_wrap=True, markup=False)
 

@@ -1,17 +1,20 @@
-"""The devices of a tracker, as ``tapml devices`` shows them beside those of this machine."""
+"""Devices elsewhere, as ``tapml devices`` shows them beside those of this machine."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tapml_targets.errors import TapmlError
+from tapml_targets.errors import InputError, TapmlError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _TIMEOUT_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 0.05
 _VARIABLE: Final = "TAPML_TRACKER"
 
 
@@ -45,18 +48,70 @@ def remote_devices(tracker: str, platform: str | None) -> tuple[list[dict[str, A
     return [row for row in rows if platform in (None, row["platform"])], ""
 
 
-def print_remote_devices(console: Console, tracker: str, rows: list[dict[str, Any]]) -> None:
-    """A table of a tracker's devices, then a line for each with its fingerprint and holders."""
+def addressed_devices(
+    addresses: Sequence[str], platform: str | None
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The devices of servers as plain data like a tracker's, and what kept each other one away.
+
+    Parameters
+    ----------
+    addresses
+        Of servers; each is opened for a moment.
+    platform
+        Only devices of this kind; None for all.
+    """
+    rows: list[dict[str, Any]] = []
+    problems: dict[str, str] = {}
+    for address in addresses:
+        try:
+            row = _asked(address)
+        except TapmlError as error:
+            problems[address] = str(error)
+            continue
+        if platform in (None, row["platform"]):
+            rows.append(row)
+    return rows, problems
+
+
+def _asked(address: str) -> dict[str, Any]:
+    from tapml_rpc.reach import SCHEMES, open_device
+    from tapml_targets.description_format import to_plain
+    from tapml_targets.fingerprint import fingerprint
+
+    if not address.startswith(SCHEMES):
+        raise InputError(
+            f"expected a server's address, {'HOST:PORT, '.join(SCHEMES)}HOST:PORT, got {address!r}"
+        )
+    with open_device(address) as session:
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not (load := session.load()) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        return {
+            "spec": address,
+            **to_plain(session.device),
+            "fingerprint": fingerprint(session.device),
+            "address": address,
+            "websocket": "",
+            # This look is one of its sessions.
+            "load": {name: load[name] - (name == "sessions") for name in load},
+            "leases": [],
+        }
+
+
+def print_remote_devices(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
+    """A table of devices elsewhere, then a line for each with its fingerprint and holders."""
     from rich.table import Table
     from rich.text import Text
 
-    console.print(f"\ntracker {tracker}", highlight=False, markup=False)
+    console.print(f"\n{title}", highlight=False, markup=False)
     if not rows:
         console.print("no device is registered there", highlight=False)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("device", "name", "kind", "memory", "threads", "features", "sessions", "lease"):
-        table.add_column(title, overflow="fold")
+    # What is typed again stays in one piece.
+    table.add_column("device", no_wrap=True)
+    for column in ("name", "kind", "memory", "threads", "features", "sessions", "lease"):
+        table.add_column(column, overflow="fold")
     for row in rows:
         limits, load = row["limits"], row["load"]
         texts = (
@@ -67,7 +122,7 @@ def print_remote_devices(console: Console, tracker: str, rows: list[dict[str, An
             str(limits["max_threads_per_block"] or "-"),
             " ".join(limits["features"]) or "-",
             f"{load.get('sessions', 0)}, {_size(load.get('device_bytes', 0))}",
-            _leases(row["leases"]),
+            "-" if row["spec"] == row["address"] else _leases(row["leases"]),
         )
         # Names come from other machines: nothing in them is markup, nor steers the terminal.
         table.add_row(*(Text(_printable(text)) for text in texts))
@@ -76,7 +131,8 @@ def print_remote_devices(console: Console, tracker: str, rows: list[dict[str, An
         beside = f" and {row['websocket']}" if row["websocket"] else ""
         relayed = row["address"].startswith("relay")
         reached = "through the tracker" if relayed else f"at {row['address']}{beside}"
-        line = f"{row['spec']}: {reached}; fingerprint {row['fingerprint'][:12]}"
+        where = "" if row["address"] == row["spec"] else f"{reached}; "
+        line = f"{row['spec']}: {where}fingerprint {row['fingerprint'][:12]}"
         console.print(_printable(line), highlight=False, soft_wrap=True, markup=False)
 
 

@@ -168,6 +168,11 @@ class WebSocketTransport:
             pass
         return not self._tickets
 
+    @property
+    def pong(self) -> wire.Header:
+        """The server's last answer to a ping: how it is, and what all its sessions hold."""
+        return self._watch.pong
+
     def cancel(self) -> None:
         """Ask the server not to run the batches sent so far; a running kernel is not stopped."""
         self._check()

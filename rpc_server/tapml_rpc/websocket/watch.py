@@ -46,10 +46,13 @@ class Watch:
     ----------
     lost
         Why the session is over; None while it is not.
+    pong
+        The server's last answer to a ping; empty before the first.
     """
 
     def __init__(self, control: Stream, token: bytes, describe: Callable[[str], str]) -> None:
         self.lost: TapmlError | None = None
+        self.pong: wire.Header = {}
         self._control = control
         self._token = token
         self._describe = describe
@@ -141,6 +144,8 @@ class Watch:
 
     def _hear(self, header: wire.Header) -> None:
         kind = header.get("type")
+        if kind == "pong":
+            self.pong = header
         if self._stop.is_set() or kind not in ("event", "refused"):
             return
         error = failure_from_wire(header.get("error"))

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from tapml.cli.main import main
+from tapml_rpc.client import connect
 from tapml_rpc.tracker import request_device
+from tapml_targets.fingerprint import fingerprint
+from tests.conftest import RequireDevice
+from tests.rpc.peers import ServerProcess
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 
 EVIL = "a\x1b[2J [red]name"
@@ -32,7 +36,7 @@ def test_ctrl_c_ends_the_tracker_cleanly() -> None:
     line: dict[str, Any] = json.loads(process.stdout.readline())
     assert line["address"].startswith("tcp://127.0.0.1:") and line["protocol"] == 1
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, b"", b"")
 
 
@@ -58,6 +62,32 @@ def test_a_trackers_devices_are_shown_beside_local_ones_with_who_has_them(
         (remote,) = json.loads(text)["remote"]
         assert remote["spec"] == "tracker:pixel" and len(remote["fingerprint"]) == 64
         assert remote["leases"][0]["exclusive"] is True
+
+
+def test_servers_are_asked_by_their_addresses_with_how_busy_they_are(
+    require_device: RequireDevice,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_device("opencl")
+    monkeypatch.setenv("COLUMNS", "200")
+    websocket = ("--websocket", "ws://127.0.0.1:0")
+    with ServerProcess(*websocket, module="tapml_rpc.supervisor.serve") as server:
+        asked = (server.address, server.line["websocket"])
+        with connect(server.address) as session:
+            held = session.allocate(5 << 20)
+            session.fence()
+            main(["devices", "--platform", "opencl", "--json", *asked])
+        answer = json.loads(capsys.readouterr().out)
+        assert [row["spec"] for row in answer["remote"]] == list(asked)
+        for row in answer["remote"]:
+            assert row["fingerprint"] == fingerprint(session.device)
+            assert row["limits"]["memory_bytes"] == session.device.limits.memory_bytes
+            assert row["load"] == {"sessions": 1, "device_bytes": held.nbytes}
+            assert row["leases"] == []
+        code, shown = run_devices(capsys, *asked, "opencl:0")
+        assert code == 0 and "servers" not in shown, "another platform was asked for"
+        assert "opencl:0: expected a server's address, tcp://HOST:PORT" in shown
 
 
 def test_a_tracker_that_is_not_there_hides_no_local_device(
