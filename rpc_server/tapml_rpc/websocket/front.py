@@ -51,6 +51,7 @@ from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 
 if TYPE_CHECKING:
     from tapml_rpc.supervisor.hub import Hub
+from tapml_rpc.supervisor.refusals import check_epoch
 
 MOST_CONNECTIONS: Final = 256
 # What a session's ring holds, and its small messages.
@@ -266,6 +267,8 @@ class WebSocketFront:
                     packed, chunk = split_message(message)
                     header = wire.unpack(packed)
                     sequence = header.get("sequence")
+                    # Said first: a restarted server knows no session of its last life.
+                    check_epoch(header, self._hub.epoch)
                     client = self._client(header, client, outbox, identity)
                     client.relay.accept(header, bytes(packed), chunk)
                 except Exception as error:

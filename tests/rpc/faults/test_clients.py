@@ -1,0 +1,156 @@
+"""Clients that vanish, stand still or keep doing harm: nothing of them is left, nobody notices."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from scripts.soak_runtime import served
+from tapml_rpc.client import Session
+from tapml_rpc.watch import SILENCE_SECONDS
+from tapml_targets.errors import DeviceRestartedError
+from tests.conftest import RequireDevice
+from tests.rpc.faults.ground import (
+    BINDINGS,
+    PATIENCE_SECONDS,
+    ClientProcess,
+    Served,
+    call,
+    nothing_left,
+    operator_test,
+    wait_for,
+)
+from tests.rpc.libraries import WRITES_TO_NOWHERE
+
+# One session holds memory, one uploads, one waits for a kernel that never ends.
+BUSY_CLIENT = """
+session, uploading, waiting = (connect(address, timeout=60) for _ in range(3))
+kept = session.allocate(8 << 20)
+session.fence()
+target = uploading.allocate(8 << 20)
+uploading.fence()
+def upload():
+    while True:
+        uploading.write(target, bytes(8 << 20))
+threading.Thread(target=upload, daemon=True).start()
+hang(waiting)
+print("busy", flush=True)
+waiting.fence()
+"""
+STANDING_CLIENT = """
+session = connect(address, timeout=60)
+kept = session.allocate(8 << 20)
+session.fence()
+print("there", flush=True)
+sys.stdin.readline()
+try:
+    session.fence()
+except Exception as error:
+    print(type(error).__name__, str(error).partition("\\n")[0], flush=True)
+"""
+
+
+def test_a_client_that_is_killed_leaves_nothing_whatever_it_was_doing(
+    server: Served, binding: str
+) -> None:
+    with ClientProcess(server.address(binding), BUSY_CLIENT) as client:
+        assert client.line() == "busy"
+        wait_for(lambda: server.books.pong()["device_bytes"] >= 16 << 20)
+        assert server.books.pong()["sessions"] == 4
+        client.process.kill()
+
+
+@pytest.fixture(scope="module")
+def impatient_server(require_device: RequireDevice) -> Iterator[Served]:
+    """A server that gives up a silent client soon."""
+    require_device("opencl")
+    with served("opencl:0", "--silence", "3") as (server, books):
+        yield Served(server, books)
+
+
+def test_a_client_that_is_stopped_is_given_up_and_hears_so_when_it_goes_on(
+    impatient_server: Served, binding: str
+) -> None:
+    books = impatient_server.books
+    with (
+        nothing_left(books),
+        ClientProcess(impatient_server.address(binding), STANDING_CLIENT) as client,
+    ):
+        assert client.line() == "there"
+        assert books.pong()["sessions"] == 2
+        client.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: books.pong()["sessions"] == 1)
+        client.process.send_signal(signal.SIGCONT)
+        assert client.process.stdin is not None
+        client.process.stdin.write("\n")
+        client.process.stdin.flush()
+        assert client.line().startswith("DeviceLostError")
+
+
+@pytest.mark.slow
+def test_a_client_that_is_stopped_for_a_while_keeps_its_session(server: Served) -> None:
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(ClientProcess(server.address(binding), STANDING_CLIENT))
+            for binding in BINDINGS
+        ]
+        for client in clients:
+            assert client.line() == "there"
+            client.process.send_signal(signal.SIGSTOP)
+        # For as long as a client that runs waits for its server.
+        time.sleep(SILENCE_SECONDS + 1)
+        for client in clients:
+            client.process.send_signal(signal.SIGCONT)
+            out, _ = client.process.communicate("\n", timeout=PATIENCE_SECONDS)
+            assert (client.process.returncode, out) == (0, "")
+
+
+def test_three_clients_get_right_results_while_a_fourth_keeps_crashing_its_worker(
+    server: Served, binding: str
+) -> None:
+    over = threading.Event()
+    failures: list[BaseException] = []
+    done = [0, 0, 0]
+
+    def work(number: int, session: Session) -> None:
+        try:
+            while not over.is_set():
+                # Each has data of its own: what came from another's memory would be seen.
+                operator_test(session, 100.0 * number + done[number] % 50)
+                done[number] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    sessions = [server.connect(binding) for _ in range(3)]
+    threads = [
+        threading.Thread(target=work, args=(number, session))
+        for number, session in enumerate(sessions)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            with server.connect(binding) as bad:
+                operator_test(bad, -1)
+                call(bad, -1, WRITES_TO_NOWHERE)
+                with pytest.raises(DeviceRestartedError):
+                    bad.fence()
+            seen = min(done)
+            wait_for(partial(_has_gone_on, done, seen, failures))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for session in sessions:
+            session.close()
+    assert not failures, failures
+
+
+def _has_gone_on(done: list[int], seen: int, failures: list[BaseException]) -> bool:
+    return bool(failures) or min(done) > seen

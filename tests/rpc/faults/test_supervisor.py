@@ -1,0 +1,114 @@
+"""A supervisor that is killed takes all it had along; one that stands still is given up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from scripts.soak_runtime import family_of, served
+from tapml_targets.errors import DeviceLostError, DeviceRestartedError
+from tests.conftest import RequireDevice
+from tests.rpc.faults.ground import (
+    Served,
+    exists,
+    hang,
+    make_peer,
+    nothing_left,
+    open_descriptors,
+    operator_test,
+    wait_for,
+)
+from tests.rpc.network import free_ports
+
+
+class Mortal:
+    """A server that may be killed and comes back under the same addresses."""
+
+    def __init__(self) -> None:
+        port, data_port, page_port = free_ports(3)
+        self._options = (
+            *("--bind", f"tcp://127.0.0.1:{port}", "--data-port", str(data_port)),
+            *("--websocket", f"ws://127.0.0.1:{page_port}"),
+        )
+        self._life = ExitStack()
+        self.begin()
+
+    def begin(self) -> None:
+        """Start it."""
+        self.now = Served(*self._life.enter_context(served("opencl:0", *self._options)))
+
+    def kill(self) -> None:
+        """End it without warning."""
+        os.kill(self.now.pid, signal.SIGKILL)
+
+    def bury(self) -> None:
+        """Let go of what this process had of it."""
+        self._life.close()
+
+
+@pytest.fixture(scope="module")
+def mortal(require_device: RequireDevice) -> Iterator[Mortal]:
+    require_device("opencl")
+    server = Mortal()
+    yield server
+    server.bury()
+
+
+def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_the_session(
+    mortal: Mortal, binding: str
+) -> None:
+    with nothing_left(mortal.now.books):
+        with mortal.now.connect(binding) as session:
+            operator_test(session)
+            buffer = session.allocate(32 << 20)
+            session.fence()
+            os.kill(mortal.now.pid, signal.SIGSTOP)
+            try:
+                # In the middle of an upload, whose bytes nobody takes.
+                with pytest.raises(DeviceLostError, match="has not answered for") as caught:
+                    session.write(buffer, bytes(32 << 20))
+                assert "last commands sent:" in str(caught.value)
+                session.close()
+            finally:
+                os.kill(mortal.now.pid, signal.SIGCONT)
+        with mortal.now.connect(binding) as after:
+            operator_test(after)
+
+
+def test_a_supervisor_that_is_killed_leaves_no_process_and_its_next_life_takes_no_old_handle(
+    mortal: Mortal, binding: str
+) -> None:
+    descriptors = open_descriptors()
+    session = mortal.now.connect(binding)
+    operator_test(session)
+    kept = session.allocate(1024)
+    hang(session)
+    family = family_of(mortal.now.pid)
+    threading.Timer(0.2, mortal.kill).start()
+    with pytest.raises(DeviceLostError) as caught:
+        session.fence()
+    assert "last commands sent:" in str(caught.value) and "fence()" in str(caught.value)
+    # It leaves this process something to be reaped, and no more.
+    wait_for(lambda: not any(map(exists, family)))
+    mortal.bury()
+    mortal.begin()
+    # Nothing resumes silently.
+    with pytest.raises(DeviceLostError):
+        session.read(kept)
+    with mortal.now.connect(binding) as after:
+        with pytest.raises(DeviceRestartedError, match="has restarted since"):
+            after.read(kept)
+        operator_test(after)
+    with make_peer(binding, mortal.now.address(binding)) as peer:
+        stale = {"session": bytes(16), "epoch": session.epoch}
+        peer.send({"type": "batch", "sequence": 7, "commands": [["fence"]], **stale})
+        answer, _ = peer.receive()
+        assert (answer["type"], answer["sequence"]) == ("error", 7)
+        assert answer["error"]["kind"] == "DeviceRestartedError"
+    session.close()
+    wait_for(lambda: open_descriptors() == descriptors)

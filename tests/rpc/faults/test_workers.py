@@ -1,0 +1,166 @@
+"""What kills, stops or fills a worker costs its own session, which is told everything."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tapml_rpc import wire
+from tapml_rpc.client import RemoteBuffer
+from tapml_targets.errors import (
+    DeviceRestartedError,
+    InputError,
+    KernelTimeoutError,
+    RemoteError,
+)
+from tests.rpc.faults.ground import Peer, Served, assert_tells_all, call, operator_test, wait_for
+from tests.rpc.libraries import NEVER_ENDS, WRITES_TO_NOWHERE
+from tests.rpc.peers import RawPeer
+from tests.rpc.websocket.peers import receive
+
+
+def test_a_crash_in_a_driver_is_told_with_its_signal_and_last_words(
+    server: Served, binding: str
+) -> None:
+    with server.connect(binding) as good, server.connect(binding) as bad:
+        operator_test(good)
+        operator_test(bad)
+        call(bad, 1, WRITES_TO_NOWHERE)
+        with pytest.raises(DeviceRestartedError) as caught:
+            bad.fence()
+        assert_tells_all(caught.value, "died", "signal SIGSEGV")
+        assert "Fatal Python error: Segmentation fault" in caught.value.driver_log
+        # It is over, and stays so.
+        with pytest.raises(DeviceRestartedError):
+            operator_test(bad)
+        operator_test(good)
+    with server.connect(binding) as after:
+        operator_test(after)
+
+
+def test_a_kernel_that_hangs_ends_at_its_deadline_and_control_is_answered_until_then(
+    server: Served, binding: str
+) -> None:
+    with server.connect(binding) as good, server.connect(binding, kernel_deadline=1.0) as bad:
+        operator_test(good)
+        buffer = bad.allocate(2 << 20)
+        bad.fence()
+        call(bad, 1, NEVER_ENDS)
+        # As many payloads as are taken without an answer: none has one before the kernel ends.
+        started = time.monotonic()
+        for _ in range(4):
+            bad._link.send([["write", buffer.handle, 0, 2 << 20, 0]], bytes(2 << 20))
+        assert server.books.pong()["sessions"] == 3
+        with pytest.raises(KernelTimeoutError) as caught:
+            bad.fence()
+        assert time.monotonic() - started > 0.5
+        assert_tells_all(caught.value, "not finished after 1 s")
+        assert "Current thread" in caught.value.remote_traceback
+        operator_test(good)
+
+
+def test_a_worker_that_is_killed_is_told_with_its_signal_and_what_it_ran(
+    server: Served, binding: str
+) -> None:
+    session, worker = server.open(binding)
+    with session:
+        operator_test(session)
+        call(session, 1, NEVER_ENDS)
+        threading.Timer(0.2, os.kill, [worker, signal.SIGKILL]).start()
+        with pytest.raises(DeviceRestartedError, match="signal SIGKILL") as caught:
+            session.fence()
+        assert re.search("last commands begun:.*add_one", str(caught.value), re.DOTALL)
+        assert "add_one" in caught.value.command or "fence" in caught.value.command
+
+
+def test_a_worker_that_is_killed_while_it_is_written_to_costs_its_session_alone(
+    server: Served, binding: str
+) -> None:
+    with server.connect(binding) as good:
+        operator_test(good)
+        bad, worker = server.open(binding)
+        with bad:
+            buffer = bad.allocate(8 << 20)
+            bad.fence()
+            threading.Timer(0.05, os.kill, [worker, signal.SIGKILL]).start()
+            with pytest.raises(DeviceRestartedError):
+                while True:
+                    bad.write(buffer, bytes(8 << 20))
+        operator_test(good)
+
+
+def test_a_worker_that_is_stopped_is_found_and_ended_wherever_it_stood(
+    server: Served, binding: str
+) -> None:
+    session, idle = server.open(binding)
+    peer, sending = server.peer(binding)
+    with session, peer:
+        operator_test(session)
+        # This one stands in the middle of a download, and says that it waits for its client.
+        peer.send(
+            {
+                "type": "batch",
+                "sequence": 1,
+                "commands": [["allocate", 1, 8 << 20], ["read", 1, 0, 8 << 20]],
+            }
+        )
+        assert peer.receive()[0]["type"] == "data"
+        wait_for(lambda: "busy_seconds" not in peer.ping())
+        for worker in (idle, sending):
+            os.kill(worker, signal.SIGSTOP)
+        with pytest.raises(DeviceRestartedError, match=r"stood still for .* and was ended"):
+            session.fence()
+        assert _event(peer)["error"]["kind"] == "DeviceRestartedError"
+
+
+def test_memory_that_runs_out_on_the_device_is_told_in_the_drivers_words(
+    server: Served, binding: str
+) -> None:
+    session, worker = server.open(binding)
+    with server.connect(binding) as good, session:
+        operator_test(session)
+        # More than the server grants is refused, and no more than that.
+        with pytest.raises(InputError, match="its bound is"):
+            session.allocate(session._link.bounds.session_bytes + 1)
+            session.fence()
+        session.reset()
+        operator_test(session)
+        # Now the machine itself has no more.
+        pages = int(Path(f"/proc/{worker}/statm").read_text("ascii").split()[0])
+        most = pages * resource.getpagesize() + (96 << 20)
+        resource.prlimit(worker, resource.RLIMIT_AS, (most, most))
+        kept: list[RemoteBuffer] = []
+        with pytest.raises(RemoteError) as caught:
+            while len(kept) < 100:
+                kept.append(session.allocate(16 << 20))
+                session.fill(kept[-1], b"\x01")
+                session.fence()
+        if isinstance(caught.value, DeviceRestartedError):
+            # PoCL ends its process.
+            assert "signal SIGABRT" in str(caught.value)
+            assert "Assertion" in caught.value.driver_log
+        else:
+            session.reset()
+            for buffer in kept:
+                session.free(buffer)
+            operator_test(session)
+        operator_test(good)
+
+
+def _event(peer: Peer) -> wire.Header:
+    """The server's last words to a peer."""
+    while True:
+        if isinstance(peer, RawPeer):
+            assert peer.control.poll(30_000)
+            header = wire.unpack(peer.control.recv())
+        else:
+            header = receive(peer.control)[0]
+        if header["type"] == "event":
+            return header
