@@ -15,7 +15,7 @@ import zmq
 
 from tapml_rpc import wire
 
-PATIENCE_MILLISECONDS = 5000
+PATIENCE_MILLISECONDS = 60_000
 
 
 class ServerProcess:
@@ -53,7 +53,7 @@ class ServerProcess:
     def kill(self) -> None:
         """End it without warning."""
         os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class RawPeer:

@@ -127,7 +127,7 @@ def test_rpc_serve_serves_until_it_is_interrupted(require_device: RequireDevice)
         answer, chunk = peer.batch(["allocate", 1, 4], ["fill", 1, 0, 4, b"ab"], ["read", 1, 0, 4])
         assert (answer["type"], chunk) == ("done", b"abab")
     server.send_signal(signal.SIGINT)
-    _, log = server.communicate(timeout=10)
+    _, log = server.communicate(timeout=60)
     assert (server.returncode, log) == (0, b"")
 
 

@@ -29,7 +29,7 @@ from tests.conftest import RequireDevice
 from tests.rpc.libraries import NEVER_ENDS, WRITES_TO_NOWHERE, add_one_library
 from tests.rpc.peers import RawPeer, ServerProcess
 
-NOTICE_SECONDS = 4.0
+NOTICE_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_client_that_is_stopped_and_continued_keeps_its_session(
     client.send_signal(signal.SIGSTOP)
     time.sleep(6)
     client.send_signal(signal.SIGCONT)
-    out, _ = client.communicate(b"go on\n", timeout=20)
+    out, _ = client.communicate(b"go on\n", timeout=60)
     assert (client.returncode, out) == (0, b"kept\n")
 
 
@@ -135,7 +135,7 @@ def test_a_kernel_over_its_deadline_ends_the_server_and_says_so(
             session.fence()
         assert 0.5 < time.monotonic() - started < 1 + NOTICE_SECONDS
         assert "finish" in caught.value.remote_traceback
-        assert server_of(session).process.wait(10) == 70
+        assert server_of(session).process.wait(60) == 70
 
 
 def test_heartbeats_are_answered_while_a_kernel_runs(server: ServerProcess) -> None:

@@ -141,7 +141,7 @@ def test_a_link_that_stays_cut_ends_the_session_on_both_sides(kind: str, binding
         started = time.monotonic()
         with pytest.raises(DeviceLostError, match="has not answered"):
             session.fence()
-        assert time.monotonic() - started < SILENCE_SECONDS + 2
+        assert time.monotonic() - started < SILENCE_SECONDS + 30
         with far.link.server_end(), RawPeer(far.address) as other:
             other.wait_for(device_bytes=0, sessions=1)
 

@@ -20,7 +20,7 @@ from tests.rpc.libraries import ADD_ONE, NEVER_ENDS, WRITES_TO_NOWHERE, add_one_
 from tests.rpc.peers import RawPeer, ServerProcess
 
 SUPERVISOR = "tapml_rpc.supervisor.serve"
-NOTICE_SECONDS = 4.0
+NOTICE_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def workers_of(pid: int) -> set[int]:
     return found
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 15) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -51,7 +51,7 @@ def served(*arguments: str, **environ: str) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 @pytest.fixture(params=["direct", "through the relay"])
@@ -81,19 +81,19 @@ def test_a_lent_device_computes_and_is_rid_of_a_client_that_is_killed(
         assert bytes(session.read(buffer)) == payload
         wait_for(lambda: list_devices(lent.address)[0].load.get("sessions") == 1)
     with Child(USES) as client:
-        assert client.ready.wait(30)
+        assert client.ready.wait(60)
         client.process.kill()
         started = time.monotonic()
         with open_device("tracker:served") as session:
             session.fence()
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30
             wait_for(lambda: list_devices(lent.address)[0].load.get("sessions") == 1)
 
 
 def test_a_lease_that_is_over_ends_the_session_and_lets_nobody_in_again(
     lent: TrackerProcess,
 ) -> None:
-    lease = request_device(lent.address, name="served", timeout=20)
+    lease = request_device(lent.address, name="served", timeout=60)
     with connect(lease.address, lease=lease.token) as session:
         session.fence()
         lease.release()

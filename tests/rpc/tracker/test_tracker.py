@@ -57,7 +57,7 @@ def test_it_prints_one_line_and_ends_with_its_parent_or_a_signal() -> None:
     parent.communicate()
     with TrackerProcess() as tracker:
         tracker.process.terminate()
-        assert tracker.process.wait(10) == 0
+        assert tracker.process.wait(60) == 0
         assert tracker.process.communicate() == (b"", b"")
 
 
@@ -160,7 +160,7 @@ def test_four_clients_have_one_device_one_after_the_other(shared_tracker: Tracke
             places.setdefault(who, []).append(place.position)
 
         with request_device(
-            shared_tracker.address, name="only", label=who, timeout=20, on_queue=told
+            shared_tracker.address, name="only", label=who, timeout=60, on_queue=told
         ):
             inside.append(who)
             time.sleep(0.02)
@@ -183,11 +183,11 @@ def test_a_client_killed_with_a_lease_gives_it_to_the_next(shared_tracker: Track
         registered(shared_tracker.address, "orphan", on_lease_ended=ended.append),
         holder(shared_tracker.address, "orphan") as first,
     ):
-        assert first.ready.wait(20)
+        assert first.ready.wait(60)
         started = time.monotonic()
         first.process.kill()
         with request_device(shared_tracker.address, name="orphan", timeout=10):
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30
             assert len(ended) == 1
 
 

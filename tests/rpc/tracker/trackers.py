@@ -24,7 +24,7 @@ from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.limits import Limits
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
@@ -84,7 +84,7 @@ class TrackerProcess:
     def kill(self) -> None:
         """End it without warning."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def again(self) -> TrackerProcess:
         """A new tracker at the same address."""
@@ -214,7 +214,7 @@ def holder(tracker: str, name: str, label: str = "holder") -> Child:
     return Child(
         "import sys\n"
         "from tapml_rpc.tracker import request_device\n"
-        "with request_device(sys.argv[1], name=sys.argv[2], timeout=20, label=sys.argv[3],\n"
+        "with request_device(sys.argv[1], name=sys.argv[2], timeout=60, label=sys.argv[3],\n"
         "    on_lost=lambda error: print(f'\\nlost: {error}\\n', end='', flush=True)) as lease:\n"
         "    print(lease.address, flush=True)\n"
         "    exec(sys.stdin.readline())\n"

@@ -11,7 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 from tapml_rpc import wire
 from tapml_rpc.websocket import frames
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 60.0
 
 
 def open_connection(url: str, token: str | None = None, **options: Any) -> ClientConnection:

@@ -87,7 +87,7 @@ class WebSocketServer:
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
-            _, self.errors = self.process.communicate(timeout=15)
+            _, self.errors = self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             _, self.errors = self.process.communicate()

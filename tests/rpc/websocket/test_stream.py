@@ -18,7 +18,7 @@ from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_rpc.websocket.stream import PIECE_BYTES, EndedError, Stream
 from tapml_targets.errors import ProtocolError
 
-PATIENCE_MILLISECONDS = 5000
+PATIENCE_MILLISECONDS = 60_000
 
 
 @pytest.fixture
