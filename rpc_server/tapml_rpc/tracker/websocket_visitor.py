@@ -161,6 +161,10 @@ class Visitor:
             self._read()
         except OSError:
             self.end()
+        except BaseException:
+            # A fault of ours must be seen, and nobody waits because of it.
+            self.end()
+            raise
 
     def _shake_hands(self, handshake: Callable[[], None]) -> bool:
         try:
@@ -184,13 +188,14 @@ class Visitor:
             self.end()
             return
         self.protocol.receive_data(data)
-        for event in self.protocol.events_received():
-            if isinstance(event, Request):
-                self.asked = True
-                self._door.requested(self, event)
-                return
-        if self.protocol.handshake_exc is not None:
+        events = self.protocol.events_received()
+        early = len(events) > 1 or (events and self.protocol.reader.buffer)
+        if early or self.protocol.handshake_exc is not None or self.protocol.eof_sent:
+            # No request, or more than one before it was answered.
             self.end()
+        elif events and isinstance(events[0], Request):
+            self.asked = True
+            self._door.requested(self, events[0])
 
     def _respond(self, response: Response) -> None:
         self.protocol.send_response(response)

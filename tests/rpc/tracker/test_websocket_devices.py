@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -179,9 +180,31 @@ def test_tapml_devices_lists_them_as_a_table_and_as_json(
         assert main([*command, website, "--json"]) == 0
         (remote,) = json.loads(capsys.readouterr().out)["remote"]
         assert (remote["spec"], remote["address"]) == ("tracker:hidden", "relay+ws")
-    assert main([*command, "ws://127.0.0.1:1", "--json"]) == 0
-    problems = json.loads(capsys.readouterr().out)["problems"]
-    assert "no tracker answers at ws://127.0.0.1:1" in problems["tracker"]
+    with pytest.raises(SetupError, match="no tracker answers at ws://127.0.0.1:1 within"):
+        list_devices("ws://127.0.0.1:1", timeout=0.2)
+
+
+def test_garbage_costs_its_sender_and_nobody_else(
+    foreign: Child, shared_tracker: TrackerProcess
+) -> None:
+    rng = random.Random(0)
+    values = [7, -1, "x" * 300, b"\x00", None, [[]], {}, "relay+ws", True]
+    fields = ["lease", "leases", "name", "device", "wanted", "request", "load", "bindings"]
+    with request_device(shared_tracker.websocket, name="page") as lease:
+        for _ in range(10):
+            with open_connection(f"{shared_tracker.websocket}/tracker") as stranger:
+                for number in range(20):
+                    header: dict[str, object] = {field: rng.choice(values) for field in fields}
+                    kinds = ["register", "request", "renew", "load", "list", "release", "dial"]
+                    header |= {"type": rng.choice(kinds), "versions": [1]}
+                    garbage = rng.randbytes(rng.randrange(60))
+                    message = garbage if number % 3 == 2 else frames.join(wire.pack(header))
+                    stranger.send(message)
+                assert receive(stranger)[0]["type"]
+        assert lease.lost is None
+        (page,) = list_devices(shared_tracker.websocket)
+        assert (page.name, page.leases[0].id) == ("page", lease.id)
+    assert shared_tracker.process.poll() is None
 
 
 def test_a_peers_messages_are_those_of_the_document(shared_tracker: TrackerProcess) -> None:
