@@ -76,7 +76,7 @@ class Interpreter:
         commands, handlers = self._commands, self._commands.handlers
         failures = session.failures
         for index, command in enumerate(message.commands):
-            batch.begin(index, command)
+            batch.command, batch.place = command, index
             try:
                 name = command[0]
                 handler = handlers[name]
@@ -120,21 +120,21 @@ class Interpreter:
 
     def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
         """Poison the stream with its first error."""
-        if batch.message.stream in batch.session.failures:
-            return
-        failure = failure_to_wire(error, batch.command, index)
-        if batch.program is not None:
-            inner = place_in(batch.place)[1]
-            failure |= {"program": batch.program, "place": inner}
-            where = f"command {inner} of program {batch.program!r}: "
-            failure["command"] = where + failure["command"]
-        batch.session.failures[batch.message.stream] = failure
+        if batch.message.stream not in batch.session.failures:
+            failure = failure_to_wire(error, batch.command, index)
+            if batch.program is not None:
+                inner = place_in(batch.place)[1]
+                failure |= {"program": batch.program, "place": inner}
+                where = f"command {inner} of program {batch.program!r}: "
+                failure["command"] = where + failure["command"]
+            batch.session.failures[batch.message.stream] = failure
+        batch.leave()
 
     def _answer(self, batch: RunningBatch) -> None:
         session, message, commands = batch.session, batch.message, self._commands
         if batch.timed and message.stream not in session.failures:
             try:
-                batch.begin(AFTER_ALL, "fence after a timed call")
+                batch.command, batch.place = "fence after a timed call", AFTER_ALL
                 commands.running = (session, batch.command, time.monotonic(), batch.place)
                 self._driver.finish()
                 for result, report in batch.timed:
@@ -154,7 +154,7 @@ class Interpreter:
             self._send(session, message.identity, header, batch.inline)
         except ProtocolError as error:
             # Results that no header holds: the session goes on without them.
-            batch.begin(AFTER_ALL, "the answer to a batch")
+            batch.command, batch.place = "the answer to a batch", AFTER_ALL
             self._fail(batch, len(message.commands), error)
             header = {"type": "done", "sequence": message.sequence}
             header["error"] = session.failures[message.stream]

@@ -84,3 +84,4 @@ class Programs:
             paused = handler(batch, [index, place], *command[1:])
             if paused is not None:
                 yield from paused
+        batch.leave()

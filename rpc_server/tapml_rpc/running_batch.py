@@ -47,15 +47,14 @@ class RunningBatch:
     chunk_base: int = 0
     _executed: int = field(default=0, init=False)
 
-    def begin(self, index: int, command: object) -> None:
-        """A command of the batch begins."""
-        self.command, self.place = command, index
-        self.program, self.chunk_base = None, 0
-
     def enter(self, program: str, index: int, inner: int, command: list[Any]) -> None:
         """A command begins that is `inner` of the program which command `index` runs."""
         self.program = program
         self.command, self.place = command, index + (inner + 1) * _PLACES
+
+    def leave(self) -> None:
+        """The program has ended."""
+        self.program, self.chunk_base = None, 0
 
     def count(self, commands: int, most: int) -> None:
         """Count a program's commands; a batch runs no more of them than it could say itself."""
