@@ -8,9 +8,11 @@ import re
 import socket
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Final
 
 from tapml_targets.errors import InputError
+
+_MOST_HOURS: Final = 366 * 24
 
 
 def add_keygen_parser(actions: Any) -> None:
@@ -29,6 +31,7 @@ def add_keygen_parser(actions: Any) -> None:
             "  tapml rpc keygen --authorize laptop.public   on the device: admit that client\n"
             "  tapml rpc keygen --authorize='rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7' --name ada\n"
             "  tapml rpc keygen --token --name phone        a token for WebSocket clients\n"
+            "  tapml rpc keygen --token --once --hours 2    a guest's: one session, soon\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -55,6 +58,10 @@ def add_keygen_parser(actions: Any) -> None:
     does.add_argument(
         "--token", action="store_true", help="make a token that WebSocket clients show"
     )
+    parser.add_argument("--once", action="store_true", help="the token opens one session alone")
+    parser.add_argument(
+        "--hours", type=_hours, metavar="N", help="the token is taken for so long (default: always)"
+    )
     parser.add_argument(
         "--list",
         dest="listed",
@@ -71,10 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--list goes with --authorize or --token")
     if arguments.force and (arguments.authorize or arguments.token):
         raise InputError("--force is for keys; a list keeps what is in it")
+    if not arguments.token and (arguments.once or arguments.hours):
+        raise InputError("--once and --hours are for tokens: give --token as well")
     if arguments.authorize:
         _authorize(arguments.authorize, arguments.name, arguments.listed)
     elif arguments.token:
-        _make_token(arguments.name or "client", arguments.listed)
+        _make_token(arguments)
     else:
         _make_keys(arguments.name or _machine_name(), arguments.folder, arguments.force)
     return 0
@@ -109,13 +118,26 @@ def _authorize(given: str, name: str | None, listed: Path | None) -> None:
     print("to end that, take its line out of the file")
 
 
-def _make_token(name: str, listed: Path | None) -> None:
+def _make_token(arguments: argparse.Namespace) -> None:
     from tapml_rpc.security.token import add_token, default_path
 
-    path = listed or default_path()
-    token = add_token(path, name)
-    print(f"token {name!r}, shown this once ({path} has its hash):")
+    path, name = arguments.listed or default_path(), arguments.name or "client"
+    seconds = arguments.hours and arguments.hours * 3600
+    token = add_token(path, name, once=arguments.once, seconds=seconds)
+    lasts = "for one session" if arguments.once else ""
+    lasts += f" for {arguments.hours:g} h" if arguments.hours else ""
+    print(f"token {name!r}{lasts and ' '}{lasts.strip()}, shown this once ({path} has its hash):")
     print(f"  export TAPML_RPC_TOKEN={token}")
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours <= _MOST_HOURS:
+        raise argparse.ArgumentTypeError(f"expected a number of hours up to a year, got {text!r}")
+    return hours
 
 
 def _machine_name() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tapml.cli.main import main
 from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import encode_key, read_pair
-from tapml_rpc.security.token import TokenBook
+from tapml_rpc.security.token import TokenBook, parse_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,15 @@ def test_without_a_name_one_is_made_or_asked_for(
     assert "add --name NAME" in capsys.readouterr().err
 
 
+def test_a_guests_token_opens_one_session_and_soon_none(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert keygen("--token", "--name", "guest", "--once", "--hours", "0.5") == 0
+    assert "token 'guest' for one session for 0.5 h, shown this once" in capsys.readouterr().out
+    (known,) = parse_tokens((config / "tokens").read_text(), "tokens").values()
+    assert known.once and 0 < known.expires - time.time() <= 1800
+
+
 def test_a_token_is_shown_once_and_taken(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert keygen("--token", "--name", "phone") == 0
     word = command_in(capsys.readouterr().out, ["export"])[1]
@@ -116,6 +126,8 @@ def test_a_token_is_shown_once_and_taken(config: Path, capsys: pytest.CaptureFix
     [
         ("--list", "x"),
         ("--force", "--token"),
+        ("--once",),
+        ("--hours", "2"),
         ("--authorize", "nonsense"),
         ("--name", "../x"),
     ],
