@@ -50,6 +50,7 @@ class Conversation:
             self._memory,
             self._memory,
             self._calls,
+            self._program,
             self._library,
             self._streamed,
             self._control,
@@ -162,6 +163,28 @@ class Conversation:
             commands += [["run", _RECORDED, {}]] * rng.randint(1, 20)
             commands += [["run", _RECORDED, {"timed": True}], ["free", _RECORDED]]
         commands.append(["read", tensors[1][0], 0, size])
+        self._batch(commands)
+
+    def _program(self) -> None:
+        rng = self._rng
+        size = rng.choice([8, 64, 4096])
+        (allocate,) = self._allocate(size)
+        handle = allocate[1]
+        body: list[Command] = [
+            ["write", handle, {"argument": 0}, 4, 0],
+            ["fill", handle, 4, {"argument": 1}, rng.randbytes(rng.choice([1, 3, 16]))],
+            ["copy", handle, 0, handle, size // 2, min(4, size // 2)],
+            ["read", handle, 0, size],
+            ["fence"],
+        ][: rng.randint(2, 5)]
+        name = rng.choice(["step", "s", "ß" * 256])
+        commands: list[Command] = [allocate, ["forget", name]]
+        commands.append(["program", name, body])
+        for _ in range(rng.randint(1, 4)):
+            arguments = [rng.randint(0, size - 4), rng.randint(0, size - 4)]
+            commands.append(["execute", name, arguments, self._put(4)])
+        if rng.random() < 0.5:
+            commands.append(["forget", name])
         self._batch(commands)
 
     def _streamed(self) -> None:

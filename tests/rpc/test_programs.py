@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tapml_rpc import wire
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.program_body import PROGRAMS
 from tapml_rpc.remote_program import MAX_PAYLOAD_BYTES
+from tapml_rpc.running_batch import AFTER_ALL, RunningBatch
+from tapml_rpc.server_session import Message, ServerSession
+from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_targets.errors import InputError
 from tapml_targets.library_format import library_hash, pack
 from tests.rpc.libraries import add_one_library
@@ -169,6 +173,16 @@ def test_a_server_without_programs_is_told_every_command(session: Session) -> No
         assert [np.frombuffer(run[0].result(), np.float32)[0] for run in runs] == [3, 4]
     finally:
         link.features = features
+
+
+def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:
+    last = LastCommands()
+    last.add(7, wire.pack({"commands": [["fence"], ["execute", "step", [3], 0]]}))
+    assert last.name(7, 0) == "fence()"
+    batch = RunningBatch(ServerSession(b"", b"", 0, 0), Message(b"", 7, 0, [], memoryview(b"")))
+    batch.enter("step", 1, 4, ["run", 12, {}])
+    assert last.name(7, batch.place) == "execute('step', [3], 0), its command 4"
+    assert last.name(7, AFTER_ALL) == "fence"
 
 
 def test_programs_of_one_session_are_not_anothers(server: ServerProcess) -> None:
