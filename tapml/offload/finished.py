@@ -23,6 +23,7 @@ from tapml.offload.finished_folder import (
     read_report,
 )
 from tapml.offload.kept_model import KEPT, KeptModel, open_kept
+from tapml.offload.lock import LOCK
 from tapml.package.codecs import Codec, LibraryTokenizer
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.runnable import Runnable
@@ -164,7 +165,7 @@ def _read(folder: Path) -> tuple[Library, dict[str, Any]]:
 def _kept(folder: Path, moved: Mapping[str, Any]) -> KeptModel:
     """What the session keeps of its model, where that is what was moved."""
     reasons: list[str] = []
-    kept = open_kept(folder, reasons.append)
+    kept = open_kept(folder, reasons.append, note=folder / LOCK)
     if kept is not None:
         decoder = kept.decoder
         found = {

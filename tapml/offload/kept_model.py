@@ -16,7 +16,7 @@ import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,6 +32,7 @@ from tapml.graph.plan import GraphPlan
 from tapml.models.stored import StoredDecoder
 from tapml.offload.kept_trace import keep_trace, read_trace
 from tapml.offload.kept_weights import Array, KeptWeights, keep_weights
+from tapml.offload.lock import unheld
 from tapml.offload.model_check import ReferenceTrace
 from tapml.offload.model_files import FileRecord, look_again, read_records, record_files
 from tapml_targets.errors import InputError, ProtocolError, SetupError
@@ -171,7 +172,7 @@ def keep_model(folder: Path, settings: str, model: RootedModel) -> None:
 
 
 def open_kept(
-    folder: Path, tell: Callable[[str], None] | None = None, *, note: bool = False
+    folder: Path, tell: Callable[[str], None] | None = None, *, note: bool | Path = False
 ) -> KeptModel | None:
     """Open what a session keeps of its model.
 
@@ -185,7 +186,7 @@ def open_kept(
     note
         Whether files that had another time and the same content, for somebody copied them, are
         noted with their time, so that the next to open it does not hash them again. For whoever
-        holds the session.
+        holds the session; its lock file for who does not, and notes where nobody else does.
 
     Returns
     -------
@@ -207,7 +208,7 @@ def open_kept(
     return None
 
 
-def _read(kept: Path, *, note: bool) -> KeptModel:
+def _read(kept: Path, *, note: bool | Path) -> KeptModel:
     facts = _unsealed(kept / FACTS)
     match facts:
         case {
@@ -242,7 +243,10 @@ def _read(kept: Path, *, note: bool) -> KeptModel:
         if name == WEIGHTS:
             files[name] = now
     if note and (seen, files) != (noted, written):
-        _note(kept, facts, model_files=seen, files=files)
+        with nullcontext(True) if note is True else unheld(Path(note)) as ours:
+            # Nobody has kept another model here since it was read.
+            if ours and _unsealed(kept / FACTS) == facts:
+                _note(kept, facts, model_files=seen, files=files)
     decoder = StoredDecoder.from_json(facts.get("decoder"))
     with _no_collection():
         plan = plan_format.unpack((kept / PLAN).read_bytes())

@@ -149,6 +149,34 @@ def _take(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@contextmanager
+def unheld(path: Path) -> Iterator[bool]:
+    """Keep a session that nobody holds from being held while the block runs.
+
+    For something short by whoever does not run the session: what a dead holder left in the lock
+    file stays for the next run to tell.
+
+    Yields
+    ------
+    bool
+        False where a process holds it, or there is no lock file to look at.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+    finally:
+        os.close(descriptor)
+
+
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock file at `path`; a file left by a dead one is not held.
 

@@ -18,6 +18,7 @@ import pytest
 from tapml.models.huggingface import load_model
 from tapml.offload import kept_model
 from tapml.offload.kept_model import FACTS, KEPT, LOGITS, PLAN, WEIGHTS, KeptModel, open_kept
+from tapml.offload.lock import LOCK, hold
 from tapml.offload.model_files import FileRecord
 from tapml.offload.session import JOURNAL
 from tests.offload.commands import Ended, run_here
@@ -244,16 +245,23 @@ def test_files_that_were_copied_are_hashed_at_the_next_resume_and_not_again(
 
     monkeypatch.setattr(FileRecord, "of", hashing)
 
-    def opened(*, note: bool) -> bool:
+    def opened(*, note: bool | Path) -> bool:
         """Whether the file was hashed."""
         hashed.clear()
         assert open_kept(session, pytest.fail, note=note) is not None
         return name in hashed
 
+    lock = session / LOCK
     assert opened(note=False)
-    assert opened(note=True), "whoever does not hold the session notes nothing"
+    assert opened(note=lock), "nothing was noted without being asked"
+    with hold(lock):
+        assert opened(note=lock), "nor where there was no lock to look at"
+        assert opened(note=lock), "nor while somebody holds the session"
+    lock.write_text("a dead holder")
+    assert opened(note=True if copied == "model" else lock)
     assert not opened(note=True)
     assert not opened(note=False)
+    assert lock.read_text() == "a dead holder"
     (place / name).write_bytes(content[:-1] + bytes([255 - content[-1]]))
     assert open_kept(session, note=True) is None, "what is noted excuses no other content"
 
