@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
 import msgpack
 import pytest
 
+from tapml_targets.library_format import pack
 from tests.rpc.conformance.clients import Client, EndError, WebSocketConnection
 from tests.rpc.conformance.conftest import Connect
+from tests.rpc.libraries import add_one_library
 from tests.rpc.peers import ServerProcess
 
 MIB = 1 << 20
@@ -291,6 +294,38 @@ def test_a_chunk_over_the_bound_ends_its_connection_and_no_other(
 # Features
 
 
+def test_a_library_is_brought_by_its_hash_and_called(client: Client) -> None:
+    packed = pack(add_one_library())
+    digest, half = hashlib.sha256(packed).hexdigest(), len(packed) // 2
+    assert client.batch(["holds", [digest]])[0]["results"] == [[0, [False]]]
+    answer, _ = client.batch(
+        ["upload", digest, len(packed), 0, half, 0],
+        ["upload", digest, len(packed), half, len(packed) - half, half],
+        ["holds", [digest]],
+        ["load", 2, digest],
+        chunk=packed,
+    )
+    assert answer["results"] == [[2, [True]], [3, [["add_one"], ["add_two"]]]]
+    # Each window of 128 bytes holds one float.
+    x, y = ([1, offset, [1], "float32"] for offset in (0, 128))
+    answer, chunk = client.batch(
+        ["allocate", 1, 256],
+        ["fill", 1, 0, 4, struct.pack("<f", 40)],
+        ["call", 2, "add_two", [x, y], {}, {}],
+        ["read", 1, 128, 4],
+        ["record", 3, 2, "add_one", [y, x], {}],
+        ["run", 3, {}],
+        ["run", 3, {"timed": True}],
+        ["read", 1, 0, 4],
+    )
+    assert struct.unpack("<f4xf", chunk) == (42, 43)
+    assert [index for index, _ in answer["results"]] == [3, 6, 7]
+    nanoseconds, damaged = answer["results"][1][1]
+    assert nanoseconds > 0 and damaged == []
+    client.batch(["free", 3], ["unload", 2])
+    assert "no Library has the handle 2" in str(client.batch(["call", 2, "add_one", [], {}, {}])[0])
+
+
 def test_a_program_is_run_by_its_name(client: Client) -> None:
     step = [["write", 1, 0, 4, 0], ["read", 1, 0, {"argument": 0}], ["fence"]]
     answer, chunk = client.batch(
@@ -359,9 +394,10 @@ def test_goodbye_on_either_connection_frees_all(
         else:
             client.data.send(msgpack.packb({**client.own, "type": "goodbye"}))
         if binding == "websocket":
-            for connection in (client.data, client.control):
+            # A probe may come before it, and is not answered.
+            for receive in (client.data.receive, client.hear):
                 with pytest.raises(EndError) as end:
-                    connection.receive()
+                    receive()
                 assert end.value.code == 1000 and "closed by the client" in str(end.value)
         else:
             # Each connection is in order by itself, and the session is over on both.
