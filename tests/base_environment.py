@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.made_once import made_once
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,14 +53,28 @@ class BaseInstall:
 @pytest.fixture(scope="session")
 def base_install(tmp_path_factory: pytest.TempPathFactory) -> BaseInstall:
     """The wheel, built from the tree and installed with pyopencl and nothing of the host."""
-    folder = tmp_path_factory.mktemp("base")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
-    wheel = next(folder.glob("tapml-*.whl"))
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
-    constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    python = str(folder / "venv" / "bin" / "python")
-    subprocess.run(
-        [*pip, "--python", python, "install", *constraints, f"{wheel}[opencl]"], check=True
-    )
-    return BaseInstall(folder / "venv", wheel)
+    with made_once("base", tmp_path_factory) as folder:
+        if not folder.exists():
+            install(folder)
+    return BaseInstall(folder / "venv", next(folder.glob("tapml-*.whl")))
+
+
+def install(folder: Path) -> None:
+    """Make the environment in a folder, or leave no folder."""
+    try:
+        folder.mkdir()
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
+        wheel = next(folder.glob("tapml-*.whl"))
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
+        )
+        constraints = ["--constraint", str(ROOT / "constraints.txt")]
+        python = str(folder / "venv" / "bin" / "python")
+        subprocess.run(
+            [*pip, "--python", python, "install", "--no-compile", *constraints, f"{wheel}[opencl]"],
+            check=True,
+        )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

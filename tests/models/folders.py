@@ -98,7 +98,7 @@ def make_folder(
     tokenizer
         Whether to add the zoo's tokenizer (2000 tokens). Without it the folder has none.
     config
-        Settings that go before those of the kind.
+        Settings that go before those of the kind; ``_shard`` is the size of a file of weights.
     """
     special = KINDS[kind]
     settings = {**BASE, **special, **config}
@@ -113,7 +113,7 @@ def make_folder(
             if value.dim() == 1:
                 value.add_(torch.randn_like(value) * (0.2 if "norm" in name else 0.05))
     module.to(special.get("_dtype", torch.float32))
-    module.save_pretrained(path, max_shard_size=special.get("_shard", "5GB"))
+    module.save_pretrained(path, max_shard_size=settings.get("_shard", "5GB"))
     if tokenizer:
         zoo = resolve_model("pydoc-llama")
         for name in ("tokenizer.json", "tokenizer_config.json"):

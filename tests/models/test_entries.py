@@ -85,7 +85,8 @@ def test_entries_export_with_one_dynamic_length_and_import_into_relax(
     from tvm.relax.frontend.torch import from_exported_program
     from tvm.tirx import Var
 
-    model = load_model(make_folder(tmp_path / "model", kind), context_length=24)
+    folder = make_folder(tmp_path / "model", kind, num_hidden_layers=1)
+    model = load_model(folder, context_length=24)
     for entry in model.entry_modules():
         program = torch.export.export(
             entry.module, entry.example_inputs, dynamic_shapes=entry.dynamic_shapes, strict=False

@@ -75,8 +75,8 @@ def test_the_settings_are_those_the_script_trains_with(record: dict[str, Any]) -
 @pytest.mark.slow
 def test_greedy_words_are_words_of_the_corpus(model: LoadedModel) -> None:
     known = set((FOLDER / "words.txt").read_text(encoding="utf-8").split())
-    prompts = beginnings(held_out())[:48]
-    assert len(prompts) == 48
+    prompts = beginnings(held_out())[:16]
+    assert len(prompts) == 16
     assert model.tokenizer is not None
     found: list[str] = []
     for prompt in prompts:
@@ -90,8 +90,8 @@ def test_greedy_words_are_words_of_the_corpus(model: LoadedModel) -> None:
         found += zoo_corpus.words(model.tokenizer.decode(tokens))[
             len(zoo_corpus.words(prompt)) - 1 : -1
         ]
-    assert len(found) > 1000
-    assert len(set(found)) > 150
+    assert len(found) > 300
+    assert len(set(found)) > 100
     assert sum(word in known for word in found) >= 0.98 * len(found)
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ from tapml.graph import plan_format
 from tapml.graph.plan import GraphPlan
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
+from tests.made_once import made_once
 from tests.offload.commands import Ended, run_process
 
 TOKENS = "1 2 3 4"
@@ -111,19 +108,6 @@ def finished(
     ended = ended or run_process(*arguments, cache=cache)
     assert ended.exit_code == 0, ended.errors
     return FinishedSession(folder, tiny_model, cache, device, ended)
-
-
-@contextlib.contextmanager
-def made_once(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A path that all processes of these tests have in common, with nobody else at it.
-
-    What is there was made whole by another process; otherwise it is made now.
-    """
-    own = tmp_path_factory.getbasetemp()
-    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with (common / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield common / name
 
 
 @pytest.fixture(scope="session")
