@@ -85,10 +85,15 @@ class Standing:
                 "this client has said hello too often within a minute; the next one is listened "
                 f"to in {waiting:.0f} s. Keep a session open instead of opening one for each task"
             )
-        for judge in self._judges:
-            why = judge(identity)
-            if why:
-                raise SetupError(f"this client is not admitted any more: {why}")
+        try:
+            why = self._why(identity)
+        except TapmlError as error:
+            self._say(error)
+            raise SetupError(
+                "nobody is admitted now: the device's list cannot be read, and its log says why"
+            ) from None
+        if why:
+            raise SetupError(f"this client is not admitted any more: {why}")
 
     def close(self) -> None:
         """Stop looking."""
@@ -107,17 +112,24 @@ class Standing:
 
     def _judged(self, identity: str) -> str:
         try:
-            return next(filter(None, (judge(identity) for judge in self._judges)), "")
+            return self._why(identity)
         except TapmlError as error:
             # Nobody new comes in. Those inside are asked again when it can be read.
-            if self._said != str(error):
-                self._said = str(error)
-                print(
-                    f"tapml rpc: open sessions stay, because who may is not known: {error}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            self._say(error)
             return ""
+
+    def _why(self, identity: str) -> str:
+        return next(filter(None, (judge(identity) for judge in self._judges)), "")
+
+    def _say(self, error: TapmlError) -> None:
+        """Tell the operator, once for each fault."""
+        if self._said != str(error):
+            self._said = str(error)
+            print(
+                f"tapml rpc: nobody comes in and open sessions stay until this is mended: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
