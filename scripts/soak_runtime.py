@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,6 +84,8 @@ class Bookkeeper:
     ----------
     worker
         The process that this session has to itself.
+    data_port
+        Where the server takes ZeroMQ's payloads.
     """
 
     def __init__(self, address: str, pid: int) -> None:
@@ -96,6 +98,7 @@ class Bookkeeper:
         (self.worker,) = family_of(pid) - {pid}
         hello = {"type": "hello", "versions": [wire.VERSION], "download_window": 0}
         welcome = self._ask(hello, "welcome")
+        self.data_port = int(welcome["data_address"].rpartition(":")[2])
         self._ping = {"type": "ping", "sequence": 1, "session": welcome["session"]}
         self._thread = threading.Thread(target=self._stay, daemon=True)
         self._thread.start()
@@ -223,10 +226,19 @@ def resident_bytes(pid: int) -> int:
 
 
 @contextmanager
-def served(device: str, *arguments: str) -> Iterator[tuple[ServerUnderTest, Bookkeeper]]:
-    """``tapml rpc serve`` over both bindings, warm, and who looks at it."""
+def served(
+    device: str, *arguments: str, prefix: Sequence[str] = ()
+) -> Iterator[tuple[ServerUnderTest, Bookkeeper]]:
+    """``tapml rpc serve`` over both bindings, warm, and who looks at it.
+
+    Parameters
+    ----------
+    prefix
+        Before the server's command: what runs it somewhere else.
+    """
+    options = (*SERVE_OPTIONS["websocket"], *arguments)
     with (
-        ServerUnderTest(device, *SERVE_OPTIONS["websocket"], *arguments) as server,
+        ServerUnderTest(device, *options, prefix=prefix) as server,
         Bookkeeper(server.line["address"], server.process.pid) as books,
     ):
         # What a process makes once, for its first session, is not what a session leaves.

@@ -1,4 +1,7 @@
-"""Nothing hangs and nothing is left behind, whatever dies."""
+"""The private server of one parent: nothing hangs and nothing is left behind, whatever dies.
+
+Those of ``tapml rpc serve``, over both bindings, are in tests/rpc/faults.
+"""
 
 from __future__ import annotations
 
@@ -97,33 +100,6 @@ def test_a_stopped_server_is_noticed_without_its_help(doomed: Session) -> None:
         os.kill(process.pid, signal.SIGCONT)
 
 
-@pytest.mark.slow
-def test_a_client_that_is_stopped_and_continued_keeps_its_session(
-    require_device: RequireDevice,
-) -> None:
-    require_device("opencl")
-    script = textwrap.dedent("""
-        import sys
-        from tapml_rpc.local import open_local
-        with open_local("opencl") as session:
-            buffer = session.allocate(4)
-            session.write(buffer, b"kept")
-            session.fence()
-            print("ready", flush=True)
-            sys.stdin.readline()
-            print(bytes(session.read(buffer)).decode(), flush=True)
-    """)
-    client = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert client.stdout is not None and client.stdout.readline() == b"ready\n"
-    client.send_signal(signal.SIGSTOP)
-    time.sleep(6)
-    client.send_signal(signal.SIGCONT)
-    out, _ = client.communicate(b"go on\n", timeout=60)
-    assert (client.returncode, out) == (0, b"kept\n")
-
-
 def test_a_kernel_over_its_deadline_ends_the_server_and_says_so(
     require_device: RequireDevice,
 ) -> None:
@@ -138,7 +114,8 @@ def test_a_kernel_over_its_deadline_ends_the_server_and_says_so(
         assert server_of(session).process.wait(60) == 70
 
 
-def test_heartbeats_are_answered_while_a_kernel_runs(server: ServerProcess) -> None:
+def test_heartbeats_are_answered_while_a_kernel_runs(require_device: RequireDevice) -> None:
+    require_device("opencl")
     with (
         ServerProcess("--kernel-deadline", "20") as own,
         RawPeer(own.address) as watcher,
@@ -184,17 +161,24 @@ def test_a_session_of_a_server_that_restarted_is_refused_as_such(
             assert "error" not in peer.batch(["fence"])[0]
 
 
-def test_a_client_that_vanishes_gives_back_its_memory(server: ServerProcess) -> None:
+@pytest.fixture(scope="module")
+def private_server(require_device: RequireDevice) -> Iterator[ServerProcess]:
+    require_device("opencl")
+    with ServerProcess() as process:
+        yield process
+
+
+def test_a_client_that_vanishes_gives_back_its_memory(private_server: ServerProcess) -> None:
     script = textwrap.dedent(f"""
         import os, signal
         from tapml_rpc.client import connect
-        session = connect({server.address!r})
+        session = connect({private_server.address!r})
         kept = [session.allocate(1 << 20) for _ in range(8)]
         session.fence()
         print("holding", flush=True)
         signal.pause()
     """)
-    with RawPeer(server.address) as peer:
+    with RawPeer(private_server.address) as peer:
         peer.wait_for(sessions=1)
         client = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
         assert client.stdout is not None and client.stdout.readline() == b"holding\n"
@@ -324,24 +308,6 @@ def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
     assert process.poll() == 0
     assert open_descriptors() == before
     assert {t for t in threading.enumerate() if t.name.startswith("tapml")} <= threads
-
-
-def test_memory_is_back_where_it_was_after_many_operator_tests(server: ServerProcess) -> None:
-    with RawPeer(server.address) as peer, connect(server.address) as session:
-        library = session.upload(add_one_library())
-        x = np.ones(64, np.float32)
-        for _ in range(300):
-            with session.batch() as batch:
-                buffers = [batch.allocate(x.nbytes) for _ in range(2)]
-                batch.write(buffers[0], x)
-                tensors = [RemoteTensor(buffer, 0, (64,), "float32") for buffer in buffers]
-                batch.call(library, "add_one", tensors)
-                output = batch.read(buffers[1])
-                for buffer in buffers:
-                    batch.free(buffer)
-            assert np.frombuffer(output.result(), np.float32)[0] == 2
-        assert peer.ping()["device_bytes"] == 0
-        assert not session._queue.sent and not session._link._tickets  # type: ignore[attr-defined]
 
 
 def test_a_lost_session_closes_quietly(doomed: Session) -> None:

@@ -281,8 +281,8 @@ def main() -> int:
     )
     try:
         worker.run(json.loads(options.device))
-    except OSError:
-        # The supervisor is gone.
+    except ConnectionError:
+        # The supervisor is gone. Other faults of the system, no memory for one, are told.
         return 1
     except Exception:
         traceback.print_exc()

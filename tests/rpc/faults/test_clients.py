@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from scripts.soak_runtime import served
+from tapml_rpc import wire
 from tapml_rpc.client import Session
 from tapml_rpc.watch import SILENCE_SECONDS
 from tapml_targets.errors import DeviceRestartedError
@@ -27,6 +28,7 @@ from tests.rpc.faults.ground import (
     wait_for,
 )
 from tests.rpc.libraries import WRITES_TO_NOWHERE
+from tests.rpc.peers import RawPeer
 
 # One session holds memory, one uploads, one waits for a kernel that never ends.
 BUSY_CLIENT = """
@@ -75,22 +77,24 @@ def impatient_server(require_device: RequireDevice) -> Iterator[Served]:
 
 
 def test_a_client_that_is_stopped_is_given_up_and_hears_so_when_it_goes_on(
-    impatient_server: Served, binding: str
+    impatient_server: Served,
 ) -> None:
     books = impatient_server.books
-    with (
-        nothing_left(books),
-        ClientProcess(impatient_server.address(binding), STANDING_CLIENT) as client,
-    ):
-        assert client.line() == "there"
-        assert books.pong()["sessions"] == 2
-        client.process.send_signal(signal.SIGSTOP)
+    with nothing_left(books), ExitStack() as stack:
+        clients = [
+            stack.enter_context(ClientProcess(impatient_server.address(binding), STANDING_CLIENT))
+            for binding in BINDINGS
+        ]
+        for client in clients:
+            assert client.line() == "there"
+        assert books.pong()["sessions"] == 3
+        for client in clients:
+            client.process.send_signal(signal.SIGSTOP)
         wait_for(lambda: books.pong()["sessions"] == 1)
-        client.process.send_signal(signal.SIGCONT)
-        assert client.process.stdin is not None
-        client.process.stdin.write("\n")
-        client.process.stdin.flush()
-        assert client.line().startswith("DeviceLostError")
+        for client in clients:
+            client.process.send_signal(signal.SIGCONT)
+            out, _ = client.process.communicate("\n", timeout=PATIENCE_SECONDS)
+            assert out.startswith("DeviceLostError")
 
 
 @pytest.mark.slow
@@ -150,6 +154,16 @@ def test_three_clients_get_right_results_while_a_fourth_keeps_crashing_its_worke
         for session in sessions:
             session.close()
     assert not failures, failures
+
+
+def test_a_connection_has_one_session_the_last_it_began(server: Served) -> None:
+    with RawPeer(server.address("zmq")) as peer:
+        again = {"type": "hello", "versions": [wire.VERSION], "download_window": 1 << 20}
+        for _ in range(3):
+            peer.control.send(wire.pack(again))
+            peer.welcome = wire.unpack(peer.control.recv())
+        assert peer.welcome["type"] == "welcome"
+        assert peer.ping()["sessions"] == 2
 
 
 def _has_gone_on(done: list[int], seen: int, failures: list[BaseException]) -> bool:

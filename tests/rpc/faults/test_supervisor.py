@@ -14,6 +14,7 @@ from scripts.soak_runtime import family_of, served
 from tapml_targets.errors import DeviceLostError, DeviceRestartedError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
+    BINDINGS,
     Served,
     exists,
     hang,
@@ -59,25 +60,27 @@ def mortal(require_device: RequireDevice) -> Iterator[Mortal]:
     server.bury()
 
 
-def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_the_session(
-    mortal: Mortal, binding: str
+def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_its_sessions(
+    mortal: Mortal,
 ) -> None:
-    with nothing_left(mortal.now.books):
-        with mortal.now.connect(binding) as session:
-            operator_test(session)
-            buffer = session.allocate(32 << 20)
+    with nothing_left(mortal.now.books), ExitStack() as stack:
+        sessions = [stack.enter_context(mortal.now.connect(binding)) for binding in BINDINGS]
+        targets = [session.allocate(32 << 20) for session in sessions]
+        for session in sessions:
             session.fence()
-            os.kill(mortal.now.pid, signal.SIGSTOP)
-            try:
+        os.kill(mortal.now.pid, signal.SIGSTOP)
+        try:
+            for session, target in zip(sessions, targets, strict=True):
                 # In the middle of an upload, whose bytes nobody takes.
                 with pytest.raises(DeviceLostError, match="has not answered for") as caught:
-                    session.write(buffer, bytes(32 << 20))
+                    session.write(target, bytes(32 << 20))
                 assert "last commands sent:" in str(caught.value)
                 session.close()
-            finally:
-                os.kill(mortal.now.pid, signal.SIGCONT)
-        with mortal.now.connect(binding) as after:
-            operator_test(after)
+        finally:
+            os.kill(mortal.now.pid, signal.SIGCONT)
+        for binding in BINDINGS:
+            with mortal.now.connect(binding) as after:
+                operator_test(after)
 
 
 def test_a_supervisor_that_is_killed_leaves_no_process_and_its_next_life_takes_no_old_handle(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +16,7 @@ from tapml_rpc.tracker.lease import Lease
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
+    BINDINGS,
     PATIENCE_SECONDS,
     ClientProcess,
     Served,
@@ -78,34 +80,40 @@ def lent(require_device: RequireDevice) -> Iterator[Lent]:
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_tracker_that_is_gone_ends_its_leases_on_both_sides_and_gets_the_device_back(
-    lent: Lent, binding: str, how: str
+    lent: Lent, how: str
 ) -> None:
-    lost: list[TapmlError] = []
     with nothing_left(lent.device.books):
-        with (
-            lent.lease(lost) as lease,
-            lent.device.connect(binding, lease=lease.token) as session,
-        ):
-            operator_test(session)
+        with ExitStack() as stack:
+            lost: list[TapmlError] = []
+            leases = [stack.enter_context(lent.lease(lost)) for _ in BINDINGS]
+            sessions = [
+                stack.enter_context(lent.device.connect(binding, lease=lease.token))
+                for binding, lease in zip(BINDINGS, leases, strict=True)
+            ]
+            for session in sessions:
+                operator_test(session)
             if how == "killed":
                 lent.tracker.kill()
             else:
                 lent.tracker.process.send_signal(signal.SIGSTOP)
-            # The holder hears it of its lease, and the session from the device.
-            wait_for(lambda: lost)
-            with pytest.raises(DeviceLostError):
-                lease.check()
-            with pytest.raises(DeviceLostError, match="lease on the device is over"):
-                while True:
-                    operator_test(session)
+            # The holders hear it of their leases, and the sessions from the device.
+            wait_for(lambda: len(lost) == len(leases))
+            for lease, session in zip(leases, sessions, strict=True):
+                with pytest.raises(DeviceLostError):
+                    lease.check()
+                with pytest.raises(DeviceLostError, match="lease on the device is over"):
+                    while True:
+                        operator_test(session)
         if how == "killed":
             with lent.tracker as dead:
                 lent.tracker = dead.again()
         else:
             lent.tracker.process.send_signal(signal.SIGCONT)
         wait_for(lent.registered)
-        with lent.lease() as lease, lent.device.connect(binding, lease=lease.token) as session:
-            operator_test(session)
+        with lent.lease() as lease:
+            for binding in BINDINGS:
+                with lent.device.connect(binding, lease=lease.token) as session:
+                    operator_test(session)
         wait_for(lent.registered)
 
 
