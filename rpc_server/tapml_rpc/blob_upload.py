@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tapml_rpc import wire
@@ -54,7 +55,7 @@ class _Attaching:
 
     writes: list[tuple[BlobWrite, memoryview, str]] = field(default_factory=list)
     nbytes: int = 0
-    puts: list[Ticket] = field(default_factory=list)
+    puts: list[list[Ticket]] = field(default_factory=list)
     attaches: dict[str, Ticket] = field(default_factory=dict)
     pastes: list[Ticket] = field(default_factory=list)
 
@@ -136,10 +137,14 @@ class BlobUploads:
         """Have the device copy what is attached, and send what could not be; bytes sent."""
         session = self._session
         sent = 0
-        refused = [ticket.failure for ticket in group.puts if ticket.failure is not None]
-        refused += [each.failure for each in group.attaches.values() if each.failure is not None]
+        # The pieces after one that was refused are refused because of it.
+        refused = [
+            next((each.failure for each in tickets if each.failure is not None), None)
+            for tickets in group.puts
+        ]
+        refused += [each.failure for each in group.attaches.values()]
         for failure in refused:
-            if not isinstance(failure, InputError | SetupError):
+            if failure is not None and not isinstance(failure, InputError | SetupError):
                 raise failure
         for write, view, digest in group.writes:
             if group.attaches[digest].value is True:
@@ -177,12 +182,12 @@ def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
             if digest not in held:
                 held.add(digest)
                 sent += len(view)
-                group.puts += put(link, digest, view)
+                group.puts.append(put(link, digest, view))
             if digest not in group.attaches:
                 group.attaches[digest] = attach(link, digest)
     finally:
         # What is on its way is sent from the caller's memory.
-        _wait(link, [*group.puts, *group.attaches.values()])
+        _wait(link, [*chain.from_iterable(group.puts), *group.attaches.values()])
     return sent
 
 

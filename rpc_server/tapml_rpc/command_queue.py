@@ -12,7 +12,8 @@ from tapml_targets.errors import InputError
 # A payload from here on goes in messages of its own, straight from the caller's memory; below,
 # joining payloads into one chunk costs less than another message.
 LARGE_BYTES: Final = 256 << 10
-PIECE_BYTES: Final = 2 << 20
+PIECE_BYTES: Final = 1 << 20
+_PIECE_ALIGNMENT: Final = 64
 _CHUNK_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 256 << 10
 _COMMANDS: Final = 512
@@ -75,8 +76,9 @@ class CommandQueue:
         size = len(data)
         if size >= LARGE_BYTES:
             self.flush()
-            for start in range(0, size, PIECE_BYTES):
-                piece = data[start : start + PIECE_BYTES]
+            step = _piece_bytes(size)
+            for start in range(0, size, step):
+                piece = data[start : start + step]
                 command = ["write", handle, offset + start, len(piece), 0]
                 self.sent.append(self._link.send([command], piece))
             return
@@ -178,6 +180,14 @@ class CommandQueue:
 
 def _command_of(index: int | tuple[int, int]) -> int:
     return index if isinstance(index, int) else index[0]
+
+
+def _piece_bytes(size: int) -> int:
+    """In how large pieces a payload goes: one is on its way while the device takes another."""
+    if size < 2 * LARGE_BYTES:
+        return size
+    half = -(-size // 2)
+    return min(PIECE_BYTES, -(-half // _PIECE_ALIGNMENT) * _PIECE_ALIGNMENT)
 
 
 def contiguous_bytes(data: Any) -> memoryview:
