@@ -30,7 +30,11 @@ Socket: TypeAlias = zmq.Socket[bytes]
 
 
 def handshake_failure(
-    event: dict[str, Any], address: str, curve: ClientCurve | None = None
+    event: dict[str, Any],
+    address: str,
+    curve: ClientCurve | None = None,
+    *,
+    variable: str = "TAPML_RPC_SERVER_KEY",
 ) -> TapmlError | None:
     """What a monitor event of a client's socket means, with what to do next.
 
@@ -40,6 +44,8 @@ def handshake_failure(
         As ``recv_monitor_message`` gives it.
     curve
         What the socket connected with.
+    variable
+        Where the environment says the other end's public key.
 
     Returns
     -------
@@ -50,7 +56,7 @@ def handshake_failure(
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return _not_admitted(value, address, curve)
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        return _no_common_language(value, address, curve)
+        return _no_common_language(value, address, curve, variable)
     if kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         return _hung_up(address, curve)
     return None
@@ -68,7 +74,9 @@ def _not_admitted(status: int, address: str, curve: ClientCurve | None) -> Tapml
     )
 
 
-def _no_common_language(value: int, address: str, curve: ClientCurve | None) -> TapmlError:
+def _no_common_language(
+    value: int, address: str, curve: ClientCurve | None, variable: str
+) -> TapmlError:
     if value != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
         return SetupError(
             f"what answers at {address} does not speak ZeroMQ as a tapml server does; is it the "
@@ -78,7 +86,7 @@ def _no_common_language(value: int, address: str, curve: ClientCurve | None) -> 
         return SetupError(
             f"the server at {address} wants keys and none were given: make some with "
             "`tapml rpc keygen`, have the public one admitted there, and connect with them and "
-            "the server's public key (TAPML_RPC_KEY, TAPML_RPC_SERVER_KEY)"
+            f"the server's public key (TAPML_RPC_KEY, {variable})"
         )
     return _without_encryption(address)
 

@@ -115,7 +115,7 @@ class ZmqConnection:
 
     def _look_why(self) -> None:
         event = dict(recv_monitor_message(self._monitor))
-        failure = handshake_failure(event, self.address, self._curve)
+        failure = handshake_failure(event, self.address, self._curve, variable="TAPML_TRACKER_KEY")
         if failure is not None:
             if event["event"] != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._curve is not None:
                 raise failure
