@@ -1,4 +1,4 @@
-"""One ``tapml rpc serve`` for a module, and clients over each of its bindings."""
+"""One ``tapml rpc serve`` for these tests, and clients over each of its bindings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Connect(Protocol):
     def __call__(self, **hello: Any) -> Client: ...
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def served(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
     serve = "tapml_rpc.supervisor.serve"
@@ -27,18 +27,18 @@ def served(require_device: RequireDevice) -> Iterator[ServerProcess]:
         yield process
 
 
-@pytest.fixture(scope="module", params=["zmq", "websocket"])
+@pytest.fixture(scope="package", params=["zmq", "websocket"])
 def binding(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def connect(served: ServerProcess, binding: str) -> Connect:
     return partial(Client, served.line, binding)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def shared(connect: Connect) -> Iterator[Client]:
     """A session whose hello has what nobody knows: it is not looked at."""
     with connect(versions=[7, 1], features=["later"], later={"a": [1, None]}) as client:
