@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -15,6 +16,7 @@ from tapml_targets.errors import DeviceLostError, DeviceRestartedError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
     BINDINGS,
+    PATIENCE_SECONDS,
     Served,
     exists,
     hang,
@@ -70,11 +72,17 @@ def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_it
             session.fence()
         os.kill(mortal.now.pid, signal.SIGSTOP)
         try:
-            for session, target in zip(sessions, targets, strict=True):
+            with ThreadPoolExecutor() as pool:
                 # In the middle of an upload, whose bytes nobody takes.
-                with pytest.raises(DeviceLostError, match="has not answered for") as caught:
-                    session.write(target, bytes(32 << 20))
-                assert "last commands sent:" in str(caught.value)
+                uploads = [
+                    pool.submit(session.write, target, bytes(32 << 20))
+                    for session, target in zip(sessions, targets, strict=True)
+                ]
+                for upload in uploads:
+                    with pytest.raises(DeviceLostError, match="has not answered for") as caught:
+                        upload.result(PATIENCE_SECONDS)
+                    assert "last commands sent:" in str(caught.value)
+            for session in sessions:
                 session.close()
         finally:
             os.kill(mortal.now.pid, signal.SIGCONT)
