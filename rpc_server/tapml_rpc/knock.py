@@ -39,7 +39,7 @@ def told(address: str) -> str:
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port
     except ValueError:
         return ""
-    if port is None:
+    if port is None or scheme not in _SAID:
         return ""
     try:
         found = _speaks(host, port)

@@ -133,9 +133,13 @@ def ask(connection: Connection, header: wire.Header, timeout: float) -> wire.Hea
 
 def no_answer(address: str, seconds: float) -> SetupError:
     """The error of a tracker that is not there."""
+    start = (
+        "`tapml rpc tracker --websocket`"
+        if is_websocket(address)
+        else "`tapml rpc tracker`, or look whether both ends have each other's keys"
+    )
     return SetupError(
-        f"no tracker answers at {address} within {seconds:g} s; start one there with "
-        "`tapml rpc tracker`, or look whether both ends have each other's keys"
+        f"no tracker answers at {address} within {seconds:g} s; start one there with {start}"
     )
 
 

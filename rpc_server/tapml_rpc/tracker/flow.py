@@ -82,6 +82,11 @@ class Flow:
         """Bytes from the first leg to the second, and back."""
         return self._ways[0].forwarded, self._ways[1].forwarded
 
+    @property
+    def held(self) -> int:
+        """Bytes read from one leg and not yet taken by the other, both ways."""
+        return sum(way.held for way in self._ways)
+
     def interest(self, leg: Leg) -> int:
         """What to poll a leg for: reading, writing, both, or nothing."""
         outward, inward = self._ways if leg is self.legs[0] else self._ways[::-1]

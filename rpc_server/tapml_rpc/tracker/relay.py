@@ -97,7 +97,10 @@ class RelayServer:
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=512)
         except OSError as error:
-            raise SetupError(f"cannot listen on {host}:{port} for the relay: {error}") from None
+            raise SetupError(
+                f"cannot listen on {host}:{port} for the relay: {error.strerror or error}; if "
+                "another tracker is there use that, or give other ports (--bind, --relay-port)"
+            ) from None
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._forwarder = Forwarder()

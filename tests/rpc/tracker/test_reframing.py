@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
@@ -37,6 +37,7 @@ def passed(reframer: Reframer, data: bytes, cut: int) -> bytes:
     return b"".join(reframer.feed(view[i : i + cut]) for i in range(0, len(view), cut))
 
 
+@settings(max_examples=40)
 @given(messages, st.sampled_from([1, 2, 7, 1000, 1 << 20]))
 def test_a_mask_is_taken_off_and_put_on_and_nothing_else_changes(
     several: list[list[bytes]], cut: int

@@ -30,7 +30,9 @@ from tests.rpc.tracker.trackers import (
 )
 from tests.rpc.websocket.peers import open_connection, receive
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tracker.json").read_text("utf-8"))
+GOLDEN = json.loads(
+    (Path(__file__).parents[1] / "golden" / "tracker_websocket.json").read_text("utf-8")
+)
 
 
 @pytest.fixture(params=["over ZeroMQ", "over WebSocket"])
@@ -180,7 +182,7 @@ def test_tapml_devices_lists_them_as_a_table_and_as_json(
         assert main([*command, website, "--json"]) == 0
         (remote,) = json.loads(capsys.readouterr().out)["remote"]
         assert (remote["spec"], remote["address"]) == ("tracker:hidden", "relay+ws")
-    with pytest.raises(SetupError, match="no tracker answers at ws://127.0.0.1:1 within"):
+    with pytest.raises(SetupError, match=r"no tracker answers at ws://127\.0\.0\.1:1 within"):
         list_devices("ws://127.0.0.1:1", timeout=0.2)
 
 

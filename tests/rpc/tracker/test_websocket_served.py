@@ -86,6 +86,11 @@ def test_strangers_are_kept_out_and_send_no_token_to_a_tracker_that_is_another(
         list_devices(secured.address, credentials=other)
 
 
+def test_a_tracker_opens_no_door_that_is_not_safe() -> None:
+    with pytest.raises(AssertionError, match="without encryption only loopback is safe"):
+        TrackerProcess("tcp://127.0.0.1:0", "--websocket", "ws://0.0.0.0:0")
+
+
 @pytest.mark.parametrize("name", ["direct", "hidden"])
 def test_a_lease_is_all_that_a_client_needs_for_the_device(secured: Secured, name: str) -> None:
     with secured.lend(name) as lease:
