@@ -62,7 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=None,
         metavar="NAME",
-        help="device to run carved tests on: opencl, opencl:1, cpu; may be given several times "
+        help="device to run carved tests on: opencl, opencl:1, cpu, a server's address, "
+        "tracker:NAME; may be given several times "
         f"(default: {DEFAULT_DEVICE})",
     )
     group.addoption(
@@ -90,12 +91,15 @@ def pytest_configure(config: pytest.Config) -> None:
     devices, file = config.getoption("--tapml-device"), config.getoption("--tapml-policy")
     if not devices and file is None:
         return
+    from tapml_rpc.reach import check_spec, is_remote
     from tapml_targets.errors import InputError
     from tapml_targets.ranking import parse_device
 
     try:
         for device in devices or ():
-            parse_device(device)
+            check_spec(device)
+            if not is_remote(device):
+                parse_device(device)
     except InputError as error:
         raise pytest.UsageError(f"--tapml-device: {error}") from None
     if file is None:
@@ -123,11 +127,11 @@ def tapml_device(request: pytest.FixtureRequest) -> Iterator[Session]:
     Where the device is absent its tests are skipped with the reason, or fail if
     ``TAPML_REQUIRE_DEVICES=1`` says that there must be one.
     """
-    from tapml_rpc.local import open_local
+    from tapml_rpc.reach import open_device
     from tapml_targets.errors import NoSuchDeviceError
 
     try:
-        session = open_local(request.param)
+        session = open_device(request.param)
     except NoSuchDeviceError as error:
         if os.environ.get(REQUIRE_DEVICES) == "1":
             pytest.fail(f"{error}; {REQUIRE_DEVICES}=1 says there must be one", pytrace=False)
