@@ -12,7 +12,7 @@ import pytest
 from tapml_targets.library_format import pack
 from tests.rpc.conformance.clients import Client, EndError, WebSocketConnection
 from tests.rpc.conformance.conftest import Connect
-from tests.rpc.libraries import add_one_library
+from tests.rpc.libraries import WRITES_TO_NOWHERE, add_one_library
 from tests.rpc.peers import ServerProcess
 
 MIB = 1 << 20
@@ -202,6 +202,37 @@ def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) ->
 
 
 # The end
+
+
+def test_a_device_that_dies_is_told_by_an_event(
+    connect: Connect, binding: str, shared: Client
+) -> None:
+    packed = pack(add_one_library(WRITES_TO_NOWHERE))
+    digest = hashlib.sha256(packed).hexdigest()
+    x, y = ([1, offset, [1], "float32"] for offset in (0, 128))
+    crash = [["fence"], ["call", 2, "add_one", [x, y], {}, {}], ["fence"]]
+    with connect() as client:
+        answer, _ = client.batch(
+            ["upload", digest, len(packed), 0, len(packed), 0],
+            ["load", 2, digest],
+            ["allocate", 1, 256],
+            ["program", "crash", crash],
+            chunk=packed,
+        )
+        assert "error" not in answer
+        client.post(["execute", "crash", [], 0])
+        event = client.hear()
+        assert event["type"] == "event"
+        assert event["error"]["kind"] == "DeviceRestartedError"
+        message = event["error"]["message"]
+        assert "execute('crash', [], 0), its command" in message and "SIG" in message
+        if binding == "websocket":
+            with pytest.raises(EndError) as end:
+                client.hear()
+            assert end.value.code == 1000
+        else:
+            assert "the worker of this session died" in client.ping()["error"]["message"]
+    assert shared.ping()["type"] == "pong"
 
 
 @pytest.mark.parametrize("where", ["control", "data"])
