@@ -148,7 +148,7 @@ def _wait(
         header = connection.receive(_POLL_SECONDS)
         now = time.monotonic()
         if header is not None:
-            heard = True
+            heard = heard or header.get("type") != "probe"
             if header.get("type") == "refused":
                 raise failure_from_wire(header.get("error"))
             if header.get("type") == "granted":

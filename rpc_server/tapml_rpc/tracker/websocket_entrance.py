@@ -20,6 +20,8 @@ from tapml_targets.errors import ProtocolError
 MOST_UNHEARD: Final = 1024
 """What a peer may say before it is listened to; who says more is not listening itself."""
 _REFUSED: Final = 1008
+# The others of the tracker's thread have their turn in between.
+_AT_ONCE: Final = 256
 
 Take = Callable[[Sender, Callable[[], wire.Header]], None]
 """Takes a sender and what reads its message, which may raise."""
@@ -95,8 +97,10 @@ class WebSocketEntrance:
         self._door.send(key, frames.head(packed, 0))
 
     def hand_over(self, take: Take, gone: Callable[[bytes, str], None]) -> None:
-        """Pass on what has come, in its order."""
-        for _ in range(len(self._arrivals)):
+        """Pass on what has come, in its order; what is left wakes again."""
+        if len(self._arrivals) > _AT_ONCE:
+            self._wake()
+        for _ in range(min(len(self._arrivals), _AT_ONCE)):
             arrival = self._arrivals.popleft()
             peer = arrival.peer
             if peer is None:

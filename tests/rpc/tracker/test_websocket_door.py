@@ -98,11 +98,12 @@ def status_of(refused: pytest.ExceptionInfo[InvalidStatus]) -> tuple[int, str]:
 def test_who_may_not_come_in_is_told_why(
     door: Door, path: str, secret: str, origin: str | None, status: int, said: str
 ) -> None:
+    calls = len(door.calls)
     with pytest.raises(InvalidStatus) as refused:
         door.open(path, secret, origin=origin)
     found, body = status_of(refused)
     assert found == status and said in body
-    assert door.calls == []
+    assert len(door.calls) == calls
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost:8000", "https://pages.example"])
