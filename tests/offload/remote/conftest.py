@@ -62,16 +62,19 @@ def roads(
         )
         stack.enter_context(guarded)
         wait_for(lambda: len(list_devices(tracker.address)) == 2)
-        own = {"TAPML_RPC_KEY": str(keys / "client.secret")}
+        # A host needs no driver: nothing here may be done by a device of its own.
+        host = {"OCL_ICD_VENDORS": str(config / "no drivers")}
+        own = {**host, "TAPML_RPC_KEY": str(keys / "client.secret")}
         theirs = {"TAPML_RPC_SERVER_KEY": str(keys / "device.public")}
         pages = {
+            **host,
             "TAPML_RPC_TOKEN": guarded.line["token"],
             "TAPML_RPC_FINGERPRINT": guarded.line["fingerprint"],
         }
-        asked = {"TAPML_TRACKER": tracker.address}
+        asked = {**host, "TAPML_TRACKER": tracker.address}
         yield {
-            "tcp": plain.road("tcp"),
-            "ws": plain.road("ws"),
+            "tcp": Road(plain.line["address"], host),
+            "ws": Road(plain.line["websocket"], host),
             "tcp with keys": Road(guarded.line["address"], own | theirs),
             "wss": Road(guarded.line["websocket"], pages),
             "lent": Road("tracker:open", asked),

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tapml.graph.plan import GraphPlan
 from tapml.package.make import make_package
 from tapml_rpc.tracker import list_devices
+from tapml_targets.target import Target
 from tests.models.folders import make_folder
 from tests.offload.forked import forked, run_forked
+from tests.offload.plants import PLANTS, plant
 from tests.offload.remote.served import Road
 from tests.offload.sessions import (
     NEW_TOKENS,
@@ -20,6 +23,7 @@ from tests.offload.sessions import (
     FinishedSession,
     assert_same_verdicts,
     offload_arguments,
+    read_report,
 )
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 
@@ -85,6 +89,7 @@ def test_a_second_session_on_the_same_weights_uploads_none_and_no_kernel_either(
             *("--only", "take"),
             cache=finished.cache,
             errors=tmp_path / "errors",
+            **roads[name].environment,
         )
         assert ended.exit_code == 0, ended.errors
         wait_for(lambda: kept()["blobs_attached"] > loads[-1]["blobs_attached"])
@@ -115,3 +120,38 @@ def test_two_devices_at_once_do_not_meet(
             ended = each.ended()
             assert ended is not None and ended.exit_code == 0, (name, ended)
             assert_same_verdicts(tmp_path / name, finished)
+
+
+def test_a_failure_is_looked_into_on_the_device_it_happened_on_and_replays_there(
+    roads: Mapping[str, Road],
+    finished: FinishedSession,
+    tiny_plan: GraphPlan,
+    tiny_target: Target,
+    tmp_path: Path,
+) -> None:
+    """The device is lent to the session alone: a second look is under the same lease."""
+    wrong, road = PLANTS["swapped arguments"], roads["lent through the tracker, with keys"]
+    session, errors = tmp_path / "session", tmp_path / "errors"
+    cache = finished.copy_cache(tmp_path / "cache")
+    plant(wrong, tiny_plan.operators[wrong.operator], tiny_target, cache)
+    ended = run_forked(
+        *offload_arguments(finished.model, session, road.spec),
+        *("--only", wrong.operator),
+        cache=cache,
+        errors=errors,
+        **road.environment,
+    )
+    assert ended.exit_code == 1 and wrong.says in ended.errors, ended.errors
+    (failed,) = (each for each in read_report(session)["operators"] if each["repro"])
+    assert failed["name"] == wrong.operator
+    assert any(line.startswith("cause: ") for line in failed["diagnosis"]), failed["diagnosis"]
+    assert not any("localization stopped" in line for line in failed["diagnosis"])
+    replayed = run_forked(
+        *("replay", failed["repro"], "--device", road.spec, "--json"),
+        cache=cache,
+        errors=errors,
+        **road.environment,
+    )
+    assert replayed.exit_code == 1
+    again, first = json.loads(replayed.errors)["verdict"], failed["replay"]["worst"]
+    assert (again["status"], again["reason"]) == (first["status"], first["reason"])
