@@ -22,8 +22,8 @@ import numpy as np
 from scripts import bench_runtime
 from scripts.bench_runtime import take_turns
 from scripts.wire_fuzz.kernel import packed_library
-from scripts.wire_peers import bare_websockets, bare_zmq, raw_socket, tapml
-from scripts.wire_peers.process import Bytes, Peer
+from scripts.wire_peers import bare_relay, bare_websockets, bare_zmq, raw_socket, tapml
+from scripts.wire_peers.process import Bytes, Peer, settle
 from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.client import RemoteTensor, Session, connect
 from tapml_rpc.in_process import InProcessTransport, open_in_process
@@ -43,7 +43,8 @@ _BATCH: Final = 500
 _WEIGHT_BYTES: Final = 8 << 20
 NOT_BUILT: Final = "not built"
 
-RAW, ZMQ, WEBSOCKETS, TVM = "raw socket", "zmq", "websockets", bench_runtime.PEER
+RAW, ZMQ, RELAY, WEBSOCKETS = "raw socket", "zmq", "zmq, handed on", "websockets"
+TVM = bench_runtime.PEER
 PLAIN, CURVE, WEB = "tapml, ZeroMQ", "tapml, CURVE", "tapml, WebSocket"
 
 
@@ -85,6 +86,7 @@ def _transfers(seconds: float) -> Iterator[dict[str, Any]]:
         peers: dict[str, Peer] = {
             RAW: stack.enter_context(raw_socket.open_peer()),
             ZMQ: stack.enter_context(bare_zmq.open_peer()),
+            RELAY: stack.enter_context(bare_relay.open_peer()),
             WEBSOCKETS: stack.enter_context(bare_websockets.open_peer()),
         }
         openers: dict[str, Callable[[], Any]] = {
@@ -101,6 +103,7 @@ def _transfers(seconds: float) -> Iterator[dict[str, Any]]:
             peer = stack.enter_context(bench_runtime._peer(shared_object))
             if peer is not None:
                 peers[TVM] = _Tvm(peer)
+        settle()
         for size, nbytes in SIZES.items():
             data = np.random.default_rng(20240229).integers(0, 256, nbytes, np.uint8)
             here = {
@@ -125,7 +128,7 @@ def _judged(name: str, rates: dict[str, float]) -> Iterator[dict[str, Any]]:
     }
     if TVM in rates:
         bars[PLAIN].append(("10 times TVM's RPC", 10 * rates[TVM]))
-    for who in (RAW, ZMQ, WEBSOCKETS, TVM, PLAIN, CURVE, WEB):
+    for who in (RAW, ZMQ, RELAY, WEBSOCKETS, TVM, PLAIN, CURVE, WEB):
         if who not in rates:
             if who in bars:
                 yield _row(f"{name}, {who}", NOT_BUILT)

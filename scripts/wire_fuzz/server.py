@@ -102,7 +102,7 @@ class ServerUnderTest:
     def weigh(self) -> Weight:
         """Look at the server's processes as the system sees them."""
         processes = descriptors = resident = 0
-        for pid in _family(self.process.pid):
+        for pid in family(self.process.pid):
             try:
                 descriptors += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
                 memory = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
@@ -114,7 +114,7 @@ class ServerUnderTest:
         return Weight(processes, descriptors, resident)
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """A process and all that descend from it."""
     family = [pid]
     for parent in family:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,21 +15,42 @@ _CHUNK_BYTES: Final = 4 << 20
 _WINDOW: Final = 4
 
 
-class BareZmq:
-    """The client's end."""
+def _chunk_bytes(nbytes: int) -> int:
+    return _CHUNK_BYTES
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+
+class BareZmq:
+    """The client's end.
+
+    Parameters
+    ----------
+    socket
+        Connected to the server.
+    chunk_bytes
+        In how large pieces so many bytes go.
+    window
+        Pieces that may be unanswered.
+    """
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        chunk_bytes: Callable[[int], int] = _chunk_bytes,
+        window: int = _WINDOW,
+    ) -> None:
         self._socket = socket
+        self._chunk_bytes = chunk_bytes
+        self._window = window
 
     def upload(self, data: Bytes) -> None:
         """Send chunks; each is answered."""
         self._socket.send(REQUEST.pack(UPLOAD, data.nbytes))
-        unanswered = 0
-        for start in range(0, data.nbytes, _CHUNK_BYTES):
-            if unanswered == _WINDOW:
+        unanswered, step = 0, self._chunk_bytes(data.nbytes)
+        for start in range(0, data.nbytes, step):
+            if unanswered == self._window:
                 self._socket.recv()
                 unanswered -= 1
-            self._socket.send(data[start : start + _CHUNK_BYTES].data, copy=False)
+            self._socket.send(data[start : start + step].data, copy=False)
             unanswered += 1
         for _ in range(unanswered):
             self._socket.recv()
@@ -38,7 +59,7 @@ class BareZmq:
         """Ask for bytes; each chunk is answered."""
         self._socket.send(REQUEST.pack(DOWNLOAD, nbytes))
         found = np.empty(nbytes, np.uint8)
-        for start in range(0, nbytes, _CHUNK_BYTES):
+        for start in range(0, nbytes, self._chunk_bytes(nbytes)):
             chunk = self._socket.recv(copy=False).buffer
             found[start : start + len(chunk)] = chunk
             self._socket.send(b"k")
@@ -48,12 +69,18 @@ class BareZmq:
 @contextmanager
 def open_peer() -> Iterator[BareZmq]:
     """A server, and a socket connected to it."""
+    with peer_process("bare_zmq") as port, connected(port) as socket:
+        yield BareZmq(socket)
+
+
+@contextmanager
+def connected(port: int) -> Iterator[zmq.Socket[bytes]]:
+    """A socket to a port of this machine."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        with peer_process("bare_zmq") as port:
-            socket = context.socket(zmq.DEALER)
-            socket.connect(f"tcp://127.0.0.1:{port}")
-            yield BareZmq(socket)
+        socket = context.socket(zmq.DEALER)
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        yield socket
     finally:
         context.destroy(linger=0)
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from scripts.wire_fuzz.server import family
 
 Bytes = npt.NDArray[np.uint8]
 
 REQUEST: Final = struct.Struct("<cQ")
 UPLOAD, DOWNLOAD = b"u", b"d"
 MOST_BYTES: Final = 128 << 20
+_SETTLE_SECONDS: Final = 20.0
 
 
 class Peer(Protocol):
@@ -43,6 +49,27 @@ def peer_process(name: str) -> Iterator[int]:
     finally:
         process.kill()
         process.communicate()
+
+
+def settle() -> None:
+    """Wait until what this process has started does nothing: servers prepare for more clients."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    before = _clock_ticks()
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        before, last = _clock_ticks(), before
+        if before - last <= 1:
+            return
+
+
+def _clock_ticks() -> int:
+    """Processor time of the processes that descend from this one."""
+    ticks = 0
+    for pid in family(os.getpid())[1:]:
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks
 
 
 def memory() -> Bytes:
