@@ -62,6 +62,9 @@ def main(arguments: list[str]) -> int:
     environment.enter(environment.ensure(EXTRAS), Path(__file__).resolve(), arguments)
     setup = environment.setup_seconds()
     os.environ.pop("TAPML_SETUP_SECONDS", None)
+    # Packages come without bytecode, and the tests start hundreds of processes: without it each
+    # would compile PyTorch anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.update(tool_variables())
     if setup.downloading + setup.unpacking > 0:
         print(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
+from tapml.graph.imported import ImportedModel
 from tapml.graph.importer import import_module
 from tapml.graph.plan_format import pack, unpack
 from tapml.graph.rooting import root_module
@@ -15,10 +18,16 @@ from tests.graph.modules import Apply, examples
 MODULES = examples()
 
 
+@functools.cache
+def imported_as_it_is(name: str) -> ImportedModel:
+    """An example, imported once for all tests that look at its plan."""
+    module, inputs = MODULES[name]
+    return import_module(module.eval(), inputs)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_is_rooted_and_its_plan_survives_storage(name: str) -> None:
-    module, inputs = MODULES[name]
-    imported = import_module(module.eval(), inputs)
+    imported = imported_as_it_is(name)
     report = root_module(imported)
     assert all(each.ratio <= 1 for each in report.compared)
     assert any(each.kind == "output" for each in report.compared)
@@ -30,8 +39,7 @@ def test_a_module_is_rooted_and_its_plan_survives_storage(name: str) -> None:
 def test_what_selects_is_an_index() -> None:
     kinds: dict[str, tuple[str, ...]] = {}
     for name in ("sort", "topk", "argmax", "predicate"):
-        module, inputs = MODULES[name]
-        plan = import_module(module.eval(), inputs).plan
+        plan = imported_as_it_is(name).plan
         kinds |= {key: operator.output_kinds for key, operator in plan.operators.items()}
     assert kinds["argsort"] == ("index",)
     assert kinds["topk"] == ("value", "index")
@@ -39,14 +47,20 @@ def test_what_selects_is_an_index() -> None:
     assert kinds["greater"] == ("predicate",)
 
 
-def test_a_dynamic_extent_has_the_callers_name() -> None:
+def test_an_extent_has_the_callers_name_and_a_product_is_passed_beside_the_tensors() -> None:
     module, inputs = MODULES["perceptron"]
     rows = torch.export.Dim("rows", min=2, max=50)
-    plan = import_module(module.eval(), inputs, dynamic=({1: rows},)).plan
+    imported = import_module(module.eval(), inputs, dynamic=({1: rows},))
+    plan = imported.plan
     entry = plan.entries["main"]
     assert entry.symbols == ("rows",)
     assert entry.values[entry.inputs[0]].shape == (2, "rows", 8)
     assert [(b.lower, b.upper) for b in entry.bounds] == [(2, 50)]
+    # A product of extents is passed beside the tensors.
+    operator = next(o for o in plan.operators.values() if o.symbols)
+    assert operator.parameters[0].shape == (("mul", 2, "rows"), 8)
+    longer = torch.randn(2, 11, 8).numpy()
+    assert root_module(imported, [longer]).not_comparable == ()
 
 
 def test_a_module_that_torch_cannot_export_is_refused_in_a_line() -> None:
@@ -60,19 +74,8 @@ def test_inputs_have_to_be_tensors() -> None:
         import_module(nn.Identity(), (3,))  # type: ignore[arg-type]
 
 
-def test_a_product_of_extents_is_passed_beside_the_tensors() -> None:
-    module, inputs = MODULES["perceptron"]
-    rows = torch.export.Dim("rows", min=2, max=50)
-    imported = import_module(module.eval(), inputs, dynamic=({1: rows},))
-    operator = next(o for o in imported.plan.operators.values() if o.symbols)
-    assert operator.parameters[0].shape == (("mul", 2, "rows"), 8)
-    longer = torch.randn(2, 11, 8).numpy()
-    assert root_module(imported, [longer]).not_comparable == ()
-
-
 def test_the_source_of_a_bare_torch_module_is_its_line_in_torch() -> None:
-    module, inputs = MODULES["perceptron"]
-    for call in import_module(module.eval(), inputs).plan.entries["main"].calls:
+    for call in imported_as_it_is("perceptron").plan.entries["main"].calls:
         assert [origin.source for origin in call.origins]
         assert all(o.source.startswith("torch/nn/modules/") for o in call.origins)
         assert call.origins[0].module_path in {"0", "1", "2"}
