@@ -21,9 +21,11 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
+from tapml_rpc.commands import Running
 from tapml_rpc.device_loop import DeviceLoop, bind_router
 from tapml_rpc.failures import failure_to_wire, render_command
 from tapml_rpc.features import FEATURES
+from tapml_rpc.running_batch import place_in
 from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
@@ -202,7 +204,7 @@ class ControlLoop:
         if running is not None:
             pong["busy_seconds"] = round(time.monotonic() - running[2], 3)
             if running[0] is session:
-                pong["command"] = render_command(running[1])
+                pong["command"] = _shown(running)
         self._send(session.control_identity, pong)
 
     def _check_deadline(self) -> None:
@@ -215,12 +217,12 @@ class ControlLoop:
             deadline *= _LOAD_DEADLINE_FACTOR
         if time.monotonic() - started <= deadline:
             return
-        shown = render_command(command)
+        shown = _shown(running)
         error = KernelTimeoutError(
             f"the device has not finished after {deadline:g} s, in {shown}; the server ends. "
             "A kernel loops for ever, or needs a longer deadline"
         )
-        failure = failure_to_wire(error, command)
+        failure = failure_to_wire(error, shown)
         failure["traceback"] = _device_stack()
         for other in list(self._sessions.values()):
             event: wire.Header = {"type": "event", "error": failure}
@@ -264,6 +266,13 @@ class ControlLoop:
     def _refuse(self, identity: bytes, error: Exception) -> None:
         with suppress(ProtocolError):
             self._send(identity, {"type": "refused", "error": failure_to_wire(error)})
+
+
+def _shown(running: Running) -> str:
+    """What runs, as a person reads it."""
+    inner = place_in(running[3])[1]
+    shown = render_command(running[1])
+    return shown if inner < 0 else f"{shown}, command {inner} of a program"
 
 
 def _device_stack() -> str:
