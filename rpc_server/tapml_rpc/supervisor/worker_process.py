@@ -31,6 +31,7 @@ RING_BYTES: Final = 32 << 20
 START_SECONDS: Final = 60.0
 _UNSENT_BYTES: Final = 64 << 20
 _TAIL_LINES: Final = 200
+_END_SECONDS: Final = 1.0
 _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n]*(?:\n.*)*")
 
 
@@ -135,12 +136,17 @@ class WorkerProcess:
         }
 
     def end(self, *, kill: bool = False) -> str:
-        """End it, at once where `kill` says so, and say how it ended."""
+        """End it, at once where `kill` says so, and say how it ended.
+
+        Whoever kills it does not wait for long: a driver may take its time to give memory back.
+        """
         if kill and self.alive():
             self._process.kill()
         try:
-            code = self._process.wait(None if kill else 1.0)
+            code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
+            if kill:
+                return "killed, and still ending"
             self._process.kill()
             code = self._process.wait()
         self._reader.join(timeout=1)
@@ -188,10 +194,10 @@ class WorkerPool:
             return self._spare
 
     def take(self) -> WorkerProcess:
-        """A worker for a session: the spare one, where it is alive."""
+        """A worker for a session: the spare one, where it is alive and nobody has stopped it."""
         with self._lock:
             worker, self._spare = self._spare, None
-        if worker is not None and not worker.alive():
+        if worker is not None and (not worker.alive() or _is_stopped(worker.pid)):
             worker.let_go()
             worker = None
         return worker or self._start()

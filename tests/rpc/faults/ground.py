@@ -61,16 +61,16 @@ class Served:
 
     def open(self, binding: str, **options: Any) -> tuple[Session, int]:
         """A session over this binding, and the process that is its worker."""
-        worker = self._waiting_worker()
+        worker = self.waiting_worker()
         session = connect(self.address(binding), timeout=PATIENCE_SECONDS, **options)
         return session, worker
 
     def peer(self, binding: str) -> tuple[Peer, int]:
         """A session over this binding that is spoken by hand, and its worker."""
-        worker = self._waiting_worker()
+        worker = self.waiting_worker()
         return make_peer(binding, self.address(binding)), worker
 
-    def _waiting_worker(self) -> int:
+    def waiting_worker(self) -> int:
         """The worker that the next session gets."""
         found: set[int] = set()
 
@@ -136,13 +136,17 @@ def make_peer(binding: str, address: str) -> Peer:
     return kind(address, download_window=2 << 20)
 
 
+def state_of(pid: int) -> str:
+    """A process's state as the system shows it: ``T`` for stopped, ``Z`` for not reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
 def exists(pid: int) -> bool:
     """Whether there is a process, one that waits to be reaped left out."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return state_of(pid) not in ("Z", "X")
 
 
 def open_descriptors() -> int:

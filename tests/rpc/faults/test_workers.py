@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.client import RemoteBuffer, Session
+from tapml_rpc.client import RemoteBuffer, Session, connect
 from tapml_targets.errors import (
     DeviceRestartedError,
     InputError,
@@ -24,14 +24,17 @@ from tapml_targets.errors import (
 )
 from tests.rpc.faults.ground import (
     BINDINGS,
+    PATIENCE_SECONDS,
     Peer,
     Served,
     assert_tells_all,
     call,
+    hang,
     operator_test,
+    state_of,
     wait_for,
 )
-from tests.rpc.libraries import NEVER_ENDS, WRITES_TO_NOWHERE
+from tests.rpc.libraries import WRITES_TO_NOWHERE
 from tests.rpc.peers import RawPeer
 from tests.rpc.websocket.peers import receive
 
@@ -62,7 +65,7 @@ def test_a_kernel_that_hangs_ends_at_its_deadline_and_control_is_answered_until_
         operator_test(good)
         buffer = bad.allocate(2 << 20)
         bad.fence()
-        call(bad, 1, NEVER_ENDS)
+        hang(bad)
         # As many payloads as are taken without an answer: none has one before the kernel ends.
         started = time.monotonic()
         for _ in range(4):
@@ -82,7 +85,7 @@ def test_a_worker_that_is_killed_is_told_with_its_signal_and_what_it_ran(
     session, worker = server.open(binding)
     with session:
         operator_test(session)
-        call(session, 1, NEVER_ENDS)
+        hang(session)
         threading.Timer(0.2, os.kill, [worker, signal.SIGKILL]).start()
         with pytest.raises(DeviceRestartedError, match="signal SIGKILL") as caught:
             session.fence()
@@ -106,11 +109,23 @@ def test_a_worker_that_is_killed_while_it_is_written_to_costs_its_session_alone(
         operator_test(good)
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_harmed_while_it_waits_for_a_session_gets_none(
+    server: Served, how: signal.Signals
+) -> None:
+    worker = server.waiting_worker()
+    os.kill(worker, how)
+    wait_for(lambda: state_of(worker) in ("Z", "T"))
+    with connect(server.address("zmq"), timeout=PATIENCE_SECONDS) as session:
+        operator_test(session)
+
+
 def test_a_worker_that_is_stopped_is_found_and_ended_wherever_it_stood(server: Served) -> None:
     with ExitStack() as stack:
         sessions: list[Session] = []
         peers: list[Peer] = []
         workers: list[int] = []
+        hanging: list[Session] = []
         for binding in BINDINGS:
             session, idle = server.open(binding)
             sessions.append(stack.enter_context(session))
@@ -126,11 +141,20 @@ def test_a_worker_that_is_stopped_is_found_and_ended_wherever_it_stood(server: S
             workers += [idle, sending]
         for worker in workers:
             os.kill(worker, signal.SIGSTOP)
+        for binding in BINDINGS:
+            session, running = server.open(binding, kernel_deadline=3.0)
+            hanging.append(stack.enter_context(session))
+            hang(session)
+            os.kill(running, signal.SIGSTOP)
         for session in sessions:
             # From now on it has something to do.
             session._link.send([["fence"]], b"")
         for session in sessions:
             with pytest.raises(DeviceRestartedError, match=r"stood still for .* and was ended"):
+                session.fence()
+        for session in hanging:
+            # Over its deadline, where it was stopped in the kernel and not on its way there.
+            with pytest.raises((KernelTimeoutError, DeviceRestartedError)):
                 session.fence()
         for peer in peers:
             assert _event(peer)["error"]["kind"] == "DeviceRestartedError"
