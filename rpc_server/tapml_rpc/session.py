@@ -48,6 +48,9 @@ class Session:
         Where the server listens.
     held_bytes, peak_bytes
         Device memory that buffers of this session take now, and took at most at a time.
+    record, program, execute
+        Have the device remember a call, or a program of many commands, and run that one: see
+        :class:`tapml_rpc.recordings.Recordings`.
     """
 
     def __init__(self, link: Transport, on_close: Callable[[], None] | None = None) -> None:
