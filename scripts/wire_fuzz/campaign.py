@@ -213,7 +213,11 @@ class Campaign:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
             report.after = server.weigh()
-            if report.after.descriptors <= report.before.descriptors + LASTING_DESCRIPTORS:
+            # A worker that ends takes its time.
+            if (
+                report.after.descriptors <= report.before.descriptors + LASTING_DESCRIPTORS
+                and report.after.processes <= report.before.processes
+            ):
                 return
             if time.monotonic() > deadline:
                 return
