@@ -133,7 +133,7 @@ class LocalServer:
         return describe_exit(code) + (f"; it printed last:\n{tail}" if tail else "")
 
     def busy(self) -> bool:
-        """Whether a thread of the process runs, or waits for a processor or a disk.
+        """Whether the process or a compiler it started runs, or waits for a processor or a disk.
 
         False where the system does not say: only Linux does.
         """
@@ -186,11 +186,16 @@ class LocalServer:
 
 
 def is_busy(pid: int) -> bool:
-    """Whether a thread of a process runs, or waits for a processor or a disk; Linux alone knows."""
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+    """Whether a thread runs, or waits for a processor or a disk; Linux alone knows.
+
+    Of a process or of its children: PoCL's linker is a process.
+    """
+    for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
             # The name before the state is in parentheses and may hold some itself.
-            if stat.read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
+            if (task / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
+                return True
+            if any(is_busy(int(child)) for child in (task / "children").read_bytes().split()):
                 return True
     return False
 

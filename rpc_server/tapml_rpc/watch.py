@@ -23,6 +23,8 @@ from tapml_targets.errors import DeviceLostError, TapmlError
 
 PING_SECONDS: Final = 0.5
 SILENCE_SECONDS: Final = 4.0
+# Answers that come at all come sooner.
+_LATE_SECONDS: Final = 2.0
 # A server of this machine that runs or waits for a processor is slow, not gone: a driver may
 # compile for long on a busy machine and leave the thread that answers no turn.
 BUSY_SILENCE_SECONDS: Final = 60.0
@@ -115,7 +117,7 @@ class Watch:
         poller = zmq.Poller()
         for source in (self._control, *self._monitors, self._wake_reader):
             poller.register(source, zmq.POLLIN)
-        heard = looked = time.monotonic()
+        heard = looked = working = time.monotonic()
         next_ping = 0.0
         pings = 0
         while not self._stop.is_set() and self.lost is None:
@@ -123,9 +125,12 @@ class Watch:
             if now - looked > _STOPPED_SECONDS:
                 heard = now
             looked = now
+            # Between two looks it may have nothing to do for a moment: each look counts for long.
+            if now - heard > _LATE_SECONDS and self._may_answer_yet(now - heard):
+                working = now
             # Here and not after the poll: this thread may get its turn back late, with an answer
             # that has been waiting since.
-            if now - heard > SILENCE_SECONDS and not self._may_answer_yet(now - heard):
+            if now - max(heard, working) > SILENCE_SECONDS:
                 self._lose(f"the server has not answered for {now - heard:.0f} s")
                 return
             if now >= next_ping:
