@@ -12,7 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 from scripts.soak_runtime import family_of, served
-from tapml_targets.errors import DeviceLostError, DeviceRestartedError
+from tapml_rpc.client import connect
+from tapml_targets.errors import DeviceLostError, DeviceRestartedError, SetupError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
     BINDINGS,
@@ -78,6 +79,10 @@ def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_it
                     pool.submit(session.write, target, bytes(32 << 20))
                     for session, target in zip(sessions, targets, strict=True)
                 ]
+                # Who comes now waits as long as it asked for.
+                for binding in BINDINGS:
+                    with pytest.raises(SetupError):
+                        connect(mortal.now.address(binding), timeout=0.5)
                 for upload in uploads:
                     with pytest.raises(DeviceLostError, match="has not answered for") as caught:
                         upload.result(PATIENCE_SECONDS)
