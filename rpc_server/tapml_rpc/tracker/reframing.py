@@ -27,7 +27,8 @@ _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _CONTINUATION: Final = 0
 _MESSAGES: Final = (1, 2)
-_CONTROLS: Final = (8, 9, 10)
+_CLOSE: Final = 8
+_CONTROLS: Final = (_CLOSE, 9, 10)
 _MAX_CONTROL_BYTES: Final = 125
 _EXTENDED: Final = {126: 2, 127: 8}
 
@@ -74,15 +75,11 @@ class Reframer:
         return b"".join(out)
 
     def _head_bytes(self) -> int:
-        if len(self._head) < 2:
-            return 2
-        key = _KEY_BYTES if self._masked else 0
-        return 2 + _EXTENDED.get(self._head[1] & 0x7F, 0) + key
+        return _head_bytes(self._head, masked=self._masked)
 
     def _next_head(self) -> bytes:
         first, second = self._head[0], self._head[1]
-        extended = bytes(self._head[2 : 2 + _EXTENDED.get(second & 0x7F, 0)])
-        length = int.from_bytes(extended) if extended else second & 0x7F
+        length, extended = _length(self._head)
         self._check(first, length, masked=bool(second & _MASKED))
         if self._masked:
             self._key = bytes(self._head[-_KEY_BYTES:])
@@ -115,3 +112,58 @@ class Reframer:
         begun = len(piece) % _KEY_BYTES
         self._key = self._key[begun:] + self._key[:begun]
         return turned
+
+
+class Boundaries:
+    """Follows frames that are sent, to know when there is none half way.
+
+    Parameters
+    ----------
+    masked
+        Whether they have masks.
+
+    Attributes
+    ----------
+    closed
+        Whether the last one, which nothing may follow, has gone.
+    """
+
+    def __init__(self, *, masked: bool) -> None:
+        self.closed = False
+        self._masked = masked
+        self._head = bytearray()
+        self._missing = 0
+
+    @property
+    def between(self) -> bool:
+        """Whether another frame may be sent."""
+        return not (self.closed or self._head or self._missing)
+
+    def feed(self, data: memoryview) -> None:
+        """Note what was sent; payload is skipped, not looked at."""
+        position = 0
+        while position < len(data):
+            if self._missing:
+                step = min(self._missing, len(data) - position)
+                position, self._missing = position + step, self._missing - step
+                continue
+            wanted = _head_bytes(self._head, masked=self._masked) - len(self._head)
+            self._head += data[position : position + wanted]
+            position += min(wanted, len(data) - position)
+            if len(self._head) == _head_bytes(self._head, masked=self._masked):
+                self.closed = self.closed or self._head[0] & 0x0F == _CLOSE
+                self._missing = _length(self._head)[0]
+                self._head.clear()
+
+
+def _head_bytes(head: bytearray, *, masked: bool) -> int:
+    """Of a frame whose head begins so: bytes until its payload, as far as can be told."""
+    if len(head) < 2:
+        return 2
+    return 2 + _EXTENDED.get(head[1] & 0x7F, 0) + (_KEY_BYTES if masked else 0)
+
+
+def _length(head: bytearray) -> tuple[int, bytes]:
+    """Bytes of a payload, and the bytes of the head that say so beyond the second."""
+    extended = bytes(head[2 : 2 + _EXTENDED.get(head[1] & 0x7F, 0)])
+    return (int.from_bytes(extended) if extended else head[1] & 0x7F), extended

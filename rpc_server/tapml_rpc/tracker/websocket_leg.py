@@ -7,13 +7,17 @@ import ssl
 from contextlib import suppress
 from typing import Final
 
+from websockets.frames import Close, CloseCode, Frame, Opcode
+
 from tapml_rpc.tracker.flow import BUFFER_BYTES
-from tapml_rpc.tracker.reframing import GROWTH, Reframer
+from tapml_rpc.tracker.reframing import GROWTH, Boundaries, Reframer
 from tapml_targets.errors import ProtocolError
 
 # What one TLS record brings at most. Where less room is left nothing is read: a part of a record
 # that stays inside the TLS layer would be seen by no poll.
 _RECORD_BYTES: Final = 16 << 10
+_WHY: Final = "the lease is over, or the other end of the relay is gone"
+_CLOSE: Final = Frame(Opcode.CLOSE, Close(CloseCode.GOING_AWAY, _WHY).serialize())
 
 
 class WebSocketLeg:
@@ -29,8 +33,10 @@ class WebSocketLeg:
 
     def __init__(self, connection: socket.socket, *, masked: bool) -> None:
         self._socket = connection
+        self._masked = not masked
         self._encrypted = isinstance(connection, ssl.SSLSocket)
         self._reframer = Reframer(masked=masked)
+        self._sent = Boundaries(masked=not masked)
         self._memory = memoryview(bytearray(BUFFER_BYTES // GROWTH))
 
     def fileno(self) -> int:
@@ -54,13 +60,17 @@ class WebSocketLeg:
     def send(self, data: memoryview, /) -> int:
         """See :class:`~tapml_rpc.tracker.flow.Leg`."""
         try:
-            return self._socket.send(data)
+            taken = self._socket.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
+        self._sent.feed(data[:taken])
+        return taken
 
     def close(self) -> None:
-        """See :class:`~tapml_rpc.tracker.flow.Leg`."""
+        """End it, with a word where none of its frames is half way; see the protocol."""
         with suppress(OSError):
+            if self._sent.between:
+                self._socket.send(_CLOSE.serialize(mask=self._masked))
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 

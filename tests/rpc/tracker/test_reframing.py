@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from tapml_rpc.tracker.reframing import GROWTH, Reframer
+from tapml_rpc.tracker.reframing import GROWTH, Boundaries, Reframer
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_targets.errors import ProtocolError
 
@@ -49,6 +49,23 @@ def test_a_mask_is_taken_off_and_put_on_and_nothing_else_changes(
     masked = passed(Reframer(masked=False), plain, cut)
     assert len(masked) <= GROWTH * len(plain)
     assert passed(Reframer(masked=True), masked, cut) == plain
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4), st.booleans(), st.integers(0, 900))
+def test_where_a_frame_ends_is_known_however_it_was_cut(
+    payloads: list[bytes], masked: bool, cut: int
+) -> None:
+    pieces = [Frame(Opcode.BINARY, payload).serialize(mask=masked) for payload in payloads]
+    data = b"".join(pieces)
+    ends = [sum(map(len, pieces[:count])) for count in range(len(pieces) + 1)]
+    cut = min(cut, len(data))
+    followed = Boundaries(masked=masked)
+    followed.feed(memoryview(data[:cut]))
+    assert followed.between == (cut in ends)
+    followed.feed(memoryview(data[cut:]))
+    assert followed.between
+    followed.feed(memoryview(Frame(Opcode.CLOSE, b"").serialize(mask=masked)))
+    assert followed.closed and not followed.between
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,8 @@ def test_messages_go_through_whole_and_no_end_is_mistaken_for_another(door: Door
 def test_a_side_that_reads_nothing_stops_the_other_and_heartbeats_pass_it_by(door: Door) -> None:
     with ExitStack() as stack:
         control, device_control = door.joined(stack, "control")
+        control.send(b"there")
+        assert device_control.recv(PATIENCE_SECONDS) == b"there"
         number, before = len(door.calls), set(door.door.forwarder.flows)
 
         def raw(path: str, secret: str) -> socket.socket:
@@ -187,6 +189,7 @@ def test_a_side_that_reads_nothing_stops_the_other_and_heartbeats_pass_it_by(doo
             wait_for(lambda: len(door.calls) > number)
             device = stack.enter_context(raw("/leg", door.calls[-1][1]))
         flood = stack.enter_context(client[0])
+        wait_for(lambda: len(door.door.forwarder.flows - before) == 1)
         (flow,) = door.door.forwarder.flows - before
         # One frame of 4 MiB after the other, until nothing is taken any more.
         frame = b"\x82\xff" + (4 << 20).to_bytes(8) + bytes(4) + bytes(4 << 20)
@@ -227,7 +230,7 @@ def test_a_lease_that_ends_ends_what_goes_through_it(door: Door) -> None:
         stack.enter_context(client[0])
         door.door.cut("short", "shorttoken")
         for each in (client[0], device):
-            with pytest.raises(ConnectionClosed):
+            with pytest.raises(ConnectionClosed, match=r"1001.*the lease is over"):
                 each.recv(PATIENCE_SECONDS)
     with pytest.raises(InvalidStatus) as refused:
         door.open("/control", "shorttoken")
