@@ -22,7 +22,7 @@ from tapml_rpc.transport import Ticket
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.handshake import check_address, data_address, open_socket
 from tapml_rpc.websocket.stream import EndedError, Stream
-from tapml_rpc.websocket.watch import Watch
+from tapml_rpc.websocket.watch import SILENCE_SECONDS, Watch
 from tapml_targets.description_format import from_plain
 from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError
 
@@ -30,7 +30,8 @@ DOWNLOAD_WINDOW: Final = 16 << 20
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
 _LAST_COMMANDS: Final = 5
-_LAST_WORDS_SECONDS: Final = 1.0
+# The other connection ends within this time, whatever happens: its watch sees to that.
+_LAST_WORDS_SECONDS: Final = SILENCE_SECONDS + 1
 
 
 def open_websocket(
