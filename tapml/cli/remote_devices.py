@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,11 @@ def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help=f"list a tracker's devices as well, tcp:// or ws://HOST:PORT (default: ${_VARIABLE})",
     )
+
+
+def on_standard_error(line: str) -> None:
+    """Tell whoever waits for a tracker's device what is waited for."""
+    print(f"tapml: {line}", file=sys.stderr, flush=True)
 
 
 def remote_devices(tracker: str, platform: str | None) -> tuple[list[dict[str, Any]], str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml.cli.check import add_check_arguments, run_check
 from tapml.cli.progress import watch
+from tapml.cli.remote_devices import on_standard_error
 from tapml.cli.suite_argument import open_suite
 from tapml.cli.verdict_lines import VerdictLines
 from tapml_targets.errors import EXIT_MISMATCH, InputError
@@ -149,7 +150,11 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))
     wanted = arguments.device
-    with open_device(wanted) if wanted else open_local(device_of(repro)) as session:
+    with (
+        open_device(wanted, say=on_standard_error)
+        if wanted
+        else open_local(device_of(repro)) as session
+    ):
         result = replay_repro(repro, session, runs=arguments.repeats)
         device = session.device
         passed = result.verdict.status == "pass"
@@ -268,7 +273,9 @@ def _open_replayer(
 
         with (
             Compiler() as compiler,
-            open_device(wanted) if description is None else open_local(description) as session,
+            open_device(wanted, say=on_standard_error)
+            if description is None
+            else open_local(description) as session,
             Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
         ):
             yield (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import positive
+from tapml.cli.remote_devices import on_standard_error
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if runnable.nbytes >= _LARGE_BYTES:
         print(f"sending {runnable.nbytes / 1e9:.1f} GB of weights to the device", file=sys.stderr)
-    with TargetModel(runnable, arguments.device, own_process=arguments.own_process) as model:
+    with TargetModel(
+        runnable, arguments.device, own_process=arguments.own_process, say=on_standard_error
+    ) as model:
         for note in model.notes:
             print(f"note: {note}", file=sys.stderr)
         ids, text = _prompt(model, arguments)

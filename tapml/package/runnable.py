@@ -65,7 +65,11 @@ class Runnable:
 
 
 def open_device(
-    runnable: Runnable, wanted: str | None = None, *, own_process: bool = False
+    runnable: Runnable,
+    wanted: str | None = None,
+    *,
+    own_process: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Session:
     """Open a device for a model.
 
@@ -81,6 +85,9 @@ def open_device(
         Whether a process of its own drives the device, as it does anyway where the kernels are
         machine code or this process cannot see the device.
 
+    say
+        Takes a line while a tracker's queue is waited in.
+
     Raises
     ------
     InputError
@@ -91,7 +98,7 @@ def open_device(
         If the platform's package or driver is missing, or nothing answers at an address.
     """
     if wanted is not None and reach.is_remote(wanted):
-        return _elsewhere(runnable, wanted)
+        return _elsewhere(runnable, wanted, say)
     device = _choose(runnable, wanted)
     if not own_process and all(
         module.dialect in SOURCE_DIALECTS for module in runnable.library.modules
@@ -121,8 +128,8 @@ def notes_about(validated: ValidatedDevice | None, device: DeviceDescription) ->
     return (f"{device.name} has other features or limits than when the model was validated on it",)
 
 
-def _elsewhere(runnable: Runnable, wanted: str) -> Session:
-    session = reach.open_device(wanted)
+def _elsewhere(runnable: Runnable, wanted: str, say: Callable[[str], None] | None) -> Session:
+    session = reach.open_device(wanted, say=say)
     if session.device.platform == runnable.library.target:
         return session
     session.close()

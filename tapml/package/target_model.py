@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from types import TracebackType
@@ -36,6 +36,8 @@ class TargetModel:
         on, or the platform's best one.
     own_process
         Whether a process of its own drives the device.
+    say
+        Takes a line while a tracker's queue is waited in.
 
     Attributes
     ----------
@@ -57,7 +59,12 @@ class TargetModel:
     """
 
     def __init__(
-        self, runnable: Runnable, device: str | None = None, *, own_process: bool = False
+        self,
+        runnable: Runnable,
+        device: str | None = None,
+        *,
+        own_process: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self._runnable = runnable
         self._decoder = runnable.decoder
@@ -66,7 +73,9 @@ class TargetModel:
         # Texts generated so far: a device holds the state of one.
         self._texts = 0
         with ExitStack() as stack:
-            session = stack.enter_context(open_device(runnable, device, own_process=own_process))
+            session = stack.enter_context(
+                open_device(runnable, device, own_process=own_process, say=say)
+            )
             try:
                 runner = PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
             except LimitExceededError as error:

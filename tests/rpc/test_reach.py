@@ -1,0 +1,108 @@
+"""Names of devices that cannot be, and what is told of an address where no device answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from tapml_rpc.knock import told
+from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
+from tapml_targets.errors import InputError
+from tests.conftest import RequireDevice
+from tests.rpc.peers import ServerProcess
+
+
+@pytest.mark.parametrize(
+    "spec", ["opencl", "opencl:1", "cpu:0", "tcp://board:9190", "wss://[::1]:1", "tracker"]
+)
+def test_the_three_kinds_of_names_are_let_through(spec: str) -> None:
+    check_spec(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("tpc://board:1", "expected tcp://, ws:// or wss://, then HOST:PORT"),
+        ("https://board:1", "expected tcp://, ws:// or wss://, then HOST:PORT"),
+        ("board:9190", "say tcp://board:9190, or ws:// or wss:// before it"),
+        ("10.0.0.7:9190", "say tcp://10.0.0.7:9190"),
+    ],
+)
+def test_what_is_nearly_an_address_is_told_how_one_is_written(spec: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        open_device(spec)
+
+
+@contextmanager
+def answering(greeting: bytes, answer: bytes) -> Iterator[int]:
+    """A port where every connection is greeted, and whatever comes is answered."""
+
+    def serve() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            with peer:
+                peer.settimeout(30)
+                peer.sendall(greeting)
+                if peer.recv(4096):
+                    peer.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(30)
+
+
+def test_a_web_server_is_told_from_what_greets_in_zeromq() -> None:
+    with answering(b"", b"HTTP/1.1 404 Not Found\r\n\r\n") as port:
+        assert f"speaks HTTP, as a server does over WebSocket: is it ws://127.0.0.1:{port}" in told(
+            f"tcp://127.0.0.1:{port}"
+        )
+        assert told(f"ws://127.0.0.1:{port}") == ""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    assert f"speaks ZeroMQ: is it tcp://127.0.0.1:{port}" in told(f"wss://127.0.0.1:{port}")
+    assert told(f"tcp://127.0.0.1:{port}") == ""
+    context.destroy(linger=0)
+
+
+def test_what_says_nothing_known_is_not_guessed_at() -> None:
+    with answering(b"", b"220 welcome\r\n") as port:
+        assert told(f"tcp://127.0.0.1:{port}") == ""
+
+
+def test_an_empty_port_and_a_host_that_is_not_there_are_told() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert told(f"tcp://127.0.0.1:{bound.getsockname()[1]}") == " (nothing listens there)"
+    assert told("tcp://no-such-host.invalid:1") == " (there is no host 'no-such-host.invalid')"
+
+
+@pytest.mark.parametrize("address", ["tcp://board", "tcp://board:x", "tcp://["])
+def test_what_is_no_address_is_not_knocked_at(address: str) -> None:
+    assert told(address) == ""
+
+
+def test_another_session_with_the_same_device_is_its_own(require_device: RequireDevice) -> None:
+    require_device("opencl")
+    with ServerProcess(module="tapml_rpc.supervisor.serve") as server:
+        with open_device(server.address) as session:
+            with open_another(session) as another, open_another(another) as third:
+                assert third.address == another.address == session.address
+                assert another.device == session.device
+                held = another.allocate(64)
+                another.write(held, bytes(64))
+            buffer = session.allocate(64)
+            session.write(buffer, bytes(range(64)))
+            assert bytes(session.read(buffer)) == bytes(range(64))
+        assert describe_device(server.address) == session.device
