@@ -34,7 +34,7 @@ from tapml_rpc import wire  # noqa: E402
 from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session, connect  # noqa: E402
 
 _PATIENCE_SECONDS: Final = 60.0
-_PING_SECONDS: Final = 1.0
+_PING_SECONDS: Final = 0.5
 _POLL_MILLISECONDS: Final = 100
 _ELEMENTS: Final = 1024
 _RECORD_EVERY: Final = 10

@@ -72,7 +72,7 @@ def test_a_client_that_is_killed_leaves_nothing_whatever_it_was_doing(
 def impatient_server(require_device: RequireDevice) -> Iterator[Served]:
     """A server that gives up a silent client soon."""
     require_device("opencl")
-    with served("opencl:0", "--silence", "3") as (server, books):
+    with served("opencl:0", "--silence", "4") as (server, books):
         yield Served(server, books)
 
 

@@ -61,7 +61,7 @@ def far(require_device: RequireDevice) -> Iterator[Far]:
     shape = {"delay_ms": 500 * ROUND_TRIP_SECONDS, "loss": LOSS, "rate": BYTES_A_SECOND}
     with shaped_link(kind=kind, **shape) as link, ExitStack() as stack:
         with link.server_end():
-            found = served("opencl:0", "--silence", "3", prefix=link.server_prefix)
+            found = served("opencl:0", "--silence", "4", prefix=link.server_prefix)
             server = Served(*stack.enter_context(found))
         yield Far(link, server)
 
