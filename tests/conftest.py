@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 # The models of the tests are tiny: on a busy machine two threads that wait for each other took 14
 # times as long as one. Before NumPy and PyTorch start theirs.
@@ -49,6 +49,16 @@ class RequireDevice(Protocol):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come first: processes that share the tests then end together."""
     items.sort(key=lambda item: item.get_closest_marker("begin_early") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files that share what is slow to make go to one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.scheduling import SharedScheduling
+
+    return SharedScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

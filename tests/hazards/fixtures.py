@@ -23,7 +23,5 @@ def intel(require_device: RequireDevice) -> DeviceDescription:
 
 @pytest.fixture(scope="session")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TAPML_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with Compiler(workers=1) as shared:
-            yield shared
+    with Compiler(tmp_path_factory.mktemp("libraries"), workers=1) as shared:
+        yield shared

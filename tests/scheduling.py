@@ -1,0 +1,29 @@
+"""Which tests one process gets: those of a file, or of all files that share what is slow to make.
+
+``--dist loadfile`` gives each file to one process. Where fixtures of a session serve several files,
+two processes would make each of them twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdist.scheduler import LoadFileScheduling
+
+# The same name is the same process.
+TOGETHER: Final = {
+    "tests/carving": "the small Llama",
+    "tests/compare": "the shipped model",
+    "tests/execute": "the small Llama",
+    "tests/graph": "the imported Llama",
+    "tests/mutants": "the mutants",
+    "tests/package": "the packages",
+}
+
+
+class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Hands out files, and some folders whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return TOGETHER.get(file.rpartition("/")[0], file)
