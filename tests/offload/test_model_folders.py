@@ -39,13 +39,13 @@ def tokens_by_transformers(folder: Path, count: int) -> list[int]:
                 "hidden_size": 48,
                 "intermediate_size": 130,
                 "vocab_size": 97,
+                "_shard": "60KB",
             },
         ),
         ("bfloat16", {}),
-        ("sharded", {}),
         ("rope_llama3", {}),
     ],
-    ids=["tied, no grouped queries, other sizes", "bfloat16", "sharded", "RoPE scaling"],
+    ids=["tied, no grouped queries, other sizes, in shards", "bfloat16", "RoPE scaling"],
 )
 def test_every_operator_of_an_unseen_folder_moves(
     finished: FinishedSession, tmp_path: Path, kind: str, sizes: dict[str, Any]
