@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -118,9 +119,10 @@ def family(pid: int) -> list[int]:
     """A process and all that descend from it."""
     family = [pid]
     for parent in family:
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                family += map(int, children.read_text("ascii").split())
-            except OSError:
-                continue
+        # A process, or a thread of it, may end while it is looked at.
+        with suppress(OSError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                with suppress(OSError):
+                    children = (task / "children").read_text("ascii")
+                    family += map(int, children.split())
     return family

@@ -71,16 +71,23 @@ def test_where_a_frame_ends_is_known_however_it_was_cut(
 @pytest.mark.parametrize(
     ("masked", "data"),
     [
-        (True, sent([Frame(Opcode.BINARY, b"unmasked")], masked=False)),
-        (False, sent([Frame(Opcode.BINARY, b"masked")], masked=True)),
-        (False, b"\xc2\x00"),  # a reserved bit
-        (False, b"\x83\x00"),  # no such kind
-        (False, b"\x80\x00"),  # goes on with what has not begun
-        (False, b"\x02\x00\x82\x00"),  # begins before the last has ended
-        (False, b"\x09\x00"),  # a ping in fragments
-        (False, b"\x89\x7e\x00\x80"),  # a long ping
-        (False, b"\x82\x7f" + (MAX_MESSAGE_BYTES + 1).to_bytes(8)),
-        (False, b"\x82\x7f" + b"\xff" * 8),
+        pytest.param(
+            True, sent([Frame(Opcode.BINARY, b"unmasked")], masked=False), id="no mask of a client"
+        ),
+        # Masks are random: an id of the bytes would be another in every process.
+        pytest.param(
+            False, sent([Frame(Opcode.BINARY, b"masked")], masked=True), id="a mask of a server"
+        ),
+        pytest.param(False, b"\xc2\x00", id="a reserved bit"),
+        pytest.param(False, b"\x83\x00", id="no such kind"),
+        pytest.param(False, b"\x80\x00", id="goes on with what has not begun"),
+        pytest.param(False, b"\x02\x00\x82\x00", id="begins before the last has ended"),
+        pytest.param(False, b"\x09\x00", id="a ping in fragments"),
+        pytest.param(False, b"\x89\x7e\x00\x80", id="a long ping"),
+        pytest.param(
+            False, b"\x82\x7f" + (MAX_MESSAGE_BYTES + 1).to_bytes(8), id="a byte too long"
+        ),
+        pytest.param(False, b"\x82\x7f" + b"\xff" * 8, id="longer than a length may be"),
     ],
 )
 def test_what_is_no_websocket_is_not_passed_on(masked: bool, data: bytes) -> None:
