@@ -100,7 +100,9 @@ def _add_check(commands: Any) -> None:
         "--shared", type=Path, action="append", default=[], metavar="FOLDER", help=_SHARED_HELP
     )
     parser.add_argument(
-        "--device", metavar="NAME", help="such as opencl:1 (default: the session's)"
+        "--device",
+        metavar="NAME",
+        help="opencl:1, a server's address, tracker:NAME (default: the session's)",
     )
     parser.add_argument(
         "--deadline",
