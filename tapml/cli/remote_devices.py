@@ -25,7 +25,8 @@ def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
         "--tracker",
         default=os.environ.get(_VARIABLE, ""),
         metavar="ADDRESS",
-        help=f"list a tracker's devices as well, tcp://, ws:// or wss://HOST:PORT (default: ${_VARIABLE})",
+        help="list a tracker's devices as well: tcp://, ws:// or wss://HOST:PORT "
+        f"(default: ${_VARIABLE})",
     )
 
 
