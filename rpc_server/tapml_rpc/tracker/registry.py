@@ -123,12 +123,8 @@ class Registry:
         if len(life) != _LIFE_BYTES:
             raise ProtocolError(f"life must be {_LIFE_BYTES} random bytes, got {len(life)}")
         description = from_plain(header.get("device"))
-        addresses = card.addresses(header, name, sender)
-        self._make_way(name, sender, life)
-        mine = self._by_key.get(sender.key)
-        if mine is not None:
-            self._drop(mine, "registered anew")
         now = self._clock()
+        # All of it before anything is removed: what is refused changes nothing.
         device = Device(
             name=name,
             sender=sender,
@@ -136,13 +132,17 @@ class Registry:
             description=description,
             plain=to_plain(description),
             fingerprint=fingerprint(description),
-            addresses=addresses,
+            addresses=card.addresses(header, name, sender),
             heard=now,
             since=now,
             server_key=card.server_key(header.get("server_key", "")),
             certificate=card.certificate(header.get("certificate", "")),
             load=card.load(header.get("load", {})),
         )
+        self._make_way(name, sender, life)
+        mine = self._by_key.get(sender.key)
+        if mine is not None:
+            self._drop(mine, "registered anew")
         self.devices[name] = self._by_key[sender.key] = device
         reply = {"type": "registered", "version": VERSION, "name": name}
         self._outlet.send(sender.key, {**reply, "beat_seconds": BEAT_SECONDS})

@@ -452,3 +452,17 @@ def test_the_list_comes_in_pages_that_fit_a_message(office: Office) -> None:
         names += [row["name"] for row in page["devices"]]
         more = page["more"]
     assert names == [f"device{number:02}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"server_key": "short"}, {"certificate": "none"}, {"load": "heavy"}], ids=str
+)
+def test_a_card_that_is_refused_takes_nothing_from_the_device_of_that_name(
+    office: Office, wrong: dict[str, Any]
+) -> None:
+    office.register("pixel")
+    office.request("anna")
+    with pytest.raises(TapmlError):
+        office.register("pixel", **wrong)
+    assert office.registry.devices["pixel"].leases
+    assert office.last("anna")["type"] == "granted"
