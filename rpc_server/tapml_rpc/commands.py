@@ -275,7 +275,7 @@ class Commands:
         data: memoryview | bytes = b""
         if not position and length >= _DIRECT_BYTES and index == len(batch.message.commands) - 1:
             data = self._pieces.answer(length)
-            self._driver.read_into(held.buffer, start, data)
+            self._read_into(held, start, data)
         elif length:
             data = self._driver.read(held.buffer, start, length)
         batch.inline.append(data)
@@ -295,7 +295,7 @@ class Commands:
             self.running = (session, batch.command, time.monotonic(), batch.place)
             piece = self._pieces.take()
             data = piece[:size]
-            self._driver.read_into(held.buffer, start + offset, data)
+            self._read_into(held, start + offset, data)
             session.download_credit -= size
             header = {
                 "type": "data",
@@ -305,6 +305,13 @@ class Commands:
             }
             self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
         batch.give(index, length)
+
+    def _read_into(self, held: HeldBuffer, start: int, data: memoryview) -> None:
+        try:
+            self._driver.read_into(held.buffer, start, data)
+        except BaseException:
+            self._pieces.give_back()
+            raise
 
     def _holds(self, batch: RunningBatch, index: Index, digests: object) -> None:
         batch.give(

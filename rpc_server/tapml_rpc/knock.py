@@ -43,7 +43,7 @@ def told(address: str) -> str:
         return ""
     try:
         found = _speaks(host, port)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter where a label is empty or too long
         return f" (there is no host {host!r})"
     except ConnectionRefusedError:
         return " (nothing listens there)"

@@ -26,6 +26,9 @@ class Pieces(Protocol):
     def answer(self, nbytes: int) -> memoryview:
         """Memory for what the batch's answer takes along as it is; nothing is taken until then."""
 
+    def give_back(self) -> None:
+        """What was taken last, by either, will not be sent: its read failed."""
+
 
 class PieceMemory:
     """Pieces of one size that go round between the driver and the socket.
@@ -60,3 +63,6 @@ class PieceMemory:
     def answer(self, nbytes: int) -> memoryview:
         """Memory for what the batch's answer takes along as it is."""
         return memoryview(bytearray(nbytes))
+
+    def give_back(self) -> None:
+        """Nothing to do: memory of this process goes with who holds it."""

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from tapml_rpc.client import connect
 from tapml_rpc.knock import told
 from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, TapmlError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
 
@@ -74,6 +75,14 @@ def test_a_web_server_is_told_from_what_greets_in_zeromq() -> None:
     assert f"speaks ZeroMQ: is it tcp://127.0.0.1:{port}" in told(f"wss://127.0.0.1:{port}")
     assert told(f"tcp://127.0.0.1:{port}") == ""
     context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("host", ["my..board", "b" * 64])
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_host_that_cannot_be_is_said_to_be_none(scheme: str, host: str) -> None:
+    assert f"there is no host '{host}'" in told(f"{scheme}://{host}:9190")
+    with pytest.raises(TapmlError, match="there is no host"):
+        connect(f"{scheme}://{host}:9190", timeout=1).close()
 
 
 def test_what_says_nothing_known_is_not_guessed_at() -> None:

@@ -85,11 +85,13 @@ class Weights:
         called = command[1]
         if name == "execute":
             return self._programs.get(called, self._unknown)
-        if name == "forget":
-            self._programs.pop(called, None)
-        elif len(self._programs) < self._most and isinstance(command[-1], list):
-            launches = sum(_name(each) in _LAUNCHING for each in command[-1])
-            self._programs[called[:MAX_NAME_CHARACTERS]] = launches
+        # The worker may refuse this `program`, or skip this `forget` on a poisoned stream, and keep
+        # the longer one: a name weighs what the longest under it did.
+        if name == "program" and isinstance(command[-1], list):
+            called = called[:MAX_NAME_CHARACTERS]
+            if called in self._programs or len(self._programs) < self._most:
+                launches = sum(_name(each) in _LAUNCHING for each in command[-1])
+                self._programs[called] = max(launches, self._programs.get(called, 0))
         return 0
 
 

@@ -67,6 +67,8 @@ class Worker:
         # Batches that may not be answered yet, with what they hold of the ring.
         self._places: dict[int, tuple[int, int]] = {}
         self._piece = NOWHERE
+        # The last room of the ring that a read was given.
+        self._taken = NOWHERE
         # What the answer in hand takes along, where it lies in the ring already.
         self._direct = (NOWHERE, memoryview(b""))
         self._session = _Session(b"", b"", 0, 0.0)
@@ -117,12 +119,18 @@ class Worker:
     def take(self) -> memoryview:
         """Memory of the ring for a piece of a streamed read, which is sent from there."""
         self._piece, memory = self._room(PIECE_BYTES)
+        self._taken = self._piece
         return memory
 
     def answer(self, nbytes: int) -> memoryview:
         """Memory of the ring for the one read that an answer takes along."""
         self._direct = self._room(nbytes)
+        self._taken = self._direct[0]
         return self._direct[1]
+
+    def give_back(self) -> None:
+        """Let the ring have what was taken last: nobody else would ever release it."""
+        self._down.trim(self._taken, 0)
 
     def lend(self, piece: memoryview, tracker: object) -> None:
         """The supervisor gives the piece back by itself."""

@@ -138,7 +138,7 @@ def _connect(place: tuple[str, int], url: str, deadline: float) -> socket.socket
             connection = socket.create_connection(
                 place, timeout=max(0.01, deadline - time.monotonic())
             )
-        except socket.gaierror as error:
+        except (socket.gaierror, UnicodeError) as error:
             raise SetupError(f"there is no host {place[0]!r}: {error}") from None
         except OSError as error:
             if time.monotonic() + _RETRY_SECONDS > deadline:

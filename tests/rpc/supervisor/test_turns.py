@@ -67,7 +67,19 @@ def test_a_program_weighs_what_it_launches_and_an_unknown_one_the_most() -> None
     assert weights.cost_of([run, run], 0) == 1 + 2 * LAUNCH_BYTES
     for hostile in (["program"], ["program", 1, []], ["program", "a", 1], ["execute", []]):
         assert weights.cost_of([hostile], 0) == 1
-    assert weights.cost_of([["forget", "step"], run], 0) == 1 + 9 * LAUNCH_BYTES
+    assert weights.cost_of([["execute", "another", [], 0]], 0) == 1 + 9 * LAUNCH_BYTES
+
+
+def test_a_program_weighs_the_most_of_what_its_name_had() -> None:
+    """The worker refuses a second one of the name, and forgets none on a poisoned stream."""
+    weights = Weights(programs=1, program_commands=9)
+    run = ["execute", "step", [], 0]
+    weights.cost_of([["program", "step", [["run", 1, {}]] * 3]], 0)
+    weights.cost_of([["program", "step", []]], 0)
+    assert weights.cost_of([run], 0) == 1 + 3 * LAUNCH_BYTES
+    assert weights.cost_of([["forget", "step"], ["program", "step", []], run], 0) == (
+        1 + 3 * LAUNCH_BYTES
+    )
 
 
 def test_a_session_that_floods_the_device_does_not_starve_another(
