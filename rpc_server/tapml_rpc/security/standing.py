@@ -18,6 +18,8 @@ from tapml_targets.errors import SetupError, TapmlError
 
 LOOPBACK_IDENTITY: Final = "loopback"
 """Of everybody who came without a secret."""
+LEASE_IDENTITY: Final = "lease:"
+"""How the identity of whoever came with a lease's token begins; the holder's follows."""
 HELLOS: Final = 240
 HELLO_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.5

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.features import FEATURES
-from tapml_rpc.security.standing import Standing
+from tapml_rpc.security.standing import LEASE_IDENTITY, Standing
 from tapml_rpc.server_session import TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.options import SupervisorOptions
@@ -121,7 +121,7 @@ class Hub:
         if isinstance(asked, int | float) and 0 < asked <= _MAX_DEADLINE_SECONDS:
             deadline = min(deadline, float(asked))
         with self._lock:
-            lease = self._lease_of(header)
+            lease = self._lease_of(header, identity)
             if len(self._relays) >= self.bounds.sessions:
                 raise SetupError(
                     f"all {self.bounds.sessions} sessions of this server are taken; "
@@ -266,11 +266,18 @@ class Hub:
         bound = min(self.bounds.session_bytes, self.options.blob_bytes // 2)
         return BlobDesk(self.blobs, identity, bound)
 
-    def _lease_of(self, header: wire.Header) -> str:
-        """The lease a client comes with; raises SetupError where the device is another's."""
+    def _lease_of(self, header: wire.Header, identity: str) -> str:
+        """The lease a client comes with; raises SetupError where the device is another's.
+
+        Whoever was let in by a lease is in a session under it or in none: the lease may have ended
+        since, and a session without one would outlive it.
+        """
         presented = wire.text(header.get("lease", ""), "lease", 64).encode()
         for lease in self._leases.values():
             if secrets.compare_digest(lease.token.encode(), presented):
+                own = LEASE_IDENTITY + lease.identity
+                if identity.startswith(LEASE_IDENTITY) and identity != own:
+                    raise SetupError("this connection was opened under another holder's lease")
                 return lease.id
         for lease in self._leases.values():
             if lease.exclusive:
@@ -280,6 +287,11 @@ class Hub:
                 )
         if presented:
             raise SetupError("the lease this client came with is over; ask the tracker again")
+        if identity.startswith(LEASE_IDENTITY):
+            raise SetupError(
+                "this connection was opened with a lease's token, and its hello names no lease; "
+                "put the token into the hello's `lease` as well: connect(address, lease=TOKEN)"
+            )
         return ""
 
     def _forget(self, relay: Relay) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
+from tapml_rpc.security.standing import LEASE_IDENTITY
 from tapml_rpc.websocket.admission import Guard
-
-_PREFIX: Final = "lease:"
 
 
 class LeaseGuard:
@@ -29,5 +27,5 @@ class LeaseGuard:
         """See :class:`tapml_rpc.websocket.admission.Guard`."""
         holder = self._holder(token)
         if holder:
-            return _PREFIX + holder
+            return LEASE_IDENTITY + holder
         return self._others.check(token, address, opens=opens)
