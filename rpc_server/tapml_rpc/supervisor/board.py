@@ -23,7 +23,11 @@ _PAUSED: Final = FREE_WORDS + 6
 
 
 class Board:
-    """The words, on the head of the ring that leads to the worker."""
+    """The words, on the head of the ring that leads to the worker.
+
+    What is said of a session to others, its bytes and what it runs, is asked by other threads than
+    its own: it holds and runs nothing once the words are gone.
+    """
 
     def __init__(self, ring: Ring) -> None:
         self._words = ring.words
@@ -40,7 +44,10 @@ class Board:
     @property
     def device_bytes(self) -> int:
         """Device memory the session holds. The worker writes it."""
-        return self._words[_DEVICE_BYTES]
+        try:
+            return self._words[_DEVICE_BYTES]
+        except ValueError:
+            return 0
 
     @device_bytes.setter
     def device_bytes(self, nbytes: int) -> None:
@@ -78,5 +85,8 @@ class Board:
     def running(self) -> tuple[int, int, float] | None:
         """Batch, command in it, and start by the system's monotonic clock; None while idle."""
         words = self._words
-        started = words[_STARTED]
-        return (words[_SEQUENCE], words[_INDEX], started * 1e-9) if started else None
+        try:
+            started = words[_STARTED]
+            return (words[_SEQUENCE], words[_INDEX], started * 1e-9) if started else None
+        except ValueError:
+            return None
