@@ -195,10 +195,13 @@ class TokenBook:
                     "`tapml rpc serve` prints one, `tapml rpc keygen --token` makes one that stays",
                     waiting,
                 )
-            if known.once and opens:
-                self._spend(known)
-            elif known.name and not known.once and known.digest not in self._own:
+            listed = known.once and opens and self._spend(known)
+            if not known.once and known.name and known.digest not in self._own:
                 self._staying.add(identity_of(known.digest))
+        if listed and self._file is not None:
+            # Before the session opens: a restarted server must not take it again. Whoever has the
+            # list's folder may keep us waiting, and nobody else with us: here it is spent already.
+            _remove(self._file.path, known.digest)
         return identity_of(known.digest)
 
     def revoked(self, identity: str) -> str:
@@ -236,13 +239,12 @@ class TokenBook:
             return None
         return found
 
-    def _spend(self, known: KnownToken) -> None:
+    def _spend(self, known: KnownToken) -> bool:
+        """Take a token no more; whether it is to be taken out of the list as well."""
         self._spent[known.digest] = None
         if len(self._spent) > _SPENT:
             self._spent.popitem(last=False)
-        if self._own.pop(known.digest, None) is None and self._file is not None:
-            # Before the session opens: a restarted server must not take it again.
-            _remove(self._file.path, known.digest)
+        return self._own.pop(known.digest, None) is None
 
 
 def add_token(path: Path, name: str, *, once: bool = False, seconds: float | None = None) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml_rpc.security.failure_limit import FailureLimit
+from tapml_rpc.security.private_files import folder_lock
 from tapml_rpc.security.token import (
     TokenBook,
     TokenRefusedError,
@@ -180,3 +183,37 @@ def test_no_text_opens_a_door(token: str, address: str) -> None:
     with suppress(TokenRefusedError):
         book.check(token, address)
         raise AssertionError("a token nobody made was taken")
+
+
+def test_a_list_that_somebody_holds_keeps_nobody_waiting_but_whoever_spends_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    once, kept = add_token(path, "once", once=True), add_token(path, "kept")
+    book = TokenBook(path)
+    waits, asked = threading.Event(), threading.Event()
+
+    @contextmanager
+    def noted(folder: Path) -> Iterator[None]:
+        waits.set()
+        with folder_lock(folder):
+            yield
+
+    def ask() -> None:
+        assert book.revoked(book.check(kept, HERE)) == ""
+        with pytest.raises(TokenRefusedError):
+            book.check(once, HERE)
+        asked.set()
+
+    monkeypatch.setattr("tapml_rpc.security.token.folder_lock", noted)
+    spender = threading.Thread(target=book.check, args=(once, HERE))
+    other = threading.Thread(target=ask)
+    with folder_lock(tmp_path):
+        spender.start()
+        assert waits.wait(60)
+        other.start()
+        free = asked.wait(60)
+    spender.join(60)
+    other.join(60)
+    assert free
+    assert list(parse_tokens(path.read_text(), "tokens")) == [digest_of(kept)]
