@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
+from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.features import FEATURES
 from tapml_rpc.security.standing import LEASE_IDENTITY, Standing
 from tapml_rpc.server_session import TOKEN_BYTES
@@ -71,8 +72,9 @@ class Hub:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
         self._relays: dict[bytes, tuple[Relay, float]] = {}
-        # Whose they were and why they ended, the latest ones.
-        self._past: dict[bytes, tuple[str, DeviceLostError]] = {}
+        # Whose they were, why they ended and what they were told of it, the latest ones. Not as
+        # an error: one that is raised keeps the frames it went through, and what lies in them.
+        self._past: dict[bytes, tuple[str, str, dict[str, Any] | None]] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, HeldLease] = {}
         self._turns = Turns()
@@ -175,9 +177,12 @@ class Hub:
 
     def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
         """What is said of a session that is not there: why it ended, to those it belonged to."""
-        owner, why = self._past.get(token, (None, None))
+        owner, why, told = self._past.get(token, ("", "", None))
+        if identity not in (None, owner):
+            return lost_session()
         # What overtook the news of a loss is answered by the same.
-        return why.with_traceback(None) if why and identity in (None, owner) else lost_session()
+        error = failure_from_wire(told) if told else None
+        return error if isinstance(error, DeviceLostError) else lost_session(why)
 
     def sessions(self) -> list[dict[str, Any]]:
         """Every session as plain data, without what would let anyone speak for it."""
@@ -296,8 +301,7 @@ class Hub:
 
     def _forget(self, relay: Relay) -> None:
         self._relays.pop(relay.token, None)
-        loss = relay.loss if isinstance(relay.loss, DeviceLostError) else None
-        self._past[relay.token] = relay.identity, loss or lost_session(relay.ended)
+        self._past[relay.token] = relay.identity, relay.ended, relay.loss
         while len(self._past) > _PAST_SESSIONS:
             with suppress(KeyError, RuntimeError):
                 self._past.pop(next(iter(self._past)))

@@ -11,11 +11,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_from_wire, failure_to_wire
+from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.last_commands import LastCommands
@@ -77,7 +77,7 @@ class Relay:
     ended
         Why the session is over; empty while it is not.
     loss
-        What the client was told of that; None where it was told nothing.
+        What the client was told of that, as on the wire; None where it was told nothing.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Relay:
         self.lease = lease
         self._revoked = ""
         self.ended = ""
-        self.loss: TapmlError | None = None
+        self.loss: dict[str, Any] | None = None
         self.answered = 0
         self._epoch = epoch
         self._channel = channel
@@ -390,10 +390,9 @@ class Relay:
         how = f"{self._worker.end(kill=True)}; a new session finds the device opened anew"
         error = DeviceRestartedError(f"{what}{where}: {how}{self._last.report(running)}")
         self._tell(error, command)
-        self.end(what, kill=True)
+        self.end(what)
 
     def _tell(self, error: TapmlError, command: str) -> None:
         """Send the client its session's last message."""
-        failure = failure_to_wire(error, command) | self._worker.last_words()
-        self.loss = failure_from_wire(failure)
+        self.loss = failure = failure_to_wire(error, command) | self._worker.last_words()
         self._channel.send_control(wire.pack({"type": "event", "error": failure}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ START_SECONDS: Final = 60.0
 _UNSENT_BYTES: Final = 64 << 20
 _TAIL_LINES: Final = 200
 _END_SECONDS: Final = 1.0
+_KILLED_SECONDS: Final = 0.1
 _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n]*(?:\n.*)*")
 
 
@@ -139,6 +141,7 @@ class WorkerProcess:
         """End it, at once where `kill` says so, and say how it ended.
 
         Whoever kills it does not wait for long: a driver may take its time to give memory back.
+        :meth:`let_go` sees to the rest.
         """
         if kill and self.alive():
             self._process.kill()
@@ -149,7 +152,10 @@ class WorkerProcess:
                 return "killed, and still ending"
             self._process.kill()
             code = self._process.wait()
-        self._reader.join(timeout=1)
+        # What it printed lies in the pipe by now; the pipe's end may be held by children of one
+        # that was killed.
+        killed = kill and code == -signal.SIGKILL
+        self._reader.join(_KILLED_SECONDS if killed else _END_SECONDS)
         return describe_exit(code)
 
     def let_go(self) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -9,11 +14,12 @@ import pytest
 from tapml_rpc import wire
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
+from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.tracker.lease_guard import LeaseGuard
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.websocket.admission import OneToken
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import DeviceLostError, SetupError
 from tapml_targets.limits import Limits
 
 # Nothing here waits for a worker to open it.
@@ -84,3 +90,41 @@ def test_a_session_belongs_to_the_lease_that_let_it_in(hub: Hub) -> None:
     hub.lend(ADA)
     relay, _ = hub.hello(HELLO | {"lease": ADA.token}, Told(), admit(hub, ADA.token))
     assert relay.lease == ADA.id
+
+
+def test_each_who_asks_for_a_session_that_has_ended_gets_an_error_of_its_own(hub: Hub) -> None:
+    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay.revoke("somebody wants the device")
+    relay.check(time.monotonic())
+    first, second = hub.lost(relay.token, "ada"), hub.lost(relay.token, "ada")
+    assert first is not second
+    assert type(first) is type(second) is DeviceLostError
+    assert str(first) == str(second) == "this session was ended: somebody wants the device"
+    assert "wants" not in str(hub.lost(relay.token, "bob"))
+
+
+def test_a_session_that_ended_untold_is_said_to_have_ended(hub: Hub) -> None:
+    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay.end("closed by the client")
+    assert str(hub.lost(relay.token)) == "the session has ended: closed by the client"
+
+
+def test_a_lost_worker_is_waited_for_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait takes up to a second, in which no other session of the front is served."""
+    waited: list[bool] = []
+    end, here = WorkerProcess.end, threading.get_ident()
+
+    def noted(worker: WorkerProcess, *, kill: bool = False) -> str:
+        if threading.get_ident() == here:
+            waited.append(kill)
+        return end(worker, kill=kill)
+
+    monkeypatch.setattr(WorkerProcess, "end", noted)
+    channel = Told()
+    relay, _ = hub.hello(HELLO, channel, "ada")
+    os.kill(relay.pid, signal.SIGKILL)
+    while not relay.ended:
+        assert select.select([relay.fileno()], [], [], 60)[0]
+        relay.readable()
+    assert waited == [True]
+    assert "SIGKILL" in channel.control[-1]["error"]["message"]
