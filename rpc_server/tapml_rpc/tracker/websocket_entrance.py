@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -13,28 +11,17 @@ from tapml_rpc.tracker.records import WEBSOCKET, Sender
 from tapml_rpc.tracker.switchboard import Dial
 from tapml_rpc.tracker.websocket_door import WebSocketDoor
 from tapml_rpc.tracker.websocket_peer import WebSocketPeer
+from tapml_rpc.tracker.websocket_unheard import Gone, Unheard
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.listening import Listening
 from tapml_targets.errors import ProtocolError
 
-MOST_UNHEARD: Final = 1024
-"""What a peer may say before it is listened to; who says more is not listening itself."""
 _REFUSED: Final = 1008
 # The others of the tracker's thread have their turn in between.
 _AT_ONCE: Final = 256
 
 Take = Callable[[Sender, Callable[[], wire.Header]], None]
 """Takes a sender and what reads its message, which may raise."""
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """A message, or the end of a connection where there is no peer."""
-
-    key: bytes
-    peer: WebSocketPeer | None = None
-    message: bytes = b""
-    gone: str = ""
 
 
 class WebSocketEntrance:
@@ -69,13 +56,13 @@ class WebSocketEntrance:
         wake: Callable[[], None],
         dial: Dial,
     ) -> None:
-        self._arrivals: deque[_Arrival] = deque()
+        self._unheard = Unheard()
         self._wake = wake
         self._door = WebSocketDoor(
             listening.host,
             listening.port,
             heard=self._hear,
-            gone=lambda key, why: self._arrive(_Arrival(key, gone=why)),
+            gone=self._end,
             dial=dial,
             guard=listening.tokens,
             context=listening.context,
@@ -97,28 +84,26 @@ class WebSocketEntrance:
         self._door.send(key, frames.head(packed, 0))
 
     def hand_over(self, take: Take, gone: Callable[[bytes, str], None]) -> None:
-        """Pass on what has come, in its order; what is left wakes again."""
-        if len(self._arrivals) > _AT_ONCE:
+        """Pass on what has come, from one peer after the other; what is left wakes again."""
+        for _ in range(_AT_ONCE):
+            arrival = self._unheard.next()
+            if arrival is None:
+                return
+            if isinstance(arrival, Gone):
+                gone(arrival.key, arrival.why)
+            else:
+                take(arrival.sender, partial(_header_of, arrival.message))
+        if self._unheard:
             self._wake()
-        for _ in range(min(len(self._arrivals), _AT_ONCE)):
-            arrival = self._arrivals.popleft()
-            peer = arrival.peer
-            if peer is None:
-                gone(arrival.key, arrival.gone)
-                continue
-            peer.taken += 1
-            sender = Sender(arrival.key, peer.identity, peer.host, WEBSOCKET)
-            take(sender, partial(_header_of, arrival.message))
 
     def _hear(self, peer: WebSocketPeer, key: bytes, message: bytes) -> None:
-        peer.said += 1
-        if peer.said - peer.taken > MOST_UNHEARD:
-            peer.close(_REFUSED, "it says more than is listened to")
+        if self._unheard.put(Sender(key, peer.identity, peer.host, WEBSOCKET), message):
+            self._wake()
         else:
-            self._arrive(_Arrival(key, peer, message))
+            peer.close(_REFUSED, "it says more than is listened to")
 
-    def _arrive(self, arrival: _Arrival) -> None:
-        self._arrivals.append(arrival)
+    def _end(self, key: bytes, why: str) -> None:
+        self._unheard.end(key, why)
         self._wake()
 
 

@@ -44,8 +44,6 @@ class WebSocketPeer:
         Where it came from.
     last_heard
         On the monotonic clock: when anything came last.
-    said, taken
-        Messages that came, and that were taken note of; whoever takes them counts.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class WebSocketPeer:
         self.identity = identity
         self.host = visitor.host
         self.last_heard = time.monotonic()
-        self.said = self.taken = 0
         self._forwarder = forwarder
         self._protocol = visitor.protocol
         self._socket = visitor.socket
@@ -114,6 +111,9 @@ class WebSocketPeer:
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._take(event)
+            if self._ended is None:
+                # Whoever heard it closed the connection: the rest is nobody's any more.
+                return
         self._flush()
 
     def _take(self, frame: Frame) -> None:
