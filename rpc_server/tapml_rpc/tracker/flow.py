@@ -151,12 +151,15 @@ class Forwarder:
 
     def step(self, timeout: float) -> None:
         """Wait at most `timeout` seconds and forward what can be."""
-        for key, events in self._selector.select(timeout):
-            # An earlier one of this round may have ended this one.
-            if self._selector.get_map().get(key.fd) is key:
-                key.data(events)
-        while self._posted:
-            self._posted.popleft()()
+        try:
+            for key, events in self._selector.select(timeout):
+                # An earlier one of this round may have ended this one.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data(events)
+        finally:
+            # One that fails again and again must not keep these waiting.
+            while self._posted:
+                self._posted.popleft()()
 
     def close(self) -> None:
         """End everything."""

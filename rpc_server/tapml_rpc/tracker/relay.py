@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from tapml_rpc.tracker import socks
+from tapml_rpc.tracker.doorstep import Doorstep
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.switchboard import (
     DIAL_SECONDS,
@@ -35,7 +36,6 @@ MAX_STRANGERS: Final = 256
 _NEGOTIATION_SECONDS: Final = 3.0
 _REQUEST_BYTES: Final = 600
 _STEP_SECONDS: Final = 0.25
-_AT_ONCE: Final = 64
 _CODES: Final = {
     Refusal.NO_ROOM: socks.FAILED,
     Refusal.NO_SUCH: socks.NOT_ALLOWED,
@@ -107,7 +107,7 @@ class RelayServer:
         self._board = Switchboard(self._forwarder, dial, dial_seconds=dial_seconds)
         self._strangers: dict[_Stranger, None] = {}
         self._stop = threading.Event()
-        self._forwarder.watch(self._listener.fileno(), selectors.EVENT_READ, self._accept)
+        self._doorstep = Doorstep(self._forwarder, self._listener, self._greet)
         self._thread = threading.Thread(target=self._run, name="tapml-relay", daemon=True)
         self._thread.start()
 
@@ -135,6 +135,7 @@ class RelayServer:
         while not self._stop.is_set():
             try:
                 self._forwarder.step(_STEP_SECONDS)
+                self._doorstep.look()
                 self._board.refuse_late()
                 self._refuse_slow()
             except Exception:
@@ -145,12 +146,7 @@ class RelayServer:
         self._forwarder.close()
         self._listener.close()
 
-    def _accept(self, events: int) -> None:
-        with suppress(BlockingIOError):
-            for _ in range(_AT_ONCE):
-                self._greet(self._listener.accept()[0])
-
-    def _greet(self, leg: socket.socket) -> None:
+    def _greet(self, leg: socket.socket, address: object) -> None:
         if len(self._strangers) >= MAX_STRANGERS:
             # Who means well says what it wants at once: the one that has said nothing longest goes.
             idle = next((each for each in self._strangers if not each.asked), None)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import secrets
-import selectors
 import socket
 import ssl
 import sys
@@ -19,7 +18,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -27,6 +25,7 @@ from typing import Final
 from websockets.http11 import Request
 
 from tapml_rpc.security.bind import bracketed
+from tapml_rpc.tracker.doorstep import Doorstep
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.records import LEG_PATH, TRACKER_PATH
 from tapml_rpc.tracker.switchboard import Dial, Refusal, Switchboard
@@ -43,7 +42,6 @@ MAX_VISITORS: Final = 256
 PING_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 0.25
 _STOPPED_SECONDS: Final = 1.0
-_AT_ONCE: Final = 64
 _KEY_BYTES: Final = 16
 _NORMAL: Final = 1000
 _GOING_AWAY: Final = 1001
@@ -140,7 +138,9 @@ class WebSocketDoor:
         self._peers: dict[bytes, WebSocketPeer] = {}
         self._pinged = self._looked = time.monotonic()
         self._stop = threading.Event()
-        self.forwarder.watch(self._listener.fileno(), selectors.EVENT_READ, self._accept)
+        self._doorstep = Doorstep(
+            self.forwarder, self._listener, lambda taken, address: self._greet(taken, address[0])
+        )
         self._thread = threading.Thread(target=self._run, name="tapml-door", daemon=True)
         self._thread.start()
 
@@ -213,6 +213,7 @@ class WebSocketDoor:
             for peer in self._peers.values():
                 peer.last_heard += now - self._looked
         self._looked = now
+        self._doorstep.look()
         self._board.refuse_late()
         for visitor in [v for v in self._visitors if not v.asked and now > v.deadline]:
             visitor.end()
@@ -224,13 +225,7 @@ class WebSocketDoor:
                 else:
                     peer.ping()
 
-    def _accept(self, events: int) -> None:
-        with suppress(BlockingIOError):
-            for _ in range(_AT_ONCE):
-                connection, address = self._listener.accept()
-                self._greet(connection, _host(address[0]))
-
-    def _greet(self, connection: socket.socket, host: str) -> None:
+    def _greet(self, connection: socket.socket, number: str) -> None:
         if len(self._visitors) >= MAX_VISITORS:
             # Who means well says what it wants at once: the one that has said nothing longest goes.
             idle = next((each for each in self._visitors if not each.asked), None)
@@ -239,7 +234,7 @@ class WebSocketDoor:
                 return
             idle.end()
         try:
-            self._visitors[Visitor(self, connection, host, self._context)] = None
+            self._visitors[Visitor(self, connection, _host(number), self._context)] = None
         except OSError:
             connection.close()
 
