@@ -169,17 +169,17 @@ class WebSocketDoor:
     def requested(self, visitor: Visitor, request: Request) -> None:
         """A visitor has said what it wants; on the door's thread."""
         leg = request.path in (CONTROL_PATH, DATA_PATH, LEG_PATH)
+        # A token may be good once: all that can be refused without it comes before it.
+        if request.path == TRACKER_PATH and not self._has_room(visitor, request):
+            return
         rules = self._legs_admission if leg else self._peers_admission
         admitted = rules.check(request, visitor.host)
         if isinstance(admitted, admission.Refusal):
             visitor.answer(admitted)
-        elif not leg and len(self._peers) >= MAX_PEERS:
-            reason = f"all {MAX_PEERS} connections of this tracker are taken"
-            visitor.answer(admission.Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason))
-        elif not visitor.accept(request):
-            return
         elif not leg:
             self._let_in(visitor, admitted)
+        elif not visitor.accept(request):
+            return
         elif request.path == LEG_PATH:
             self._board.answer(visitor, admitted)
         else:
@@ -190,6 +190,14 @@ class WebSocketDoor:
         self._visitors.pop(visitor, None)
         self._board.gone(visitor)
         self.forwarder.forget(visitor.socket)
+
+    def _has_room(self, visitor: Visitor, request: Request) -> bool:
+        """Whether one more peer can come in, by an upgrade; who cannot is told."""
+        if len(self._peers) >= MAX_PEERS:
+            reason = f"all {MAX_PEERS} connections of this tracker are taken"
+            visitor.answer(admission.Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason))
+            return False
+        return visitor.accept(request)
 
     def _run(self) -> None:
         while not self._stop.is_set():

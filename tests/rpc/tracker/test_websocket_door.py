@@ -15,6 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
+from tapml_rpc.tracker import websocket_door
 from tapml_rpc.tracker.flow import BUFFER_BYTES
 from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
 from tapml_rpc.tracker.websocket_door import MAX_VISITORS, WebSocketDoor
@@ -134,6 +135,33 @@ def test_what_is_no_message_ends_its_connection_with_a_code(
         with pytest.raises(ConnectionClosed) as closed:
             peer.recv(PATIENCE_SECONDS)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == code
+
+
+def test_who_cannot_come_in_anyway_keeps_a_token_that_is_good_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent: list[str] = []
+
+    class Once:
+        def check(self, token: str, address: str, *, opens: bool = True) -> str:
+            spent.append(token)
+            return "somebody"
+
+    opened = Door(guard=Once())
+    with closing(opened.door):
+        with socket.create_connection(("127.0.0.1", opened.door.port), timeout=10) as plain:
+            plain.sendall(
+                b"GET /tracker HTTP/1.1\r\nHost: x\r\nSec-WebSocket-Protocol: tapml.1\r\n"
+                b"Authorization: Bearer once\r\n\r\n"
+            )
+            assert plain.recv(100).startswith(b"HTTP/1.1 426 ")
+        monkeypatch.setattr(websocket_door, "MAX_PEERS", 0)
+        with pytest.raises(InvalidStatus) as refused:
+            opened.open("/tracker", "once")
+        assert status_of(refused)[0] == HTTPStatus.SERVICE_UNAVAILABLE and not spent
+        monkeypatch.undo()
+        with opened.open("/tracker", "once"):
+            assert spent == ["once"]
 
 
 def test_garbage_and_silence_at_the_door_keep_nobody_out(door: Door) -> None:
