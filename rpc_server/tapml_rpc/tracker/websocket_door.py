@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -136,6 +137,8 @@ class WebSocketDoor:
         self._legs_admission = Admission(_Secrets(self._board), allowed, paths)
         self._visitors: dict[Visitor, None] = {}
         self._peers: dict[bytes, WebSocketPeer] = {}
+        self._checked = 0
+        self._checker = ThreadPoolExecutor(1, "tapml-door-tokens")
         self._pinged = self._looked = time.monotonic()
         self._stop = threading.Event()
         self._doorstep = Doorstep(
@@ -169,14 +172,42 @@ class WebSocketDoor:
     def requested(self, visitor: Visitor, request: Request) -> None:
         """A visitor has said what it wants; on the door's thread."""
         leg = request.path in (CONTROL_PATH, DATA_PATH, LEG_PATH)
-        # A token may be good once: all that can be refused without it comes before it.
-        if request.path == TRACKER_PATH and not self._has_room(visitor, request):
-            return
-        rules = self._legs_admission if leg else self._peers_admission
-        admitted = rules.check(request, visitor.host)
+        if leg:
+            self._admit(visitor, request, self._legs_admission.check(request, visitor.host))
+        elif request.path != TRACKER_PATH or self._has_room(visitor, request):
+            # A token may be good once: all that can be refused without it came before it.
+            self._checked += 1
+            self._checker.submit(self._check, visitor, request)
+
+    def forget(self, visitor: Visitor) -> None:
+        """One has come in, or ends; on the door's thread."""
+        self._visitors.pop(visitor, None)
+        self._board.gone(visitor)
+        self.forwarder.forget(visitor.socket)
+
+    def _check(self, visitor: Visitor, request: Request) -> None:
+        """On a thread of its own: a list of tokens is a file, with a lock that may be held."""
+        admitted: admission.Refusal | str
+        try:
+            admitted = self._peers_admission.check(request, visitor.host)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            reason = "the tracker cannot check a token now"
+            admitted = admission.Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+        self.forwarder.post(partial(self._after_check, visitor, request, admitted))
+
+    def _after_check(
+        self, visitor: Visitor, request: Request, admitted: admission.Refusal | str
+    ) -> None:
+        self._checked -= 1
+        # It may have left meanwhile.
+        if visitor in self._visitors:
+            self._admit(visitor, request, admitted)
+
+    def _admit(self, visitor: Visitor, request: Request, admitted: admission.Refusal | str) -> None:
         if isinstance(admitted, admission.Refusal):
             visitor.answer(admitted)
-        elif not leg:
+        elif request.path == TRACKER_PATH:
             self._let_in(visitor, admitted)
         elif not visitor.accept(request):
             return
@@ -185,15 +216,9 @@ class WebSocketDoor:
         else:
             self._board.call(visitor, admitted, request.path[1:])
 
-    def forget(self, visitor: Visitor) -> None:
-        """One has come in, or ends; on the door's thread."""
-        self._visitors.pop(visitor, None)
-        self._board.gone(visitor)
-        self.forwarder.forget(visitor.socket)
-
     def _has_room(self, visitor: Visitor, request: Request) -> bool:
         """Whether one more peer can come in, by an upgrade; who cannot is told."""
-        if len(self._peers) >= MAX_PEERS:
+        if len(self._peers) + self._checked >= MAX_PEERS:
             reason = f"all {MAX_PEERS} connections of this tracker are taken"
             visitor.answer(admission.Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason))
             return False
@@ -211,6 +236,7 @@ class WebSocketDoor:
             visitor.end()
         for peer in list(self._peers.values()):
             peer.close(_GOING_AWAY, "the tracker ends")
+        self._checker.shutdown(wait=False, cancel_futures=True)
         self.forwarder.close()
         self._listener.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +163,25 @@ def test_who_cannot_come_in_anyway_keeps_a_token_that_is_good_once(
         monkeypatch.undo()
         with opened.open("/tracker", "once"):
             assert spent == ["once"]
+
+
+def test_a_token_that_takes_long_to_check_holds_nobody_up() -> None:
+    asked, known, served = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        def check(self, token: str, address: str, *, opens: bool = True) -> str:
+            asked.set()
+            known.wait(PATIENCE_SECONDS)
+            return "somebody"
+
+    opened = Door(guard=Slow())
+    with closing(opened.door), running(lambda: opened.open("/tracker", TOKEN).close()):
+        try:
+            assert asked.wait(PATIENCE_SECONDS)
+            opened.door.forwarder.post(served.set)
+            assert served.wait(PATIENCE_SECONDS / 2)
+        finally:
+            known.set()
 
 
 def test_garbage_and_silence_at_the_door_keep_nobody_out(door: Door) -> None:
