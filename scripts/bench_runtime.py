@@ -224,7 +224,10 @@ class _Peer:
 
 
 @contextmanager
-def _peer(shared_object: Path) -> Iterator[_Peer | None]:
+def _peer(
+    shared_object: Path, way: Callable[[str], str] = lambda address: address
+) -> Iterator[_Peer | None]:
+    """TVM's RPC in a process of its own; `way` says under which address it is reached."""
     if importlib.util.find_spec("cloudpickle") is None:
         print("TVM's RPC is left out: pip install cloudpickle", file=sys.stderr)
         yield None
@@ -243,7 +246,8 @@ def _peer(shared_object: Path) -> Iterator[_Peer | None]:
     )
     try:
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
-        yield _Peer(rpc.connect("127.0.0.1", port), shared_object)
+        host, _, reached = way(f"127.0.0.1:{port}").rpartition(":")
+        yield _Peer(rpc.connect(host, int(reached)), shared_object)
     finally:
         # It has children of its own, and does not end while a session is open.
         os.killpg(server.pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from scripts import bench_runtime
+from scripts import bench_far_link, bench_runtime
 from scripts.bench_runtime import take_turns
 from scripts.wire_fuzz.kernel import packed_library
 from scripts.wire_peers import bare_relay, bare_websockets, bare_zmq, raw_socket, tapml
@@ -51,7 +51,14 @@ PLAIN, CURVE, WEB = "tapml, ZeroMQ", "tapml, CURVE", "tapml, WebSocket"
 def measure(seconds: float = _SECONDS) -> list[dict[str, Any]]:
     """Measure everything; `seconds` is about how long each line may take."""
     rows: list[dict[str, Any]] = []
-    for part in (_transfers, _commands, _launches, _operator_test, _second_session):
+    for part in (
+        _transfers,
+        _commands,
+        _launches,
+        _operator_test,
+        bench_far_link.measure,
+        _second_session,
+    ):
         try:
             rows += part(seconds)
         except (TapmlError, ImportError) as error:
