@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
             "  tapml devices --tracker tcp://farm:9190           a tracker's, with who holds them\n"
             "  tapml devices tcp://board:9190                    a server's, with how busy it is\n"
-            "\nexit codes: 0 a device can be used; 3 none can\n"
+            "\nexit codes: 0 a device can be used; 3 none can, or an ADDRESS does not answer\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -104,7 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.tracker and not problem:
             elsewhere = {f"tracker {arguments.tracker}": lent, **elsewhere}
         _print_table(rows, elsewhere, problems)
-    return 0 if remote or any(row["default"] for row in rows) else EXIT_NO_DEVICE
+    usable = remote or any(row["default"] for row in rows)
+    # What was asked for by its address is what a script waits for.
+    return 0 if usable and not silent else EXIT_NO_DEVICE
 
 
 def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str, Any] | None:

@@ -85,8 +85,10 @@ def test_servers_are_asked_by_their_addresses_with_how_busy_they_are(
             assert row["limits"]["memory_bytes"] == session.device.limits.memory_bytes
             assert row["load"] == {"sessions": 1, "device_bytes": held.nbytes}
             assert row["leases"] == []
-        code, shown = run_devices(capsys, *asked, "opencl:0")
+        code, shown = run_devices(capsys, *asked)
         assert code == 0 and "servers" not in shown, "another platform was asked for"
+        code, shown = run_devices(capsys, *asked, "opencl:0")
+        assert code == 3, "what was asked for by its address is not there"
         assert "opencl:0: expected a server's address, tcp://HOST:PORT" in shown
 
 
