@@ -15,6 +15,7 @@ from typing import Final
 
 from tapml_rpc.batch import Batch
 from tapml_rpc.knock import told
+from tapml_rpc.loss import Held
 from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
@@ -44,7 +45,7 @@ def connect(
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
     kernel_deadline: float | None = None,
     credentials: Credentials | None = None,
-    lease: str = "",
+    lease: Held | str = "",
     on_close: Callable[[], None] | None = None,
 ) -> Session:
     """Open a session with a running server.
@@ -61,7 +62,8 @@ def connect(
         Keys or a token, where the server asks for them; those of the environment
         (``TAPML_RPC_KEY`` and others) where None.
     lease
-        The token of a tracker's lease on the device, where there is one.
+        A tracker's lease on the device, where there is one, or its token alone: then an error of
+        the session cannot say why the lease ended.
     on_close
         Called when the session is closed.
 
@@ -84,7 +86,7 @@ def _transport(
     timeout: float,
     kernel_deadline: float | None,
     credentials: Credentials | None,
-    lease: str,
+    lease: Held | str,
 ) -> Transport:
     token = None if credentials is None else credentials.token
     if leads_to_websocket(address):

@@ -16,7 +16,8 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_from_wire, render_command
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.loss import Held, held, token_of, told_with
 from tapml_rpc.pending import PendingResults
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
@@ -29,6 +30,7 @@ from tapml_targets.errors import (
     InputError,
     ProtocolError,
     SetupError,
+    TapmlError,
 )
 
 DOWNLOAD_WINDOW: Final = 16 << 20
@@ -56,6 +58,8 @@ class Link:
         For a local server: whether its process runs or waits for a processor or a disk.
     curve
         This client's keys and the server's public one; None for a server without.
+    lease
+        A tracker's lease on the device, or its token.
 
     Raises
     ------
@@ -74,10 +78,11 @@ class Link:
         exit_report: ExitReport | None = None,
         busy: Busy | None = None,
         curve: ClientCurve | None = None,
-        lease: str = "",
+        lease: Held | str = "",
     ) -> None:
         self.address = address
-        self._lease = lease
+        self._lease = held(lease)
+        self._lease_token = token_of(lease)
         self._curve = curve
         self.closed = False
         self._owner = os.getpid()
@@ -295,8 +300,7 @@ class Link:
         error = failure_from_wire(header.get("error"))
         if isinstance(error, DeviceLostError):
             if self._watch.lost is None:
-                error.args = (self._describe(str(error)),)
-                self._watch.lost = error
+                self._watch.lost = self._describe(error)
             raise self._watch.lost
         if ticket is None:
             raise error
@@ -330,8 +334,8 @@ class Link:
         }
         if kernel_deadline is not None:
             hello["kernel_deadline"] = kernel_deadline
-        if self._lease:
-            hello["lease"] = self._lease
+        if self._lease_token:
+            hello["lease"] = self._lease_token
         control.send(wire.pack(hello))
         deadline = time.monotonic() + timeout
         handshakes = HandshakeWatch(monitor, self.address, self._curve)
@@ -352,11 +356,8 @@ class Link:
             raise ProtocolError(f"{self.address} is no tapml server: it sent no welcome")
         return reply
 
-    def _describe(self, what: str) -> str:
-        if not self._tickets:
-            return what
-        shown = "\n  ".join(render_command(command) for command in list(self._last_commands))
-        return f"{what}\nlast commands sent:\n  {shown}"
+    def _describe(self, error: TapmlError) -> TapmlError:
+        return told_with(error, self._lease, list(self._last_commands) if self._tickets else ())
 
 
 def _same_host(data_address: str, control_address: str) -> str:

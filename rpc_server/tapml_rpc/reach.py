@@ -109,7 +109,7 @@ def open_device(
             lease.address,
             kernel_deadline=kernel_deadline,
             credentials=lease.credentials(credentials or Credentials.from_environment()),
-            lease=lease.token,
+            lease=lease,
         )
         session = way(on_close=lease.release)
         lease.verify(session.device)

@@ -54,7 +54,7 @@ class Watch:
     busy
         For a local server: whether its process runs or waits for a processor or a disk.
     describe
-        Adds what the caller was doing to the message of a loss.
+        Adds to the message of a loss why, and what the caller was doing.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Watch:
         *,
         exit_report: ExitReport | None,
         busy: Busy | None,
-        describe: Callable[[str], str],
+        describe: Callable[[TapmlError], TapmlError],
     ) -> None:
         self.lost: TapmlError | None = None
         self.pong: wire.Header = {}
@@ -175,8 +175,8 @@ class Watch:
         error = failure_from_wire(header.get("error"))
         if kind == "refused":
             error = DeviceLostError(f"the server does not know this session any more: {error}")
-        error.args = (self._describe(str(error)),)
-        self.lost = self.lost or error
+        if self.lost is None:
+            self.lost = self._describe(error)
 
     def _lose(self, what: str) -> None:
         if self._stop.is_set() or self.lost is not None:
@@ -185,4 +185,4 @@ class Watch:
         ended = self._exit_report(_LAST_WORDS_SECONDS) if self._exit_report else None
         if ended is not None:
             what = f"the server ended: {ended}"
-        self.lost = DeviceLostError(self._describe(what))
+        self.lost = self._describe(DeviceLostError(what))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tapml_rpc import options as server_options
 from tapml_rpc.options import ServerOptions, byte_count
+from tapml_rpc.supervisor.memory import usable_bytes
 
 MOST_BLOB_BYTES: Final = 4 << 30
 _SHARE: Final = 4
@@ -107,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--blob-bytes",
         type=byte_count,
         metavar="BYTES",
-        help="memory for it, 512M or 2G; 0 for none (default: a quarter of this machine's, at most "
+        help="memory for it, 512M or 2G; 0 for none (default: a quarter of what there is, at most "
         f"{MOST_BLOB_BYTES >> 30}G)",
     )
     add(blobs, "--blob-folder", "FOLDER", "keep it on disk too, across restarts")
@@ -116,12 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def usual_blob_bytes() -> int:
-    """A quarter of this machine's memory, 4 GiB at most: a small board keeps less."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return MOST_BLOB_BYTES // _SHARE
-    return min(MOST_BLOB_BYTES, max(memory, 0) // _SHARE)
+    """A quarter of the memory there is for it, 4 GiB at most: a small board keeps less."""
+    return min(MOST_BLOB_BYTES, (usable_bytes() or MOST_BLOB_BYTES) // _SHARE)
 
 
 def options_from(arguments: argparse.Namespace) -> SupervisorOptions:

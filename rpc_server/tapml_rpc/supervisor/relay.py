@@ -253,7 +253,7 @@ class Relay:
         if self._desk is not None:
             self._desk.close()
         if kill:
-            self._worker.end(kill=True)
+            self._worker.kill()
         # Off the list first: another front's thread may be looking at every session's memory.
         self._on_end(self)
         self._worker.let_go()

@@ -137,14 +137,19 @@ class WorkerProcess:
             "log": self.tail()[-LOG_CHARACTERS:],
         }
 
+    def kill(self) -> None:
+        """End it at once without waiting; :meth:`let_go` sees to the rest."""
+        if self.alive():
+            self._process.kill()
+
     def end(self, *, kill: bool = False) -> str:
         """End it, at once where `kill` says so, and say how it ended.
 
         Whoever kills it does not wait for long: a driver may take its time to give memory back.
         :meth:`let_go` sees to the rest.
         """
-        if kill and self.alive():
-            self._process.kill()
+        if kill:
+            self.kill()
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

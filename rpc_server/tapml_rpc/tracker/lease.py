@@ -71,6 +71,7 @@ class Lease:
         self._connection = connection
         self._on_lost = on_lost
         self._stop = threading.Event()
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tapml-lease", daemon=True)
         self._thread.start()
 
@@ -89,6 +90,13 @@ class Lease:
         """Raise what ended the lease; nothing happens while it lives."""
         if self.lost is not None:
             raise self.lost.with_traceback(None)
+
+    def over(self, seconds: float) -> str:
+        """Why the lease is over, waiting so long for that news; empty while it is not."""
+        self._news.wait(seconds)
+        if self.lost is not None:
+            return str(self.lost)
+        return f"the lease on {self.name!r} was given back" if self._stop.is_set() else ""
 
     def credentials(self, own: Credentials | None) -> Credentials | None:
         """What to connect to the device with: this side's own secrets, and the device's key.
@@ -122,6 +130,7 @@ class Lease:
     def release(self) -> None:
         """Give the device back. Never raises; nothing happens the second time."""
         self._stop.set()
+        self._news.set()
         self._thread.join(timeout=2)
 
     def _way(self, connection: Connection, granted: wire.Header) -> str:
@@ -163,6 +172,7 @@ class Lease:
         if self._stop.is_set() or self.lost is not None:
             return
         self.lost = DeviceLostError(message)
+        self._news.set()
         if self._on_lost is not None:
             self._on_lost(self.lost)
 

@@ -16,7 +16,8 @@ from typing import Any, Final, NoReturn
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_from_wire, render_command
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.loss import Held, held, token_of, told_with
 from tapml_rpc.pending import PendingResults
 from tapml_rpc.transport import Ticket
 from tapml_rpc.websocket import frames
@@ -24,7 +25,7 @@ from tapml_rpc.websocket.handshake import check_address, data_address, open_sock
 from tapml_rpc.websocket.stream import EndedError, Stream
 from tapml_rpc.websocket.watch import SILENCE_SECONDS, Watch
 from tapml_targets.description_format import from_plain
-from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError, TapmlError
 
 DOWNLOAD_WINDOW: Final = 16 << 20
 _CREDIT_BYTES: Final = 4 << 20
@@ -41,7 +42,7 @@ def open_websocket(
     kernel_deadline: float | None = None,
     token: str | None = None,
     ssl_context: ssl.SSLContext | None = None,
-    lease: str = "",
+    lease: Held | str = "",
 ) -> WebSocketTransport:
     """Open a session with a server's WebSocket binding.
 
@@ -58,7 +59,7 @@ def open_websocket(
     ssl_context
         For wss: whom to trust; None for the system's authorities.
     lease
-        The token of a tracker's lease on the device, where there is one.
+        A tracker's lease on the device, or its token.
 
     Raises
     ------
@@ -77,12 +78,14 @@ def open_websocket(
 
     control = connect(address + frames.CONTROL_PATH)
     try:
-        welcome = _greet(control, address, timeout, deadline, _hello(kernel_deadline, lease))
+        welcome = _greet(
+            control, address, timeout, deadline, _hello(kernel_deadline, token_of(lease))
+        )
         data = connect(
             data_address(wire.text(welcome.get("data_address"), "data address"), address)
         )
         try:
-            return WebSocketTransport(address, welcome, control, data)
+            return WebSocketTransport(address, welcome, control, data, held(lease))
         except BaseException:
             data.abort()
             raise
@@ -102,9 +105,18 @@ class WebSocketTransport:
         What the server said.
     control, data
         The connections; this object's from now on.
+    lease
+        The lease it is used under, where it is known.
     """
 
-    def __init__(self, address: str, welcome: wire.Header, control: Stream, data: Stream) -> None:
+    def __init__(
+        self,
+        address: str,
+        welcome: wire.Header,
+        control: Stream,
+        data: Stream,
+        lease: Held | None = None,
+    ) -> None:
         self.address = address
         self.closed = False
         self.version = wire.integer(welcome.get("version"), "version")
@@ -115,6 +127,7 @@ class WebSocketTransport:
         self.token = wire.octets(welcome.get("session"), "session", 64)
         self._owner = os.getpid()
         self._data = data
+        self._lease = lease
         self._busy = False
         self._tickets: dict[int, Ticket] = {}
         self._sequence = 0
@@ -298,8 +311,7 @@ class WebSocketTransport:
         error = failure_from_wire(header.get("error"))
         if isinstance(error, DeviceLostError):
             if self._watch.lost is None:
-                error.args = (self._describe(str(error)),)
-                self._watch.lost = error
+                self._watch.lost = self._describe(error)
             raise self._watch.lost
         if ticket is None:
             raise error
@@ -310,15 +322,12 @@ class WebSocketTransport:
         # The server's last words come over the other connection.
         lost = self._watch.wait_for_loss(_LAST_WORDS_SECONDS)
         if lost is None:
-            lost = DeviceLostError(self._describe(f"the server is gone: {ended}"))
+            lost = self._describe(DeviceLostError(f"the server is gone: {ended}"))
             self._watch.lost = lost
         raise lost.with_traceback(None) from None
 
-    def _describe(self, what: str) -> str:
-        if not self._tickets:
-            return what
-        shown = "\n  ".join(render_command(command) for command in list(self._last_commands))
-        return f"{what}\nlast commands sent:\n  {shown}"
+    def _describe(self, error: TapmlError) -> TapmlError:
+        return told_with(error, self._lease, list(self._last_commands) if self._tickets else ())
 
 
 def _hello(kernel_deadline: float | None, lease: str) -> wire.Header:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
@@ -29,6 +29,8 @@ _STOPPED_SECONDS: Final = 1.0
 _POLL_MILLISECONDS: Final = 100
 _JOIN_SECONDS: Final = 2.0
 
+Describe: TypeAlias = Callable[[TapmlError], TapmlError]
+
 
 class Watch:
     """The watch over one session's server.
@@ -40,7 +42,7 @@ class Watch:
     token
         The session's token.
     describe
-        Adds what the caller was doing to the message of a loss.
+        Adds to the message of a loss why, and what the caller was doing.
 
     Attributes
     ----------
@@ -50,7 +52,7 @@ class Watch:
         The server's last answer to a ping; empty before the first.
     """
 
-    def __init__(self, control: Stream, token: bytes, describe: Callable[[str], str]) -> None:
+    def __init__(self, control: Stream, token: bytes, describe: Describe) -> None:
         self.lost: TapmlError | None = None
         self.pong: wire.Header = {}
         self._control = control
@@ -151,9 +153,9 @@ class Watch:
         error = failure_from_wire(header.get("error"))
         if kind == "refused":
             error = DeviceLostError(f"the server does not know this session any more: {error}")
-        error.args = (self._describe(str(error)),)
-        self.lost = self.lost or error
+        if self.lost is None:
+            self.lost = self._describe(error)
 
     def _lose(self, what: str) -> None:
         if not self._stop.is_set() and self.lost is None:
-            self.lost = DeviceLostError(self._describe(what))
+            self.lost = self._describe(DeviceLostError(what))

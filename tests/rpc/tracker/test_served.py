@@ -94,10 +94,10 @@ def test_a_lease_that_is_over_ends_the_session_and_lets_nobody_in_again(
     lent: TrackerProcess,
 ) -> None:
     lease = request_device(lent.address, name="served", timeout=60)
-    with connect(lease.address, lease=lease.token) as session:
+    with connect(lease.address, lease=lease) as session:
         session.fence()
         lease.release()
-        with pytest.raises(DeviceLostError):
+        with pytest.raises(DeviceLostError, match="the lease on 'served' was given back"):
             for _ in range(1000):
                 session.fence()
                 time.sleep(0.01)

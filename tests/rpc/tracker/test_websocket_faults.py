@@ -50,15 +50,15 @@ def leased(tracker: str, name: str, lost: list[TapmlError]) -> Iterator[tuple[Le
         request_device(
             tracker, name=name, timeout=PATIENCE_SECONDS, on_lost=lost.append, label="us"
         ) as lease,
-        connect(lease.address, lease=lease.token, timeout=PATIENCE_SECONDS) as session,
+        connect(lease.address, lease=lease, timeout=PATIENCE_SECONDS) as session,
     ):
         session.fence()
         yield lease, session
 
 
-def assert_lost(session: Session) -> None:
+def assert_lost(session: Session, why: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    with pytest.raises(DeviceLostError):
+    with pytest.raises(DeviceLostError, match=why):
         while time.monotonic() < deadline:
             session.fence()
 
@@ -82,7 +82,7 @@ def test_a_killed_tracker_is_noticed_and_devices_come_back_to_the_next_by_themse
         with leased(website, "page", lost) as (lease, session):
             tracker.kill()
             wait_for(lambda: lost and ended == [held.id] and not board.registered)
-            assert_lost(session)
+            assert_lost(session, f"the lease on 'page' is over: the tracker at {website} is gone")
             with pytest.raises(
                 DeviceLostError, match=f"the lease on 'page' is over: the tracker at {website} is"
             ):
@@ -108,7 +108,7 @@ def test_a_device_that_dies_ends_its_lease_and_the_queue_gets_the_next_one(
             wait_for(lambda: lost)
             assert isinstance(lost[0], DeviceLostError)
             assert "the device 'frail' is gone" in str(lost[0])
-            assert_lost(session)
+            assert_lost(session, "the device 'frail' is gone")
             wait_for(lambda: "frail" not in names(website))
             with foreign_device(website, "frail") as next_one:
                 assert waiting.ready.wait(PATIENCE_SECONDS)
