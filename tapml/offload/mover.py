@@ -149,7 +149,15 @@ class Mover:
         )
 
     def lost(self, record: OperatorRecord, error: DeviceLostError) -> DeviceLostError:
-        """The device was lost over an operator: it failed; the error to end the run with."""
+        """The device was lost over an operator; the error to end the run with.
+
+        The operator failed, but where the way to a device elsewhere ended, or the lease on it:
+        then nothing was found out about the operator, and the next run takes it up.
+        """
+        during = f"while {record.operator.name!r} was tried: "
+        if type(error) is DeviceLostError and self.bench.elsewhere:
+            self.tell(record, state="waiting")
+            return rephrased(error, before=during)
         reason = f"{LOST}{error}"
         case = None if self._running is None else self._running.case
         result = None if case is None else lost_result(self.bench, case, reason)
@@ -158,7 +166,7 @@ class Mover:
         name = record.operator.name
         return rephrased(
             error,
-            before=f"while {name!r} was tried: ",
+            before=during,
             after=f" (if it does that again, --keep-on-source {name} leaves it where it is)",
         )
 

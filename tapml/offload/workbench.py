@@ -59,7 +59,7 @@ from tapml_targets.target import Target
 
 @dataclass(frozen=True)
 class Workbench:
-    """Everything a run works with."""
+    """Everything a run works with; its device may be `elsewhere`, at an address or a tracker."""
 
     folder: Path
     settings: Settings
@@ -67,6 +67,7 @@ class Workbench:
     phases: Phases
     watcher: Watcher
     session: Session
+    elsewhere: bool
     target: Target
     fingerprint: str
     self_test: SelfTest | None
@@ -164,6 +165,7 @@ def open_workbench(
             phases=phases,
             watcher=watcher,
             session=session,
+            elsewhere=device.elsewhere,
             target=target,
             fingerprint=fingerprint(session.device),
             self_test=self_test,

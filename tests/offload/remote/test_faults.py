@@ -58,6 +58,13 @@ def assert_says_how_to_go_on(ended: Ended, session: Path) -> None:
     assert half_written(session) == []
 
 
+def assert_blames_no_operator(session: Path) -> None:
+    """What was on its way when the far end went is neither passed nor failed."""
+    with Journal(session / "journal.sqlite") as journal:
+        assert list(journal.events("failed")) == []
+    assert not any((session / "repro").glob("*"))
+
+
 def assert_goes_on(session: Path, finished: FinishedSession, road: Road) -> None:
     """What was done is not done again, and the end is that of a session nobody disturbed."""
     errors = session.with_suffix(".errors")
@@ -81,6 +88,7 @@ def test_a_server_that_is_killed_and_started_again_goes_on_with_the_session(
     session, road = tmp_path / "session", served.road(binding)
     ended = disturbed(road, session, finished, lambda _: served.kill())
     assert_says_how_to_go_on(ended, session)
+    assert_blames_no_operator(session)
     with served.again():
         assert_goes_on(session, finished, road)
 
@@ -111,6 +119,7 @@ def test_a_tracker_that_is_killed_ends_its_leases_and_the_next_one_lends_again(
             ended = disturbed(road, session, finished, lambda _: first.kill())
             assert "tracker" in ended.errors
             assert_says_how_to_go_on(ended, session)
+            assert_blames_no_operator(session)
             with first.again():
                 assert_goes_on(session, finished, road)
 
