@@ -11,7 +11,8 @@ from scripts.environment.installer import say
 
 PACKAGES = {
     "pocl-opencl-icd": "PoCL, the OpenCL driver the tests use beside Intel's",
-    "chromium": "the browser that the report's pages are tested in",
+    "chromium": "the browser that the report's pages are tested in, with a WebGPU driver beside it",
+    "mesa-vulkan-drivers": "lavapipe, the WebGPU driver the tests use beside the browser's",
 }
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Final
 
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError
 from tapml_targets.limits import Limits
+
+# Left out where the platform states none: a peer that knows no such limit reads the rest.
+_LATER_LIMITS: Final = frozenset(("max_binding_bytes", "max_storage_buffers", "offset_alignment"))
 
 
 def to_plain(description: DeviceDescription) -> dict[str, Any]:
@@ -17,6 +20,9 @@ def to_plain(description: DeviceDescription) -> dict[str, Any]:
     data["limits"]["features"] = sorted(description.limits.features)
     for name in ("max_block", "max_grid"):
         data["limits"][name] = list(data["limits"][name])
+    for name in _LATER_LIMITS:
+        if not data["limits"][name]:
+            del data["limits"][name]
     return data
 
 
@@ -29,7 +35,7 @@ def from_plain(data: object) -> DeviceDescription:
         If a field is missing, unknown or of another type.
     """
     found = _fields(data, DeviceDescription)
-    limits = _fields(found["limits"], Limits)
+    limits = _fields(found["limits"], Limits, optional=_LATER_LIMITS)
     details = found["details"]
     texts = ("platform", "name", "vendor_platform", "device_type", "driver_version")
     extents = ("max_block", "max_grid")
@@ -59,9 +65,14 @@ def from_plain(data: object) -> DeviceDescription:
     )
 
 
-def _fields(data: object, kind: type[DeviceDescription] | type[Limits]) -> Mapping[str, Any]:
+def _fields(
+    data: object,
+    kind: type[DeviceDescription] | type[Limits],
+    *,
+    optional: frozenset[str] = frozenset(),
+) -> Mapping[str, Any]:
     expected = {field.name for field in fields(kind)}
-    if not isinstance(data, dict) or data.keys() != expected:
+    if not isinstance(data, dict) or data.keys() | optional != expected:
         raise ProtocolError(f"expected a map of {', '.join(sorted(expected))}")
     return data
 

@@ -27,6 +27,12 @@ class Limits:
         Arguments (bindings) one kernel may take.
     features
         What kernels may use: ``float16``, ``float64``, ``subgroups``, ...
+    max_binding_bytes
+        Largest window of a buffer that a kernel may be given; it may be smaller than the buffer.
+    max_storage_buffers
+        Buffers that one kernel may be given, scalars apart.
+    offset_alignment
+        Bytes that a window's start is a multiple of, where the driver is not to copy it.
     """
 
     max_threads_per_block: int = 0
@@ -37,3 +43,6 @@ class Limits:
     memory_bytes: int = 0
     max_arguments: int = 0
     features: frozenset[str] = frozenset()
+    max_binding_bytes: int = 0
+    max_storage_buffers: int = 0
+    offset_alignment: int = 0

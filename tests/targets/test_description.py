@@ -36,6 +36,9 @@ DESCRIPTIONS = st.builds(
         COUNTS,
         COUNTS,
         st.frozensets(st.text(max_size=5), max_size=3),
+        COUNTS,
+        COUNTS,
+        COUNTS,
     ),
     st.dictionaries(st.text(), st.text(), max_size=3),
 )

@@ -1,0 +1,298 @@
+"""Launches made ready: windows on memory become bind groups, scalars a uniform buffer.
+
+WebGPU binds a window that starts at a multiple of its alignment, and lets one dispatch use a buffer
+in one way only: read by all of its bindings, or written by some. So what a launch asks for is
+brought into that form:
+
+- a `read` window on a buffer that the same launch writes elsewhere is bound as if it were written,
+  by a variant of the pipeline; nothing is copied;
+- where the two overlap, or a window starts elsewhere, a stand-in is copied to before the dispatch
+  and, where it is written, from behind it. Those are counted: they cost time and can be planned
+  away.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription, ScalarUse
+from tapml_targets.errors import InputError, LimitExceededError
+from tapml_targets.webgpu.commands import Command, Dispatch
+from tapml_targets.webgpu.memory import ByteMover, DeviceBuffer, rounded
+from tapml_targets.webgpu.module_text import READ_WRITE
+from tapml_targets.webgpu.programs import Builder, LoadedKernel
+
+_FORMATS: Final = {"int32": "<i", "uint32": "<I", "float32": "<f"}
+_WORD: Final = 4
+
+
+@dataclass
+class LaunchSequence:
+    """Commands of launches that follow each other.
+
+    Attributes
+    ----------
+    commands
+        In order.
+    names
+        The kernels, for messages.
+    stand_ins
+        Windows that are copied to other memory at each run.
+    variants
+        Read bindings that a pipeline's variant counts as written.
+    """
+
+    commands: tuple[Command, ...]
+    names: tuple[str, ...]
+    stand_ins: int
+    variants: int
+
+    @property
+    def what(self) -> str:
+        """The sequence in a few words."""
+        names = list(dict.fromkeys(self.names))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        kernels = ", ".join(map(repr, names[:4])) + more
+        return f"{'kernel' if len(names) == 1 else 'kernels'} {kernels}"
+
+
+@dataclass
+class _Window:
+    """What a binding shows: `nbytes` of `buffer` from `start`, or of a stand-in."""
+
+    use: BufferUse
+    buffer: DeviceBuffer
+    start: int
+    nbytes: int
+    written: bool
+    stand_in: Any = None
+
+    def overlaps(self, other: _Window) -> bool:
+        return (
+            self.buffer is other.buffer
+            and self.start < other.start + rounded(other.nbytes)
+            and other.start < self.start + rounded(self.nbytes)
+        )
+
+
+@dataclass
+class _Uniforms:
+    """The scalars of a sequence, each distinct set once, at its place in one buffer."""
+
+    alignment: int
+    places: dict[bytes, int] = field(default_factory=dict)
+
+    def place(self, data: bytes) -> int:
+        return self.places.setdefault(data, len(self.places) * self.alignment)
+
+    def content(self) -> bytes:
+        return b"".join(
+            data.ljust(rounded(len(data), self.alignment), b"\0") for data in self.places
+        )
+
+
+class Binder:
+    """Makes sequences on one open device."""
+
+    def __init__(
+        self,
+        wgpu: Any,
+        device: Any,
+        description: DeviceDescription,
+        builder: Builder,
+        mover: ByteMover,
+    ) -> None:
+        self._wgpu = wgpu
+        self._device = device
+        self._description = description
+        self._builder = builder
+        self._mover = mover
+        self._uniform_alignment = int(device.limits["min-uniform-buffer-offset-alignment"])
+        self._empty: Any = None
+
+    def bind(self, launches: Sequence[BoundLaunch]) -> LaunchSequence:
+        """Check launches and make them commands.
+
+        Raises
+        ------
+        InputError
+            If the arguments are not the kernel's, or two written windows overlap.
+        LimitExceededError
+            If a window or a grid is larger than the device allows.
+        """
+        uniforms = _Uniforms(self._uniform_alignment)
+        prepared = [
+            (launch, *self._windows(launch), self._place_scalars(launch, uniforms))
+            for launch in launches
+            if 0 not in launch.grid
+        ]
+        uniform = self._uniform_memory(uniforms.content()) if uniforms.places else None
+        commands: list[Command] = []
+        stand_ins = variants = 0
+        for launch, windows, promoted, place in prepared:
+            behind: list[Command] = []
+            for window in windows:
+                if window.stand_in is None:
+                    continue
+                stand_ins += 1
+                there = window.buffer.memory, window.start
+                nbytes = window.nbytes
+                commands += self._mover.move(*there, window.stand_in, 0, nbytes)
+                if window.written:
+                    behind += self._mover.move(window.stand_in, 0, *there, nbytes)
+            variants += len(promoted)
+            commands.append(self._dispatch(launch, windows, promoted, uniform, place))
+            commands += behind
+        names = tuple(launch.kernel.name for launch in launches)
+        return LaunchSequence(tuple(commands), names, stand_ins, variants)
+
+    def _windows(self, launch: BoundLaunch) -> tuple[list[_Window], frozenset[int]]:
+        """A window per storage binding, and the read ones to be bound as written."""
+        kernel: LoadedKernel = launch.kernel
+        access = kernel.text.access
+        uses = launch.arguments[: len(access)]
+        if len(uses) != len(access) or not all(isinstance(use, BufferUse) for use in uses):
+            raise InputError(
+                f"kernel {kernel.name!r} takes {len(access)} buffers first, then "
+                f"{len(kernel.text.scalars)} scalars; got {_kinds(launch)}"
+            )
+        if launch.block != kernel.text.block:
+            raise InputError(
+                f"kernel {kernel.name!r} has workgroups of {kernel.text.block} threads, a launch "
+                f"asks for {launch.block}"
+            )
+        windows = [
+            self._window(kernel, index, use, how == READ_WRITE)
+            for index, (use, how) in enumerate(zip(uses, access, strict=True))
+            if isinstance(use, BufferUse)
+        ]
+        return windows, self._settle(kernel, windows)
+
+    def _window(self, kernel: LoadedKernel, index: int, use: BufferUse, written: bool) -> _Window:
+        buffer: DeviceBuffer = use.buffer
+        buffer.check(use.byte_offset, use.nbytes, f"kernel {kernel.name!r}, buffer {index}")
+        limits = self._description.limits
+        if limits.max_binding_bytes and use.nbytes > limits.max_binding_bytes:
+            raise LimitExceededError(
+                f"kernel {kernel.name!r}: buffer {index} is bound with {use.nbytes} bytes; "
+                f"{self._description.name} binds at most {limits.max_binding_bytes}"
+            )
+        window = _Window(use, buffer, use.byte_offset, use.nbytes, written)
+        if use.nbytes and use.byte_offset % max(1, limits.offset_alignment):
+            window.stand_in = self._mover.room(use.nbytes)
+        return window
+
+    def _settle(self, kernel: LoadedKernel, windows: Sequence[_Window]) -> frozenset[int]:
+        """Give stand-ins to what overlaps; the read windows left beside written ones."""
+        shown = [window for window in windows if window.nbytes]
+        written = [window for window in shown if window.written]
+        for index, window in enumerate(written):
+            for other in written[:index]:
+                if window.overlaps(other):
+                    raise InputError(
+                        f"kernel {kernel.name!r} is to write two windows that overlap, at bytes "
+                        f"{other.start} and {window.start} of one buffer; give them memory apart"
+                    )
+        busy = {id(window.buffer) for window in written if window.stand_in is None}
+        promoted: list[_Window] = []
+        for window in shown:
+            if window.written or window.stand_in is not None or id(window.buffer) not in busy:
+                continue
+            if any(window.overlaps(other) for other in (*written, *promoted)):
+                window.stand_in = self._mover.room(window.nbytes)
+            else:
+                promoted.append(window)
+        return frozenset(
+            index
+            for index, window in enumerate(windows)
+            if any(window is each for each in promoted)
+        )
+
+    def _place_scalars(self, launch: BoundLaunch, uniforms: _Uniforms) -> int:
+        kernel: LoadedKernel = launch.kernel
+        text = kernel.text
+        scalars = launch.arguments[len(text.access) :]
+        given = [use for use in scalars if isinstance(use, ScalarUse)]
+        if len(given) != len(scalars) or tuple(use.dtype for use in given) != text.scalars:
+            raise InputError(
+                f"kernel {kernel.name!r} takes {len(text.access)} buffers and the scalars "
+                f"({', '.join(text.scalars)}); got {_kinds(launch)}"
+            )
+        if not text.has_uniform:
+            return 0
+        data = b""
+        for use in given:
+            try:
+                data += struct.pack(_FORMATS[use.dtype], use.value)
+            except (struct.error, OverflowError):
+                raise InputError(
+                    f"kernel {kernel.name!r}: the scalar {use.value} does not fit {use.dtype}"
+                ) from None
+        if text.packs_grid:
+            data += struct.pack("<I", launch.grid[0] - 1)
+        return uniforms.place(data)
+
+    def _dispatch(
+        self,
+        launch: BoundLaunch,
+        windows: Sequence[_Window],
+        promoted: frozenset[int],
+        uniform: Any,
+        place: int,
+    ) -> Dispatch:
+        kernel: LoadedKernel = launch.kernel
+        pipeline, layout = self._builder.pipeline(kernel, promoted)
+        shown = [self._shown(window) for window in windows]
+        if kernel.text.has_uniform:
+            scalars = len(kernel.text.scalars) + kernel.text.packs_grid
+            shown.append({"buffer": uniform, "offset": place, "size": rounded(4 * scalars, 16)})
+        group = self._device.create_bind_group(
+            layout=layout,
+            entries=[{"binding": index, "resource": each} for index, each in enumerate(shown)],
+        )
+        return Dispatch(pipeline, group, self._grid(kernel, launch.grid))
+
+    def _shown(self, window: _Window) -> dict[str, Any]:
+        if not window.nbytes:
+            # A binding shows something, always; a kernel over nothing does not look.
+            if self._empty is None:
+                self._empty = {True: self._mover.room(16), False: self._mover.room(16)}
+            return {"buffer": self._empty[window.written], "offset": 0, "size": 16}
+        size = rounded(window.nbytes)
+        if window.stand_in is not None:
+            return {"buffer": window.stand_in, "offset": 0, "size": size}
+        return {"buffer": window.buffer.memory, "offset": window.start, "size": size}
+
+    def _grid(self, kernel: LoadedKernel, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        x, y, z = grid
+        most = self._description.limits.max_grid[0] or 65535
+        if kernel.text.packs_grid:
+            if z != 1:
+                raise InputError(
+                    f"kernel {kernel.name!r} folds its grid into z and was launched over {grid}"
+                )
+            z = -(-x // most)
+            x = -(-x // z)
+        if max(x, y, z) > most:
+            raise LimitExceededError(
+                f"kernel {kernel.name!r} is launched over {grid} workgroups; "
+                f"{self._description.name} runs at most {most} along each axis"
+            )
+        return x, y, z
+
+    def _uniform_memory(self, content: bytes) -> Any:
+        usage = self._wgpu.BufferUsage
+        memory = self._device.create_buffer(size=len(content), usage=usage.UNIFORM | usage.COPY_DST)
+        self._device.queue.write_buffer(memory, 0, content)
+        return memory
+
+
+def _kinds(launch: BoundLaunch) -> str:
+    return ", ".join(
+        use.dtype if isinstance(use, ScalarUse) else "a buffer"
+        if isinstance(use, BufferUse) else "a whole tensor"
+        for use in launch.arguments
+    ) or "nothing"  # fmt: skip

@@ -1,0 +1,161 @@
+"""Which adapters there are, settled before wgpu loads the Vulkan loader.
+
+The loader reads manifests, each naming one driver, from the system's folders. tapml adds the one
+that ships with Chromium (:mod:`tapml_targets.webgpu.vendors`), so that a machine with a browser has
+a second implementation. Who sets ``VK_DRIVER_FILES`` or ``VK_ICD_FILENAMES`` has chosen the drivers
+and gets exactly those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tapml_targets.errors import SetupError
+from tapml_targets.installed import install_hint, package_version
+from tapml_targets.webgpu import quarantine
+from tapml_targets.webgpu.failures import error_log
+from tapml_targets.webgpu.vendors import (
+    browser_manifests,
+    library_of,
+    stamp,
+    system_manifests,
+)
+
+CHOSEN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+ADDED_VARIABLE: Final = "VK_ADD_DRIVER_FILES"
+# A layer of Mesa that talks to a window system and puts devices in another order.
+_NO_SELECTION: Final = "NODEVICE_SELECT"
+_DRIVER_VARIABLES: Final = ("VK_", "MESA_", "LP_", "WGPU_", "CUDA_VISIBLE", "DRI_PRIME")
+# Vulkan, Metal and Direct3D 12; OpenGL lists the same devices again, with less that works.
+_BACKENDS: Final = ("Primary",)
+_OPENGL: Final = ("OpenGL", "OpenGLES", "GL")
+
+
+def import_wgpu() -> Any:
+    """Import wgpu, with this machine's drivers in the Vulkan loader's sight.
+
+    Raises
+    ------
+    SetupError
+        If wgpu is not installed or does not load.
+    """
+    module = sys.modules.get("wgpu")
+    if module is None:
+        os.environ.update(prepare_environment(os.environ))
+    try:
+        module = importlib.import_module("wgpu")
+        importlib.import_module("wgpu.backends.wgpu_native")
+        error_log()
+        return module
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            f"the webgpu platform needs wgpu ({error}): {install_hint('webgpu')}"
+        ) from None
+    except (ImportError, OSError, RuntimeError) as error:
+        raise SetupError(
+            f"wgpu is installed but does not load: {error}; "
+            "reinstall it with: pip install --force-reinstall wgpu"
+        ) from None
+
+
+def list_adapters() -> list[Any]:
+    """Every adapter that runs kernels: hardware, then software, SwiftShader last.
+
+    Raises
+    ------
+    SetupError
+        If wgpu is missing or its drivers cannot be listed.
+    """
+    wgpu = import_wgpu()
+    extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
+    # Refused where this process has an instance already: then OpenGL is left out below.
+    with suppress(RuntimeError):
+        extras.set_instance_extras(backends=_BACKENDS)
+    try:
+        found = wgpu.gpu.enumerate_adapters_sync()
+    except (RuntimeError, wgpu.GPUError) as error:
+        raise SetupError(f"wgpu does not list its adapters: {error}") from None
+    found = [each for each in found if each.info["backend_type"] not in _OPENGL]
+    # Installing a browser leaves the others' places alone.
+    found.sort(key=lambda each: (each.info["adapter_type"] == "CPU", is_swiftshader(each.info)))
+    return list(found)
+
+
+def is_swiftshader(info: Mapping[str, Any]) -> bool:
+    """Whether an adapter is Chromium's software renderer."""
+    return "swiftshader" in f"{info['vendor']} {info['device']}".lower()
+
+
+def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that uses wgpu: `environ` with the drivers' places.
+
+    Drivers the user has chosen stay as they are.
+    """
+    result = dict(environ)
+    result.setdefault(_NO_SELECTION, "1")
+    if any(environ.get(name) for name in CHOSEN_VARIABLES):
+        return result
+    added = [path for path in (environ.get(ADDED_VARIABLE) or "").split(os.pathsep) if path]
+    added += [str(path) for path in browser_manifests() if str(path) not in added]
+    everything = [*system_manifests(), *map(Path, added)]
+    sound = [str(manifest) for manifest in everything if not quarantine.reason(manifest)]
+    if len(sound) < len(everything):
+        result[CHOSEN_VARIABLES[0]] = os.pathsep.join(sound)
+    elif added:
+        result[ADDED_VARIABLE] = os.pathsep.join(added)
+    return result
+
+
+def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[str, str]:
+    """Find the drivers that hang or crash when asked for their devices, and do without them.
+
+    Parameters
+    ----------
+    ask
+        Lists the devices in a child process with the given environment; returns what went wrong,
+        or nothing.
+
+    Returns
+    -------
+    dict
+        Path of each faulty driver's manifest and what it did.
+    """
+    if any(os.environ.get(name) for name in CHOSEN_VARIABLES):
+        # The user has chosen these drivers.
+        return {}
+    faulty = {}
+    for manifest in [*system_manifests(), *browser_manifests()]:
+        if quarantine.reason(manifest):
+            continue
+        problem = ask(dict(os.environ) | {CHOSEN_VARIABLES[0]: str(manifest)})
+        if problem:
+            quarantine.add(manifest, problem)
+            faulty[str(manifest)] = problem
+    return faulty
+
+
+def forget_faulty_drivers() -> None:
+    """Let every driver in again: the next look finds out which ones are faulty."""
+    for manifest in [*system_manifests(), *browser_manifests()]:
+        quarantine.lift(manifest)
+
+
+def drivers_state() -> str:
+    """A hash of the installed drivers and of what selects them, taken without loading any."""
+    environ = prepare_environment(os.environ)
+    digest = hashlib.sha256(sys.prefix.encode())
+    for name in sorted(environ):
+        if name.startswith(_DRIVER_VARIABLES):
+            digest.update(f"{name}={environ[name]}\0".encode())
+    digest.update((package_version("wgpu") or "no wgpu").encode())
+    for manifest in [*system_manifests(), *browser_manifests()]:
+        digest.update(stamp(manifest))
+        digest.update(stamp(library_of(manifest)))
+    return digest.hexdigest()

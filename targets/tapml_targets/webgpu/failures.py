@@ -1,0 +1,96 @@
+"""What wgpu says when something goes wrong, as tapml's errors.
+
+wgpu raises an error from the call that made it. What has no call to belong to, a lost device or a
+fault found while the work runs, it writes to its log: that is kept here and told with the next
+failure, or by whoever waits for the work.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from typing import Any, Final
+
+from tapml_targets.errors import CompileError, DeviceLostError, RemoteError, SetupError, TapmlError
+
+_LOST: Final = re.compile(r"device (?:is |was )?lost|DeviceLost|DEVICE LOST", re.IGNORECASE)
+_NO_MEMORY: Final = re.compile(r"not enough memory|out of memory", re.IGNORECASE)
+_MAX_KEPT: Final = 32
+_MAX_TEXT: Final = 8000
+
+
+class ErrorLog(logging.Handler):
+    """The errors wgpu logged and nobody was told of yet."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._kept: deque[str] = deque(maxlen=_MAX_KEPT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record's text."""
+        self._kept.append(record.getMessage())
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def take(self) -> str:
+        """All of it, each text once; nothing is kept."""
+        texts = []
+        while self._kept:
+            texts.append(self._kept.popleft())
+        return "\n".join(dict.fromkeys(texts))
+
+
+_LOG: Final = ErrorLog()
+
+
+def error_log() -> ErrorLog:
+    """The one log of this process: wgpu's own is one, whatever the number of devices.
+
+    After wgpu is imported: it makes a logger of its own class.
+    """
+    logger = logging.getLogger("wgpu")
+    if _LOG not in logger.handlers:
+        logger.addHandler(_LOG)
+    return _LOG
+
+
+def caught(wgpu: Any) -> tuple[type[BaseException], ...]:
+    """What calls of wgpu raise: its own errors, and Python's where it checks arguments itself."""
+    # BaseException as the type: wgpu has no stubs, and `except` wants one.
+    return (wgpu.GPUError, RuntimeError, ValueError, TypeError, OverflowError, OSError)
+
+
+def failure(device: str, what: str, error: object) -> TapmlError:
+    """The error for `what` that failed: room, a lost device, or anything else with its full text.
+
+    `error` is what was raised, or a text.
+    """
+    log = _LOG.take()
+    text = _joined(error, log)
+    if _LOST.search(text):
+        return DeviceLostError(
+            f"{device}: {what} failed: the device is lost: {text}; open it again",
+            command=what,
+            driver_log=log,
+        )
+    if type(error).__name__ == "GPUOutOfMemoryError" or _NO_MEMORY.search(text):
+        return SetupError(f"{device}: {what}: {text}; free buffers or use a smaller model")
+    return RemoteError(f"{device}: {what} failed: {text}", command=what, driver_log=text)
+
+
+def compile_failure(device: str, kernel: str, error: object) -> TapmlError:
+    """The error for a kernel that was not built, with everything the compiler said."""
+    log = _LOG.take()
+    text = _joined(error, log)
+    if _LOST.search(text):
+        return failure(device, f"building kernel {kernel!r}", text)
+    return CompileError(f"{device} does not build kernel {kernel!r}:\n{text}")
+
+
+def _joined(error: object, log: str) -> str:
+    text = str(error).strip() or type(error).__name__
+    if log and log not in text:
+        text = f"{text}\n{log}"
+    return text[:_MAX_TEXT]
