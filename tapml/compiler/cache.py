@@ -28,6 +28,7 @@ from tapml_targets.target import Target
 DEFAULT_MAX_BYTES: Final = 512 << 20
 _FORMAT: Final = "tapml-library-1"
 _DIGEST_BYTES: Final = 32
+_SOURCES: Final = frozenset({".py", ".wgsl"})
 
 
 class DiskCache:
@@ -177,6 +178,10 @@ def _entries(folder: Path, suffix: str) -> list[tuple[Path, os.stat_result]]:
 def library_key(source: OperatorSource, target: Target) -> str:
     """Everything a compilation depends on, as one hexadecimal number."""
     limits = target.limits
+    bounds = [limits.max_threads_per_block, limits.max_shared_memory_bytes]
+    if limits.max_binding_bytes:
+        # Where indices have 32 bits, what a binding holds is part of the proof that they do.
+        bounds.append(limits.max_binding_bytes)
     parts = [
         _FORMAT,
         compiler_versions(),
@@ -190,7 +195,7 @@ def library_key(source: OperatorSource, target: Target) -> str:
         *source.symbols,
         target.platform,
         *(f"{name}={value}" for name, value in target.options),
-        f"{limits.max_threads_per_block} {limits.max_shared_memory_bytes}",
+        " ".join(map(str, bounds)),
     ]
     return joint_hash(parts)
 
@@ -210,6 +215,9 @@ def generator_hash(platform: str) -> str:
     """Hash of our own code generators: a changed one must not serve what the old one wrote."""
     root = Path(tapml_targets.__file__).parent
     digest = hashlib.sha256()
-    for path in (*sorted((root / "codegen").glob("*.py")), *sorted((root / platform).glob("*.py"))):
+    shared, own = (root / "codegen").glob("*.py"), (root / platform).rglob("*")
+    # Kernels written by hand lie beside the code that chooses among them.
+    sources = (path for path in own if path.suffix in _SOURCES)
+    for path in (*sorted(shared), *sorted(sources)):
         digest.update(path.read_bytes())
     return digest.hexdigest()

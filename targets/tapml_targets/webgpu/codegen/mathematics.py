@@ -1,0 +1,94 @@
+"""Functions and constants that mean something else in WGSL, or nothing, spelt so that they do.
+
+- ``pow`` of a negative number is undefined in WGSL, also to a whole power: x * x is 9 for -3, and
+  ``pow(-3, 2)`` may be NaN. Small whole powers become products, others keep to the sign's rules.
+- An infinity or a NaN cannot be written down; as a bit pattern it would be an error as well, if the
+  compiler could see that it is constant.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+_PRODUCTS: Final = 4
+_POWER: Final = """\
+fn tapml_power_{t}(x : {t}, y : {t}) -> {t} {{
+  if (x > 0.0{s} || y != floor(y)) {{ return pow(x, y); }}
+  let size = pow(abs(x), y);
+  return select(size, -size, x < 0.0{s} && floor(y * 0.5{s}) * 2.0{s} != y);
+}}"""
+_BITS: Final = {
+    "tapml_infinity": "0x7f800000u",
+    "tapml_nan": "0x7fc00000u",
+}
+_SUFFIX: Final = {"f32": "f", "f16": "h"}
+_KINDS: Final = {"float32": "f32", "float16": "f16"}
+
+
+def spell_out(function: Any) -> tuple[Any, str]:
+    """A device function with such calls and constants replaced.
+
+    Returns
+    -------
+    function
+        The device PrimFunc.
+    text
+        The functions of WGSL that it calls now; empty where it calls none.
+    """
+    functions: dict[str, str] = {}
+
+    def constant(node: Any) -> Any:
+        value, kind = float(node.value), str(node.ty)
+        if math.isfinite(value) or kind not in _KINDS:
+            return node
+        name = "tapml_nan" if math.isnan(value) else "tapml_infinity"
+        functions[name] = _bit_pattern(name)
+        found = tirx.call_pure_extern("float32", name)
+        found = found if kind == "float32" else tirx.Cast(kind, found)
+        return tirx.Mul(found, tirx.FloatImm(kind, -1.0)) if value < 0 else found
+
+    def call(node: Any) -> Any:
+        kind = _KINDS.get(str(node.ty))
+        name = _called(node)
+        if kind is None or name != "pow":
+            return node
+        base, exponent = list(node.args)[-2:]
+        if isinstance(exponent, tirx.FloatImm | tirx.IntImm):
+            product = _product(base, float(exponent.value), str(node.ty), functions)
+            if product is not None:
+                return product
+        functions[f"tapml_power_{kind}"] = _POWER.format(t=kind, s=_SUFFIX[kind])
+        return tirx.call_pure_extern(str(node.ty), f"tapml_power_{kind}", base, exponent)
+
+    function = tvm_ffi.structural_map(function, [(tirx.FloatImm, constant), (tvm.ir.Call, call)])
+    return function, "\n".join(functions.values())
+
+
+def _bit_pattern(name: str) -> str:
+    return (
+        f"var<private> {name}_bits : u32 = {_BITS[name]};\n"
+        f"fn {name}() -> f32 {{ return bitcast<f32>({name}_bits); }}"
+    )
+
+
+def _called(node: Any) -> str:
+    """Name of the function that an extern call names."""
+    if str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] != "call_pure_extern":
+        return ""
+    return str(getattr(node.args[0], "value", ""))
+
+
+def _product(base: Any, exponent: float, kind: str, functions: dict[str, str]) -> Any:
+    power = int(exponent) if exponent == int(exponent) else 0
+    if not 2 <= power <= _PRODUCTS:
+        return None
+    spelt = _KINDS[kind]
+    name = f"tapml_power_{power}_{spelt}"
+    factors = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}[power]
+    functions[name] = f"fn {name}(x : {spelt}) -> {spelt} {{ return {factors}; }}"
+    return tirx.call_pure_extern(kind, name, base)
