@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from types import TracebackType
 from typing import Any
@@ -14,46 +9,18 @@ from typing import Any
 import zmq
 
 from tapml_rpc import wire
+from tests.rpc.announced import AnnouncedProcess
 
 PATIENCE_MILLISECONDS = 60_000
 
 
-class ServerProcess:
-    """A server with its announcement read: the private one, or ``tapml rpc serve``'s supervisor."""
+class ServerProcess(AnnouncedProcess):
+    """The private server of one parent, or ``tapml rpc serve``'s supervisor."""
 
     def __init__(
         self, *arguments: str, device: str = "opencl:0", module: str = "tapml_rpc.server"
     ) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, "--device", device, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-        )
-        assert self.process.stdout is not None
-        self.announcement = self.process.stdout.readline()
-        if not self.announcement:
-            raise AssertionError(self.process.communicate()[1].decode())
-        self.line: dict[str, Any] = json.loads(self.announcement)
-        self.address: str = self.line["address"]
-
-    def __enter__(self) -> ServerProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-    def kill(self) -> None:
-        """End it without warning."""
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
+        super().__init__(module, "--device", device, *arguments)
 
 
 class RawPeer:

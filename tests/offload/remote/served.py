@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+
+from tests.rpc.announced import AnnouncedProcess
 
 
 @dataclass(frozen=True)
@@ -22,8 +19,8 @@ class Road:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class Served:
-    """A supervisor with its announcement read.
+class Served(AnnouncedProcess):
+    """A supervisor.
 
     Parameters
     ----------
@@ -33,34 +30,12 @@ class Served:
 
     def __init__(self, *arguments: str, device: str, config: Path) -> None:
         self._arguments, self._device, self._config = arguments, device, config
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tapml_rpc.supervisor.serve", "--device", device, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "TAPML_CONFIG_DIR": str(config)},
+        super().__init__(
+            "tapml_rpc.supervisor.serve",
+            *("--device", device, *arguments),
+            in_order=True,
+            environ={"TAPML_CONFIG_DIR": str(config)},
         )
-        assert self.process.stdout is not None
-        announcement = self.process.stdout.readline()
-        if not announcement:
-            raise AssertionError(self.process.communicate()[1].decode())
-        self.line: dict[str, Any] = json.loads(announcement)
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            self.process.communicate(timeout=30)
-        finally:
-            self.process.kill()
 
     def road(self, binding: str) -> Road:
         """The way over ``tcp`` or ``ws``."""
@@ -73,11 +48,6 @@ class Served:
             bindings += ["--websocket", self.line["websocket"]]
         others = self._arguments[: self._arguments.index("--bind")]
         return Served(*others, *bindings, device=self._device, config=self._config)
-
-    def kill(self) -> None:
-        """End it without warning."""
-        self.process.kill()
-        self.process.wait()
 
     def workers(self) -> list[int]:
         """The processes that drive the device."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +18,7 @@ from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker import list_devices, request_device
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice
+from tests.rpc.announced import AnnouncedProcess
 from tests.rpc.tracker.trackers import Child, TrackerProcess, wait_for
 
 USES = (
@@ -38,20 +35,11 @@ USES = (
 @contextmanager
 def served(*arguments: str, **environ: str) -> Iterator[dict[str, Any]]:
     """``tapml rpc serve`` of an OpenCL device called ``served``; its announcement."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tapml_rpc.supervisor.serve", "--name", "served", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | environ,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1].decode()
-        yield json.loads(line)
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+    serve = "tapml_rpc.supervisor.serve"
+    with AnnouncedProcess(
+        serve, "--name", "served", *arguments, in_order=True, environ=environ
+    ) as it:
+        yield it.line
 
 
 @pytest.fixture(params=["direct", "through the relay"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from tapml_rpc.tracker.registration import Registration
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.limits import Limits
+from tests.rpc.announced import AnnouncedProcess
 
 PATIENCE_SECONDS = 60.0
 
@@ -48,43 +48,13 @@ def made_up_device(platform: str = "opencl", *features: str, **limits: int) -> D
     )
 
 
-class TrackerProcess:
-    """``python -m tapml_rpc.tracker.process`` with its announcement read."""
+class TrackerProcess(AnnouncedProcess):
+    """What ``tapml rpc tracker`` starts."""
 
     def __init__(self, bind: str = "tcp://127.0.0.1:0", *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tapml_rpc.tracker.process", "--bind", bind, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise AssertionError(self.process.communicate()[1].decode())
-        self.line: dict[str, Any] = json.loads(line)
-        self.address: str = self.line["address"]
+        super().__init__("tapml_rpc.tracker.process", "--bind", bind, *arguments)
         self.relay_port: int = self.line["relay_port"]
         self.websocket: str = self.line.get("websocket", "")
-
-    def __enter__(self) -> TrackerProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-        self.process.communicate()
-
-    def kill(self) -> None:
-        """End it without warning."""
-        self.process.kill()
-        self.process.wait(60)
 
     def again(self) -> TrackerProcess:
         """A new tracker at the same address."""

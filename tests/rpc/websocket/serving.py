@@ -7,18 +7,15 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_rpc.websocket.front import STALL_SECONDS, serve_websocket
 from tapml_targets.ranking import find_device
+from tests.rpc.announced import AnnouncedProcess
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,45 +54,11 @@ def main() -> None:
     hub.close()
 
 
-class WebSocketServer:
-    """The process, with its announcement read."""
+class WebSocketServer(AnnouncedProcess):
+    """That process."""
 
     def __init__(self, *arguments: str, device: str = "opencl:0") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, "--device", device, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            cwd=ROOT,
-        )
-        assert self.process.stdout is not None
-        announcement = self.process.stdout.readline()
-        if not announcement:
-            raise AssertionError(self.process.communicate()[1].decode())
-        line: dict[str, Any] = json.loads(announcement)
-        self.address: str = line["address"]
-
-    def __enter__(self) -> WebSocketServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGTERM)
-        try:
-            _, self.errors = self.process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            _, self.errors = self.process.communicate()
-            raise
-
-    def signal(self, number: int) -> None:
-        if self.process.poll() is None:
-            os.kill(self.process.pid, number)
+        super().__init__(__name__, "--device", device, *arguments, in_order=True)
 
 
 if __name__ == "__main__":
