@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tapml_targets.library import CodeModule, Library
+from tapml_targets.limits import Limits
 from tapml_targets.self_test.kernels import CORE, ROWS, dtype_of, library_of
 
 _INTEGERS: Final = """
@@ -16,18 +17,18 @@ __kernel void tapml_loops(__global int* restrict out, __global const uint* restr
                           __global const int* restrict sizes) {
   uint state = 1u;
   int count = 0;
-  for (int i = 0; i < sizes[0]; ++i) {
-    state = state * 1664525u + 1013904223u;
-    count += (int)steps[state >> 26];
-  }
-  out[0] = count;
-  count = 0;
-  for (int i = 0; i < sizes[1]; ++i)
-    for (int j = 0; j < sizes[2]; ++j) {
+  if (get_group_id(0) == 0)
+    for (int i = 0; i < sizes[0]; ++i) {
       state = state * 1664525u + 1013904223u;
       count += (int)steps[state >> 26];
     }
-  out[1] = count;
+  else
+    for (int i = 0; i < sizes[1]; ++i)
+      for (int j = 0; j < sizes[2]; ++j) {
+        state = state * 1664525u + 1013904223u;
+        count += (int)steps[state >> 26];
+      }
+  out[get_group_id(0)] = count;
 }
 
 __kernel void tapml_block(__global int* restrict out, __global int* restrict shared) {
@@ -96,7 +97,7 @@ _TYPES: Final = {"float16": "half", "float32": "float", "float64": "double"}
 _EXTENSIONS: Final = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
 
 
-def self_test_library(part: str) -> Library:
+def self_test_library(part: str, limits: Limits = Limits()) -> Library:
     """The Library of a part of the self-test; see :data:`tapml_targets.self_test.kernels.PARTS`."""
     return library_of("opencl", part, CodeModule("opencl-c", _source(part).encode()))
 

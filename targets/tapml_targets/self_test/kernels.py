@@ -1,14 +1,16 @@
 """What the kernels of a self-test compute, whatever language they are written in.
 
-A platform that takes part brings ``self_test.py`` with ``self_test_library(part)``, made with
-:func:`library_of` from its own source. A part is one Library and one module, so that what a driver
-does not build costs that part alone.
+A platform that takes part brings ``self_test.py`` with ``self_test_library(part, limits)``, made
+with :func:`library_of` from its own source. A part is one Library, so that what a driver does not
+build costs that part alone. A kernel that a platform's language cannot express is left out.
 
 ``core``
     ``tapml_floats`` of float32, as below, and three kernels of integers.
-    ``tapml_loops(out, steps, sizes)``, one thread: ``out[0]`` is the sum of 32-bit ``steps`` read
-    in ``sizes[0]`` iterations at places that a linear congruential generator chooses, so that no
-    compiler shortens the loop; ``out[1]`` the same in ``sizes[1]`` times ``sizes[2]`` nested ones.
+    ``tapml_loops(out, steps, sizes)``, two blocks of one thread: the first writes to ``out[0]`` the
+    sum of 32-bit ``steps`` read in ``sizes[0]`` iterations at places that a linear congruential
+    generator chooses, so that no compiler shortens the loop; the second to ``out[1]`` the same in
+    ``sizes[1]`` times ``sizes[2]`` nested ones. A device that counts a thread's iterations counts
+    each by itself.
     ``tapml_block(out, shared)``, one block: thread i writes ``i + 1`` to ``shared[i]`` and, behind
     a barrier, the value of thread ``last - i`` to ``out[i]``.
     ``tapml_int64(out, a, b)``, a thread per element: the rows of ``ROWS["int64"]``.
@@ -20,6 +22,7 @@ does not build costs that part alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from tapml_targets.expression import Expression
@@ -32,6 +35,7 @@ from tapml_targets.library import (
     OperatorProgram,
     Parameter,
 )
+from tapml_targets.limits import Limits
 
 CORE: Final = "core"
 PARTS: Final = (CORE, "float64", "float16")
@@ -57,9 +61,22 @@ FEATURES: Final = {"float64": "float64", "float16": "float16"}
 STEPS: Final = 64
 
 
-def library_of(target: str, part: str, module: CodeModule) -> Library:
-    """The Library of a part around a platform's `module`."""
+def library_of(target: str, part: str, code: CodeModule | Mapping[str, CodeModule]) -> Library:
+    """The Library of a part.
+
+    Parameters
+    ----------
+    target
+        The platform.
+    part
+        One of :data:`PARTS`.
+    code
+        One module with all of the part's kernels, or a module per kernel, by the names above
+        without their ``tapml_``; an operator whose kernel is missing is left out.
+    """
     features = (FEATURES[part],) if part in FEATURES else ()
+    modules = (code,) if isinstance(code, CodeModule) else tuple(code.values())
+    places = {} if isinstance(code, CodeModule) else {name: at for at, name in enumerate(code)}
     operators = [
         OperatorProgram(
             name,
@@ -74,12 +91,15 @@ def library_of(target: str, part: str, module: CodeModule) -> Library:
             ),
         )
         for name, parameters, grid, block in _operators(part)
+        if isinstance(code, CodeModule) or name in places
     ]
     return Library(
         target,
-        (module,),
+        modules,
         {
-            each.name: Kernel(each.name, f"tapml_{each.name}", 0, 0, 0, features)
+            each.name: Kernel(
+                each.name, f"tapml_{each.name}", places.get(each.name, 0), 0, 0, features
+            )
             for each in operators
         },
         {each.name: each for each in operators},
@@ -89,6 +109,12 @@ def library_of(target: str, part: str, module: CodeModule) -> Library:
 _Extents: TypeAlias = tuple[Expression, Expression, Expression]
 _ONE: Final[_Extents] = (1, 1, 1)
 _PER_ELEMENT: Final[_Extents] = ("n", 1, 1)
+
+
+def block_threads(limits: Limits) -> int:
+    """Threads of the largest block along x that a device states."""
+    threads = limits.max_threads_per_block or 1
+    return min(threads, limits.max_block[0]) if limits.max_block[0] else threads
 
 
 def dtype_of(part: str) -> str:
@@ -127,7 +153,7 @@ def _integers() -> list[tuple[str, list[Parameter], _Extents, _Extents]]:
         Parameter("out", (wide_rows, "n"), "int64", "output"),
     ]
     return [
-        ("loops", loops, _ONE, _ONE),
+        ("loops", loops, (2, 1, 1), _ONE),
         ("block", block, _ONE, _PER_ELEMENT),
         ("int64", int64, _PER_ELEMENT, _ONE),
     ]

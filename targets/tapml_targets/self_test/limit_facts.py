@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tapml_targets.errors import TapmlError
 from tapml_targets.library import Library
 from tapml_targets.self_test.facts import Fact
-from tapml_targets.self_test.kernels import STEPS
+from tapml_targets.self_test.kernels import STEPS, block_threads
 from tapml_targets.self_test.place import Place
 
 ITERATIONS: Final = 150_000
@@ -56,10 +56,7 @@ def buffer_facts(place: Place) -> list[Fact]:
 
 def block_fact(place: Place, library: Library) -> Fact:
     """A work-group of the largest size that the driver states, with a barrier in it."""
-    limits = place.device.limits
-    threads = limits.max_threads_per_block or 1
-    if limits.max_block[0]:
-        threads = min(threads, limits.max_block[0])
+    threads = block_threads(place.device.limits)
     arrays: list[NDArray[Any]] = [np.zeros(threads, np.int32) for _ in range(2)]
     try:
         out = place.run(library, "block", arrays)[1]

@@ -84,7 +84,7 @@ def _steps(
     return [
         lambda: loop_facts(place, library),
         lambda: [block_fact(place, library)],
-        lambda: [int64_fact(place, library)],
+        *([lambda: [int64_fact(place, library)]] if "int64" in library.operators else []),
         *floats,
     ]
 

@@ -36,4 +36,4 @@ def libraries_of(description: DeviceDescription) -> dict[str, Library]:
     if not parts:
         return {}
     module = importlib.import_module(f"tapml_targets.{description.platform}.self_test")
-    return {part: module.self_test_library(part) for part in parts}
+    return {part: module.self_test_library(part, description.limits) for part in parts}
