@@ -3,7 +3,8 @@
 For devices that have no ZeroMQ, and for browsers, which can only go out. ``/tracker`` takes the
 messages that the ROUTER socket takes; ``/control`` and ``/data`` are a lent device's two
 connections, opened with the lease's token as any server's are with its own; ``/leg`` is where the
-device comes for a client that waits. One thread, and nothing in it waits for anybody.
+device comes for a client that waits; ``/`` is the page that makes a browser a device. One thread,
+and nothing in it waits for anybody.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tapml_rpc.tracker.doorstep import Doorstep
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.records import LEG_PATH, TRACKER_PATH
 from tapml_rpc.tracker.switchboard import Dial, Refusal, Switchboard
+from tapml_rpc.tracker.web_page import page_response
 from tapml_rpc.tracker.websocket_peer import WebSocketPeer
 from tapml_rpc.tracker.websocket_visitor import Visitor
 from tapml_rpc.websocket import admission
@@ -172,7 +174,10 @@ class WebSocketDoor:
     def requested(self, visitor: Visitor, request: Request) -> None:
         """A visitor has said what it wants; on the door's thread."""
         leg = request.path in (CONTROL_PATH, DATA_PATH, LEG_PATH)
-        if leg:
+        page = None if "Upgrade" in request.headers else page_response(request.path)
+        if page is not None:
+            visitor.give(page)
+        elif leg:
             self._admit(visitor, request, self._legs_admission.check(request, visitor.host))
         elif request.path != TRACKER_PATH or self._has_room(visitor, request):
             # A token may be good once: all that can be refused without it came before it.
@@ -249,8 +254,9 @@ class WebSocketDoor:
         self._looked = now
         self._doorstep.look()
         self._board.refuse_late()
-        for visitor in [v for v in self._visitors if not v.asked and now > v.deadline]:
-            visitor.end()
+        for visitor in [v for v in self._visitors if now > v.deadline]:
+            if visitor.taking or not visitor.asked:
+                visitor.end()
         if now - self._pinged > PING_SECONDS:
             self._pinged = now
             for peer in list(self._peers.values()):
@@ -262,7 +268,7 @@ class WebSocketDoor:
     def _greet(self, connection: socket.socket, number: str) -> None:
         if len(self._visitors) >= MAX_VISITORS:
             # Who means well says what it wants at once: the one that has said nothing longest goes.
-            idle = next((each for each in self._visitors if not each.asked), None)
+            idle = next((v for v in self._visitors if v.taking or not v.asked), None)
             if idle is None:
                 connection.close()
                 return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tapml_rpc.tracker.flow import Forwarder
 
 OPEN_SECONDS: Final = 5.0
+TAKE_SECONDS: Final = 60.0
 _LENGTH_BYTES: Final = 4
 _STATUS: Final = {
     Refusal.NO_ROOM: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -74,6 +75,8 @@ class Visitor:
         Where it came from.
     asked
         Whether it has said what it wants.
+    taking
+        Whether it is taking an answer longer than a connection has room for.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Visitor:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.host = host
-        self.asked = False
+        self.asked = self.taking = False
         self.deadline = time.monotonic() + OPEN_SECONDS
         self.protocol = ServerProtocol(
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -96,6 +99,7 @@ class Visitor:
         )
         self._door = door
         self._response: Response | None = None
+        self._left = memoryview(b"")
         self._handshake: Callable[[], None] | None = None
         self.socket = connection
         if context is not None:
@@ -113,6 +117,14 @@ class Visitor:
         with suppress(OSError):
             self._respond(response)
         self.end()
+
+    def give(self, response: Response) -> None:
+        """Answer with what may be long, as fast as it is taken, and end."""
+        self.taking = True
+        self.deadline = time.monotonic() + TAKE_SECONDS
+        self.protocol.send_response(response)
+        self._left = memoryview(b"".join(self.protocol.data_to_send()))
+        self._watch(selectors.EVENT_WRITE)
 
     def accept(self, request: Request) -> bool:
         """Whether it is an upgrade; it is answered by :meth:`come_in`, or now where it is none."""
@@ -156,6 +168,9 @@ class Visitor:
 
     def _ready(self, events: int) -> None:
         try:
+            if self.taking:
+                self._give_on()
+                return
             if self._handshake is not None and not self._shake_hands(self._handshake):
                 return
             self._read()
@@ -196,6 +211,11 @@ class Visitor:
         elif events and isinstance(events[0], Request):
             self.asked = True
             self._door.requested(self, events[0])
+
+    def _give_on(self) -> None:
+        self._left = self._left[send(self.socket, self._left) :]
+        if not self._left:
+            self.end()
 
     def _respond(self, response: Response) -> None:
         self.protocol.send_response(response)

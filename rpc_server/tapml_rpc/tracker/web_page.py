@@ -1,0 +1,68 @@
+"""The page that makes a browser a device, as the tracker's WebSocket door serves it.
+
+Its files are built from ``web/`` and ship in this package; they are read once, and what is asked
+for is looked up among them by its whole path: nothing else of the file system can be asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+
+FOLDER: Final = Path(__file__).parent.parent / "web_page"
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), usb=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    # A page of one release talks to a tracker of the same.
+    "Cache-Control": "no-cache",
+}
+
+
+def page_response(target: str) -> Response | None:
+    """The answer to a request for a file of the page; None where it has no such file.
+
+    Parameters
+    ----------
+    target
+        Path and query of the request; ``/`` is the page itself.
+    """
+    path = target.partition("?")[0]
+    found = _files().get("/index.html" if path == "/" else path)
+    if found is None:
+        return None
+    kind, body = found
+    headers = Headers(_HEADERS)
+    headers["Content-Type"] = kind
+    headers["Content-Length"] = str(len(body))
+    headers["Connection"] = "close"
+    return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, body)
+
+
+@cache
+def _files() -> dict[str, tuple[str, bytes]]:
+    if not FOLDER.is_dir():
+        return {}
+    return {
+        f"/{path.name}": (_TYPES[path.suffix], path.read_bytes())
+        for path in FOLDER.iterdir()
+        if path.suffix in _TYPES
+    }

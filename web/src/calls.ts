@@ -1,0 +1,243 @@
+/** The commands that run operators and entries: each said in full, or recorded and run by handle. */
+
+import { inputError, protocolError } from "./errors";
+import type { LaunchSequence, SlotPlace } from "./launches";
+import type { BuiltLibrary } from "./library_store";
+import type { TensorUse } from "./loaded_library";
+import type { DeviceBuffer, Memory } from "./memory";
+import { Readback, type StagePool } from "./readback";
+import type { Index, RunningBatch } from "./running_batch";
+import { array, integer, map, octets, shown, text } from "./wire";
+
+const MAX_RANK = 32;
+const GUARD_BYTES = 4096;
+const GUARD_PATTERN = [0xc3, 0xa5, 0x5a, 0x3c, 0x96, 0x69, 0x0f, 0xf0];
+
+/** Kernels launched so far and operators called, for the page. */
+export interface Counters {
+  kernels: number;
+  calls: number;
+  lastCall: string;
+}
+
+export class Calls {
+  constructor(
+    private readonly memory: Memory,
+    private readonly pool: StagePool,
+    private readonly counters: Counters,
+  ) {}
+
+  async call(
+    batch: RunningBatch,
+    index: Index,
+    library: unknown,
+    name: unknown,
+    tensors: unknown,
+    symbols: unknown,
+    options: unknown,
+  ): Promise<void> {
+    const { loaded } = builtOf(batch, library);
+    const given = map(options, "options of a call");
+    const poison = given["workspace_poison"];
+    const called = text(name, "operator name");
+    const uses = tensorsOf(batch, tensors);
+    const values = symbolsOf(symbols);
+    const timed = given["timed"] === true;
+    this.counters.calls += 1;
+    this.counters.lastCall = called;
+    if (poison === undefined || poison === null) {
+      await this.launch(batch, index, loaded.bindCall(batch.steps, called, uses, values), timed);
+      return;
+    }
+    const pattern = octets(poison, "workspace poison", 4096);
+    if (pattern.length === 0) {
+      throw inputError("workspace_poison must hold at least one byte");
+    }
+    await this.poisoned(batch, index, loaded, called, uses, values, pattern, timed);
+  }
+
+  record(
+    batch: RunningBatch,
+    _index: Index,
+    handle: unknown,
+    library: unknown,
+    name: unknown,
+    tensors: unknown,
+    symbols: unknown,
+  ): void {
+    const { session } = batch;
+    const number = session.newHandle(handle);
+    session.newRecording();
+    const built = builtOf(batch, library);
+    const called = text(name, "operator name");
+    const uses = tensorsOf(batch, tensors);
+    const call = built.loaded.record(batch.steps, called, uses, symbolsOf(symbols));
+    const handles = new Set(
+      array(tensors, "tensors").map((tensor) => integer(array(tensor, "tensor")[0], "handle")),
+    );
+    session.recordings.set(number, {
+      library: integer(library, "handle"),
+      built,
+      call,
+      buffers: [...handles].map((each) => [each, session.buffer(each)] as const),
+    });
+    batch.makes(() => session.recordings.delete(number));
+  }
+
+  async run(batch: RunningBatch, index: Index, handle: unknown, options: unknown): Promise<void> {
+    const { session } = batch;
+    const recording = session.recordings.get(integer(handle, "handle"));
+    if (recording === undefined) {
+      throw inputError(
+        `no recorded call has the handle ${String(handle)}: it was freed, or recording it failed`,
+      );
+    }
+    const timed = map(options, "options of a run")["timed"] === true;
+    if (session.libraries.get(recording.library) !== recording.built) {
+      throw inputError(`the Library of the recorded call ${String(handle)} was unloaded`);
+    }
+    for (const [number, held] of recording.buffers) {
+      if (session.buffers.get(number) !== held) {
+        throw inputError(
+          `the recorded call ${String(handle)} uses buffer ${number}: it is gone`,
+        );
+      }
+    }
+    this.counters.calls += 1;
+    this.counters.lastCall = recording.call.name;
+    const launches = recording.built.loaded.bindRecorded(batch.steps, recording.call);
+    await this.launch(batch, index, launches, timed);
+  }
+
+  /** Enqueue launches; timed ones are waited for, between two points where the GPU is idle. */
+  private async launch(
+    batch: RunningBatch,
+    index: Index,
+    launches: LaunchSequence,
+    timed: boolean,
+    damaged: readonly string[] | null = null,
+  ): Promise<void> {
+    const { queue } = this.memory.device;
+    const started = timed ? await this.idle() : 0;
+    this.submit(batch, launches);
+    if (timed) {
+      await batch.steps.settle();
+      await queue.onSubmittedWorkDone();
+      const elapsed = Math.round((performance.now() - started) * 1e6);
+      batch.give(index, [elapsed, damaged ?? []]);
+    } else if (damaged !== null) {
+      batch.give(index, [null, damaged]);
+    }
+  }
+
+  private submit(batch: RunningBatch, launches: LaunchSequence): void {
+    this.counters.kernels += launches.count;
+    batch.steps.run(`launching ${launches.count} kernels`, () => {
+      const encoder = this.memory.device.createCommandEncoder();
+      launches.encode(encoder);
+      this.memory.device.queue.submit([encoder.finish()]);
+    });
+  }
+
+  private async idle(): Promise<number> {
+    await this.memory.device.queue.onSubmittedWorkDone();
+    return performance.now();
+  }
+
+  /** Run with memory of its own for every workspace, poisoned, between two guard bands. */
+  private async poisoned(
+    batch: RunningBatch,
+    index: Index,
+    loaded: BuiltLibrary["loaded"],
+    name: string,
+    tensors: readonly TensorUse[],
+    symbols: ReadonlyMap<string, bigint>,
+    poison: Uint8Array,
+    timed: boolean,
+  ): Promise<void> {
+    const { memory } = this;
+    const { steps } = batch;
+    // Another poison has other guard bands: what reads them gives another result.
+    const pattern = Uint8Array.from(GUARD_PATTERN, (byte) => byte ^ (poison[0] ?? 0));
+    const buffers: DeviceBuffer[] = [];
+    try {
+      const { plan, launches } = loaded.bindOn(steps, name, tensors, symbols, (planned) =>
+        planned.workspaces.map(({ nbytes }): SlotPlace => {
+          const buffer = memory.allocate(steps, nbytes + 2 * GUARD_BYTES);
+          buffers.push(buffer);
+          memory.fill(steps, buffer, 0, buffer.nbytes, pattern);
+          memory.fill(steps, buffer, GUARD_BYTES, nbytes, poison);
+          return { buffer, byteOffset: GUARD_BYTES };
+        }),
+      );
+      const started = timed ? await this.idle() : 0;
+      this.submit(batch, launches);
+      const guards = new Readback(memory, this.pool, Math.max(1, 2 * GUARD_BYTES * buffers.length));
+      buffers.forEach((buffer, place) => {
+        const at = 2 * GUARD_BYTES * place;
+        guards.add(steps, buffer, 0, GUARD_BYTES, at);
+        guards.add(steps, buffer, buffer.nbytes - GUARD_BYTES, GUARD_BYTES, at + GUARD_BYTES);
+      });
+      launches.close();
+      await steps.settle();
+      const elapsed = timed ? Math.round(((await this.idle()) - started) * 1e6) : null;
+      const bytes = await guards.take();
+      const damaged = plan.workspaces.filter(({ nbytes }, place) => {
+        const at = 2 * GUARD_BYTES * place;
+        const phase = (GUARD_BYTES + nbytes) % pattern.length;
+        return !intact(bytes, at, pattern, 0) || !intact(bytes, at + GUARD_BYTES, pattern, phase);
+      });
+      batch.give(index, [elapsed, damaged.map((workspace) => workspace.name)]);
+    } finally {
+      for (const buffer of buffers) {
+        memory.free(buffer);
+      }
+    }
+  }
+}
+
+function intact(bytes: Uint8Array, at: number, pattern: Uint8Array, phase: number): boolean {
+  for (let place = 0; place < GUARD_BYTES; place += 1) {
+    if (bytes[at + place] !== pattern[(place + phase) % pattern.length]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+function builtOf(batch: RunningBatch, library: unknown): BuiltLibrary {
+  const built = batch.session.libraries.get(integer(library, "handle"));
+  if (built === undefined) {
+    throw inputError(
+      `no Library has the handle ${String(library)}: it was never loaded or unloaded`,
+    );
+  }
+  return built;
+}
+
+function symbolsOf(symbols: unknown): Map<string, bigint> {
+  return new Map(
+    Object.entries(map(symbols, "symbols of a call")).map(([symbol, value]) => {
+      if (typeof value === "bigint" || (typeof value === "number" && Number.isSafeInteger(value))) {
+        return [symbol, BigInt(value)] as const;
+      }
+      throw protocolError(`symbol '${symbol.slice(0, 60)}' must have an integer value`);
+    }),
+  );
+}
+
+function tensorsOf(batch: RunningBatch, tensors: unknown): TensorUse[] {
+  return array(tensors, "tensors").map((tensor): TensorUse => {
+    const fields = array(tensor, "tensor", 4);
+    if (fields.length !== 4) {
+      throw protocolError(`a tensor is [handle, byte offset, shape, dtype], got ${shown(tensor)}`);
+    }
+    const [handle, byteOffset, shape, dtype] = fields;
+    return {
+      buffer: batch.session.buffer(handle),
+      byteOffset: integer(byteOffset, "byte offset"),
+      shape: array(shape, "shape", MAX_RANK).map((extent) => BigInt(integer(extent, "extent"))),
+      dtype: text(dtype, "dtype", 40),
+    };
+  });
+}

@@ -1,0 +1,357 @@
+/** What each command of the protocol does on the GPU. */
+
+import { Calls, type Counters } from "./calls";
+import { inputError, protocolError, TapmlError } from "./errors";
+import type { Gpu } from "./gpu";
+import type { LibraryStore } from "./library_store";
+import type { Memory } from "./memory";
+import { checkProgram, MAX_PROGRAM_NAME } from "./program_body";
+import { Readback, StagePool } from "./readback";
+import type { Index, RunningBatch } from "./running_batch";
+import { BOUNDS, type Send } from "./session";
+import { aligned, array, integer, octets, shown, text } from "./wire";
+
+/** Reads up to this many bytes travel with the batch's answer; longer ones are streamed. */
+const INLINE_READ_BYTES = 1 << 20;
+const PIECE_BYTES = 2 << 20;
+const MAX_PATTERN_BYTES = 4096;
+
+type Handler = (
+  batch: RunningBatch,
+  index: Index,
+  ...fields: unknown[]
+) => Promise<void> | void;
+
+interface Command {
+  readonly fields: number;
+  readonly run: Handler;
+}
+
+export class Commands {
+  readonly handlers: ReadonlyMap<string, Command>;
+  private readonly pool: StagePool;
+
+  constructor(
+    private readonly gpu: Gpu,
+    private readonly memory: Memory,
+    private readonly libraries: LibraryStore,
+    counters: Counters,
+    private readonly sendFor: (batch: RunningBatch) => Send,
+  ) {
+    this.pool = new StagePool(gpu.device);
+    const calls = new Calls(memory, this.pool, counters);
+    const of = (fields: number, run: (...all: never[]) => Promise<void> | void): Command => ({
+      fields,
+      run: run as Handler,
+    });
+    this.handlers = new Map([
+      ["allocate", of(2, this.allocate.bind(this))],
+      ["free", of(1, this.free.bind(this))],
+      ["write", of(4, this.write.bind(this))],
+      ["read", of(3, this.read.bind(this))],
+      ["fill", of(4, this.fill.bind(this))],
+      ["copy", of(5, this.copy.bind(this))],
+      ["holds", of(1, this.holds.bind(this))],
+      ["upload", of(5, this.upload.bind(this))],
+      ["load", of(2, this.load.bind(this))],
+      ["unload", of(1, this.unload.bind(this))],
+      ["call", of(5, calls.call.bind(calls))],
+      ["record", of(5, calls.record.bind(calls))],
+      ["run", of(2, calls.run.bind(calls))],
+      ["fence", of(0, this.fence.bind(this))],
+      ["reset", of(0, this.reset.bind(this))],
+      ["program", of(2, this.program.bind(this))],
+      ["execute", of(3, this.execute.bind(this))],
+      ["forget", of(1, this.forget.bind(this))],
+    ]);
+  }
+
+  /** Run one command; raises what is wrong with it. */
+  async run(batch: RunningBatch, index: Index, command: unknown): Promise<void> {
+    const [name, ...fields] = Array.isArray(command) ? (command as unknown[]) : [command];
+    const found = typeof name === "string" ? this.handlers.get(name) : undefined;
+    if (found === undefined) {
+      const known = [...this.handlers.keys()].join(", ");
+      throw protocolError(`unknown command ${shown(name, 60)}; known: ${known}`);
+    }
+    if (fields.length !== found.fields) {
+      throw protocolError(`wrong number of fields in '${String(name)}'`);
+    }
+    await found.run(batch, index, ...fields);
+  }
+
+  private allocate(batch: RunningBatch, _index: Index, handle: unknown, nbytes: unknown): void {
+    const { session } = batch;
+    const number = session.newHandle(handle);
+    const size = integer(nbytes, "byte count");
+    if (session.nbytes + size > BOUNDS.session_bytes) {
+      throw inputError(
+        `allocating ${size} bytes would bring this session to ${session.nbytes + size}; its ` +
+          `bound is ${BOUNDS.session_bytes}`,
+      );
+    }
+    const buffer = this.memory.allocate(batch.steps, size);
+    session.buffers.set(number, buffer);
+    session.nbytes += size;
+    batch.makes(() => {
+      if (session.buffers.get(number) === buffer) {
+        this.freeBuffer(batch, number);
+      }
+    });
+  }
+
+  private free(batch: RunningBatch, _index: Index, handle: unknown): void {
+    const number = integer(handle, "handle");
+    if (!this.freeBuffer(batch, number)) {
+      batch.session.recordings.get(number)?.call.bound.launches.close();
+      batch.session.recordings.delete(number);
+    }
+  }
+
+  private freeBuffer(batch: RunningBatch, number: number): boolean {
+    const buffer = batch.session.buffers.get(number);
+    if (buffer === undefined) {
+      return false;
+    }
+    batch.session.buffers.delete(number);
+    batch.session.nbytes -= buffer.nbytes;
+    this.memory.free(buffer);
+    return true;
+  }
+
+  private write(
+    batch: RunningBatch,
+    _index: Index,
+    handle: unknown,
+    offset: unknown,
+    nbytes: unknown,
+    chunkOffset: unknown,
+  ): void {
+    const { buffer, start, length } = batch.span(handle, offset, nbytes);
+    this.memory.write(batch.steps, buffer, start, batch.window(chunkOffset, length));
+  }
+
+  private async read(
+    batch: RunningBatch,
+    index: Index,
+    handle: unknown,
+    offset: unknown,
+    nbytes: unknown,
+  ): Promise<void> {
+    const { buffer, start, length } = batch.span(handle, offset, nbytes);
+    const position = aligned(batch.inlineBytes);
+    if (position + length > INLINE_READ_BYTES) {
+      await this.stream(batch, index, { buffer, start, length });
+      return;
+    }
+    if (length > 0) {
+      batch.inline ??= new Readback(this.memory, this.pool, INLINE_READ_BYTES);
+      batch.inline.add(batch.steps, buffer, start, length, position);
+    }
+    batch.inlineBytes = position + length;
+    batch.give(index, [position, length]);
+  }
+
+  /** Send a long read in pieces, the next one on its way while one is sent. */
+  private async stream(
+    batch: RunningBatch,
+    index: Index,
+    { buffer, start, length }: ReturnType<RunningBatch["span"]>,
+  ): Promise<void> {
+    const { session, message, steps } = batch;
+    const send = this.sendFor(batch);
+    const ask = (offset: number): { size: number; bytes: Promise<Uint8Array<ArrayBuffer>> } => {
+      const size = Math.min(PIECE_BYTES, length - offset);
+      const readback = new Readback(this.memory, this.pool, size);
+      readback.add(steps, buffer, start + offset, size, 0);
+      const bytes = readback.take();
+      // Where the batch fails before this one is awaited, its loss is nobody's error.
+      bytes.catch(() => null);
+      return { size, bytes };
+    };
+    let next = ask(0);
+    for (let offset = 0; offset < length; offset += PIECE_BYTES) {
+      const current = next;
+      if (offset + PIECE_BYTES < length) {
+        next = ask(offset + PIECE_BYTES);
+      }
+      await steps.settle();
+      const bytes = await current.bytes;
+      await session.takeCredit(current.size);
+      if (session.ended !== "") {
+        throw new TapmlError("DeviceLostError", "the session ended while a read was streamed");
+      }
+      if (session.running !== null) {
+        session.running.since = performance.now();
+      }
+      send({ type: "data", sequence: message.sequence, index, offset }, bytes);
+    }
+    batch.give(index, length);
+  }
+
+  private fill(
+    batch: RunningBatch,
+    _index: Index,
+    handle: unknown,
+    offset: unknown,
+    nbytes: unknown,
+    pattern: unknown,
+  ): void {
+    const { buffer, start, length } = batch.span(handle, offset, nbytes);
+    const repeated = octets(pattern, "pattern", MAX_PATTERN_BYTES);
+    if (repeated.length === 0) {
+      throw protocolError("a fill pattern has at least one byte");
+    }
+    if (length > 0) {
+      this.memory.fill(batch.steps, buffer, start, length, repeated);
+    }
+  }
+
+  private copy(
+    batch: RunningBatch,
+    _index: Index,
+    source: unknown,
+    sourceOffset: unknown,
+    target: unknown,
+    targetOffset: unknown,
+    nbytes: unknown,
+  ): void {
+    const from = batch.span(source, sourceOffset, nbytes);
+    const into = batch.span(target, targetOffset, nbytes);
+    const { length } = from;
+    if (
+      from.buffer === into.buffer &&
+      from.start < into.start + length &&
+      into.start < from.start + length
+    ) {
+      throw inputError("a copy within one buffer must not overlap itself");
+    }
+    if (length > 0) {
+      this.memory.copy(batch.steps, from.buffer, from.start, into.buffer, into.start, length);
+    }
+  }
+
+  private holds(batch: RunningBatch, index: Index, digests: unknown): void {
+    const names = array(digests, "hashes", BOUNDS.handles);
+    batch.give(
+      index,
+      names.map((digest) => this.libraries.holds(text(digest, "hash", 64))),
+    );
+  }
+
+  private async upload(
+    batch: RunningBatch,
+    _index: Index,
+    digest: unknown,
+    total: unknown,
+    offset: unknown,
+    nbytes: unknown,
+    chunkOffset: unknown,
+  ): Promise<void> {
+    await this.libraries.receive(
+      batch.session.uploads,
+      text(digest, "hash", 64),
+      integer(total, "Library size"),
+      integer(offset, "offset"),
+      batch.window(chunkOffset, nbytes),
+    );
+  }
+
+  private async load(
+    batch: RunningBatch,
+    index: Index,
+    handle: unknown,
+    digest: unknown,
+  ): Promise<void> {
+    const { session } = batch;
+    const number = session.newHandle(handle);
+    const built = await this.libraries.load(text(digest, "hash", 64));
+    if (session.ended !== "") {
+      this.libraries.release(built);
+      throw new TapmlError("DeviceLostError", "the session ended while a Library was built");
+    }
+    session.libraries.set(number, built);
+    batch.makes(() => {
+      this.unload(batch, index, number);
+    });
+    const { operators, entries } = built.loaded.library;
+    batch.give(index, [[...operators.keys()], [...entries.keys()]]);
+  }
+
+  private unload(batch: RunningBatch, _index: Index, handle: unknown): void {
+    const number = integer(handle, "handle");
+    const built = batch.session.libraries.get(number);
+    if (built !== undefined) {
+      batch.session.libraries.delete(number);
+      this.libraries.release(built);
+    }
+  }
+
+  private async fence(batch: RunningBatch, index: Index): Promise<void> {
+    await batch.steps.settle();
+    await this.gpu.device.queue.onSubmittedWorkDone();
+    batch.give(index, true);
+  }
+
+  private async reset(batch: RunningBatch): Promise<void> {
+    // Whatever was still running ends here; its error, if any, belongs to the past.
+    await batch.steps.settle().catch(() => null);
+    await this.gpu.device.queue.onSubmittedWorkDone();
+    batch.session.failures.delete(batch.message.stream);
+  }
+
+  private program(batch: RunningBatch, _index: Index, name: unknown, commands: unknown): void {
+    const { programs } = batch.session;
+    const body = checkProgram(name, commands, BOUNDS.program_commands);
+    if (programs.has(body.name)) {
+      throw protocolError(`program '${body.name}' is there already; forget it first`);
+    }
+    if (programs.size >= BOUNDS.programs) {
+      throw inputError(`this session already holds ${BOUNDS.programs} programs; forget one`);
+    }
+    const held = [...programs.values()].reduce((sum, each) => sum + each.nbytes, body.nbytes);
+    if (held > BOUNDS.program_bytes) {
+      throw inputError(
+        `programs of ${held} bytes; a session holds at most ${BOUNDS.program_bytes}`,
+      );
+    }
+    programs.set(body.name, body);
+    batch.makes(() => programs.delete(body.name));
+  }
+
+  private forget(batch: RunningBatch, _index: Index, name: unknown): void {
+    batch.session.programs.delete(text(name, "program name", MAX_PROGRAM_NAME));
+  }
+
+  private async execute(
+    batch: RunningBatch,
+    index: Index,
+    name: unknown,
+    given: unknown,
+    chunkOffset: unknown,
+  ): Promise<void> {
+    const called = text(name, "program name", MAX_PROGRAM_NAME);
+    const body = batch.session.programs.get(called);
+    if (body === undefined) {
+      throw inputError(
+        `no program has the name '${called}': it was forgotten, or recording it failed or was ` +
+          "skipped on a poisoned stream",
+      );
+    }
+    const values = body.take(given);
+    batch.count(body.commands.length, BOUNDS.commands);
+    batch.chunkBase = integer(chunkOffset, "chunk offset");
+    const outer = typeof index === "number" ? index : index[0];
+    for (let place = 0; place < body.commands.length; place += 1) {
+      const command = body.command(place, values);
+      batch.program = { name: called, place };
+      batch.begin(command, outer);
+      if (batch.message.sequence <= batch.session.cancelThrough) {
+        throw new TapmlError("RemoteError", "cancelled by the client before it ran");
+      }
+      await this.run(batch, [outer, place], command);
+    }
+    batch.program = null;
+    batch.chunkBase = 0;
+  }
+}

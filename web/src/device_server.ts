@@ -1,0 +1,303 @@
+/** Serves sessions on one open GPU: hello, ping, cancel, batches, credit, deadlines, ends. */
+
+import type { Counters } from "./calls";
+import { messageOf, protocolError, TapmlError } from "./errors";
+import { failureToWire } from "./failures";
+import type { Gpu } from "./gpu";
+import { Interpreter } from "./interpreter";
+import { BOUNDS, Session, type Message, type Send } from "./session";
+import { array, hex, integer, octets, shown, VERSION, type Header } from "./wire";
+
+const FEATURES = [
+  "batch",
+  "credit",
+  "library-hash",
+  "entries",
+  "timing",
+  "workspace-poison",
+  "recorded-calls",
+  "programs",
+];
+const KERNEL_DEADLINE_SECONDS = 60;
+const SILENCE_SECONDS = 60;
+const LOOK_MILLISECONDS = 250;
+const SERVER = "tapml browser 0.1.0";
+
+/** One of a session's connections as the server needs it. */
+export interface Leg {
+  send(header: Header, chunk?: Uint8Array): void;
+  close(code: number, reason: string): void;
+}
+
+interface Served {
+  readonly session: Session;
+  readonly control: Leg;
+  data: Leg | null;
+  readonly queue: Message[];
+  queuedBytes: number;
+  working: boolean;
+}
+
+export class DeviceServer {
+  readonly counters: Counters = { kernels: 0, calls: 0, lastCall: "" };
+  readonly epoch = crypto.getRandomValues(new Uint8Array(8));
+  private readonly interpreter: Interpreter;
+  private readonly served = new Map<string, Served>();
+  private readonly timer: ReturnType<typeof setInterval>;
+
+  constructor(
+    readonly gpu: Gpu,
+    private readonly report: (failure: Header) => void,
+    private readonly hung: (error: TapmlError) => void,
+  ) {
+    this.interpreter = new Interpreter(gpu, this.counters, report);
+    this.timer = setInterval(() => {
+      this.look();
+    }, LOOK_MILLISECONDS);
+  }
+
+  get sessions(): number {
+    return this.served.size;
+  }
+
+  get deviceBytes(): number {
+    return this.interpreter.memory.allocated;
+  }
+
+  /** What runs now, of any session. */
+  get running(): string {
+    for (const { session } of this.served.values()) {
+      if (session.running !== null) {
+        return session.running.command;
+      }
+    }
+    return "";
+  }
+
+  /** Take a message of a control connection; the token of the session it is for, if any. */
+  control(leg: Leg, header: Header, leaseToken: string, before: string): string {
+    switch (header["type"]) {
+      case "hello":
+        return this.hello(leg, header, leaseToken, before);
+      case "ping":
+        this.ping(leg, header, this.of(header));
+        return before;
+      case "cancel": {
+        const { session } = this.of(header);
+        session.heard = performance.now();
+        session.cancelThrough = integer(header["sequence"], "sequence");
+        return before;
+      }
+      case "goodbye":
+        this.end(before, "closed by its client");
+        return "";
+      default:
+        throw protocolError(`unknown message type ${shown(header["type"], 60)}`);
+    }
+  }
+
+  /** Take a message of a data connection that is `token`'s, or nobody's yet. */
+  data(leg: Leg, header: Header, chunk: Uint8Array<ArrayBuffer>, token: string): string {
+    if (hex(octets(header["epoch"], "epoch", 64)) !== hex(this.epoch)) {
+      throw new TapmlError(
+        "DeviceRestartedError",
+        "this device was opened after the session was: its handles mean nothing here; open a " +
+          "new session",
+      );
+    }
+    const named = hex(octets(header["session"], "session", 64));
+    const served = this.served.get(named);
+    if (served === undefined || (token !== "" && token !== named)) {
+      throw new TapmlError(
+        "DeviceLostError",
+        "the session has ended: it was closed or went silent",
+      );
+    }
+    if (served.data === null) {
+      served.data = leg;
+    } else if (served.data !== leg) {
+      throw protocolError("this session has a data connection already");
+    }
+    served.session.heard = performance.now();
+    switch (header["type"]) {
+      case "batch":
+        this.accept(served, header, chunk);
+        break;
+      case "credit":
+        served.session.giveCredit(integer(header["bytes"], "credit"));
+        break;
+      case "goodbye":
+        this.end(named, "closed by its client");
+        break;
+      default:
+        throw protocolError(`unknown message type ${shown(header["type"], 60)}`);
+    }
+    return named;
+  }
+
+  /** End a session: free what it holds, close its connections. */
+  end(token: string, why: string, error: TapmlError | null = null): void {
+    const served = this.served.get(token);
+    if (served === undefined) {
+      return;
+    }
+    this.served.delete(token);
+    this.interpreter.release(served.session, why);
+    if (error !== null) {
+      served.control.send({ type: "event", error: failureToWire(error) });
+    }
+    for (const leg of [served.control, served.data]) {
+      leg?.close(error === null ? 1000 : 1001, why);
+    }
+  }
+
+  /** End every session, with the error where there is one. */
+  close(why: string, error: TapmlError | null = null): void {
+    clearInterval(this.timer);
+    for (const token of [...this.served.keys()]) {
+      this.end(token, why, error);
+    }
+  }
+
+  private of(header: Header): Served {
+    const served = this.served.get(hex(octets(header["session"], "session", 64)));
+    if (served === undefined) {
+      throw new TapmlError("DeviceLostError", "the session has ended: it was closed or went silent");
+    }
+    return served;
+  }
+
+  private hello(leg: Leg, header: Header, leaseToken: string, before: string): string {
+    if (header["lease"] !== leaseToken) {
+      throw new TapmlError(
+        "SetupError",
+        "this is another one's device: the hello does not show the lease's token",
+      );
+    }
+    if (!array(header["versions"], "versions").includes(VERSION)) {
+      throw protocolError(
+        `this device speaks protocol version ${VERSION}, the client ` +
+          `${shown(header["versions"])}; bring both to the same release of tapml`,
+      );
+    }
+    this.end(before, "its client said hello again");
+    if (this.served.size >= BOUNDS.sessions) {
+      throw new TapmlError("SetupError", `all ${BOUNDS.sessions} sessions of this page are taken`);
+    }
+    const asked = header["kernel_deadline"];
+    const deadline = typeof asked === "number" && asked > 0 ? asked : KERNEL_DEADLINE_SECONDS;
+    const session = new Session(
+      integer(header["download_window"], "download window"),
+      Math.min(deadline, KERNEL_DEADLINE_SECONDS),
+    );
+    const token = hex(session.token);
+    this.served.set(token, {
+      session,
+      control: leg,
+      data: null,
+      queue: [],
+      queuedBytes: 0,
+      working: false,
+    });
+    leg.send({
+      type: "welcome",
+      version: VERSION,
+      features: FEATURES,
+      server: SERVER,
+      device: this.gpu.description,
+      bounds: BOUNDS,
+      epoch: this.epoch,
+      session: session.token,
+      data_address: "/data",
+      kernel_deadline: session.kernelDeadline,
+      silence_seconds: SILENCE_SECONDS,
+    });
+    return token;
+  }
+
+  private ping(leg: Leg, header: Header, served: Served): void {
+    const { session } = served;
+    session.heard = performance.now();
+    const { running } = session;
+    leg.send({
+      type: "pong",
+      sequence: integer(header["sequence"], "sequence"),
+      answered: session.answered,
+      sessions: this.served.size,
+      device_bytes: this.deviceBytes,
+      ...(running === null
+        ? {}
+        : { busy_seconds: (performance.now() - running.since) / 1000, command: running.command }),
+    });
+  }
+
+  private accept(served: Served, header: Header, chunk: Uint8Array<ArrayBuffer>): void {
+    const message: Message = {
+      sequence: integer(header["sequence"], "sequence"),
+      stream: integer(header["stream"] ?? 0, "stream", BOUNDS.streams - 1),
+      commands: array(header["commands"], "commands", BOUNDS.commands),
+      chunk,
+    };
+    if (served.queue.length >= BOUNDS.unanswered) {
+      throw protocolError(
+        `${served.queue.length} batches wait for an answer; at most ${BOUNDS.unanswered} may`,
+      );
+    }
+    if (served.queuedBytes + chunk.length > BOUNDS.upload_window) {
+      throw protocolError(
+        `${served.queuedBytes + chunk.length} bytes wait for an answer; at most ` +
+          `${BOUNDS.upload_window} may`,
+      );
+    }
+    served.queue.push(message);
+    served.queuedBytes += chunk.length;
+    if (!served.working) {
+      served.working = true;
+      void this.work(served).finally(() => {
+        served.working = false;
+      });
+    }
+  }
+
+  /** Run a session's batches, one after the other; other sessions have their turns in between. */
+  private async work(served: Served): Promise<void> {
+    const { session } = served;
+    const send: Send = (header, chunk) => served.data?.send(header, chunk);
+    let message = served.queue[0];
+    while (message !== undefined && session.ended === "") {
+      try {
+        await this.interpreter.run(session, message, send);
+      } catch (error) {
+        // A fault of ours costs this session alone, and must be seen.
+        const failure = new TapmlError("DeviceLostError", `the page failed: ${messageOf(error)}`);
+        this.report(failureToWire(error, "a batch"));
+        this.end(hex(session.token), "the page failed", failure);
+        return;
+      }
+      served.queuedBytes -= message.chunk.length;
+      served.queue.shift();
+      message = served.queue[0];
+    }
+  }
+
+  /** What time alone brings about. */
+  private look(): void {
+    const now = performance.now();
+    for (const [token, { session }] of [...this.served]) {
+      const { running } = session;
+      const allowed = session.kernelDeadline * 1000 * (running?.deadlineFactor ?? 1);
+      if (running !== null && now - running.since > allowed) {
+        const error = new TapmlError(
+          "KernelTimeoutError",
+          `${running.command} ran longer than ${allowed / 1000} s in the browser, which cannot ` +
+            "stop a kernel: close the page if the device does not come back by itself",
+        );
+        this.report(failureToWire(error, running.command));
+        this.end(token, "a kernel was over its deadline", error);
+        this.hung(error);
+      } else if (now - session.heard > SILENCE_SECONDS * 1000) {
+        this.end(token, `its client was silent for ${SILENCE_SECONDS} s`);
+      }
+    }
+  }
+}

@@ -1,0 +1,141 @@
+/** The browser's GPU: opened with all that its adapter grants, and described as devices are. */
+
+import { TapmlError } from "./errors";
+import type { Header } from "./wire";
+
+/** Limits that are asked for as large as the adapter has them. */
+const WANTED_LIMITS = [
+  "maxBindGroups",
+  "maxBufferSize",
+  "maxComputeInvocationsPerWorkgroup",
+  "maxComputeWorkgroupSizeX",
+  "maxComputeWorkgroupSizeY",
+  "maxComputeWorkgroupSizeZ",
+  "maxComputeWorkgroupsPerDimension",
+  "maxComputeWorkgroupStorageSize",
+  "maxStorageBufferBindingSize",
+  "maxStorageBuffersPerShaderStage",
+  "maxUniformBufferBindingSize",
+  "minStorageBufferOffsetAlignment",
+] as const;
+type LimitName = (typeof WANTED_LIMITS)[number];
+
+const FEATURES: readonly (readonly [GPUFeatureName, string])[] = [
+  ["shader-f16", "float16"],
+  ["subgroups", "subgroups"],
+];
+
+/** The compiler that reads WGSL here. */
+export type ShaderCompiler = "tint" | "naga" | "unknown";
+
+export interface Gpu {
+  readonly device: GPUDevice;
+  readonly description: Header;
+  /** Names of features as kernels state them. */
+  readonly features: ReadonlySet<string>;
+  readonly compiler: ShaderCompiler;
+  /** What the adapter says of itself, for people. */
+  readonly name: string;
+}
+
+/** Open the GPU; raises a SetupError that says what is missing and what to do. */
+export async function openGpu(): Promise<Gpu> {
+  const gpu = (navigator as Navigator & { gpu?: GPU }).gpu;
+  if (gpu === undefined) {
+    throw new TapmlError(
+      "SetupError",
+      isSecureContext
+        ? "this browser has no WebGPU; use a current Chrome, Edge, Safari or Firefox, and see " +
+            "chrome://gpu or about:support for why it is switched off"
+        : "this page is not a secure context, so the browser hides WebGPU: open it by localhost, " +
+            "or by https with a certificate that this browser trusts",
+    );
+  }
+  const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (adapter === null) {
+    throw new TapmlError(
+      "SetupError",
+      "the browser has WebGPU but no adapter for it: its GPU may be on a block list " +
+        "(chrome://gpu says so), or the graphics driver is missing",
+    );
+  }
+  const requiredFeatures = [...FEATURES.map(([feature]) => feature), "timestamp-query"].filter(
+    (feature) => adapter.features.has(feature),
+  ) as GPUFeatureName[];
+  const requiredLimits = Object.fromEntries(
+    WANTED_LIMITS.map((name) => [name, adapter.limits[name]]),
+  );
+  const device = await adapter.requestDevice({ requiredFeatures, requiredLimits });
+  const compiler = compilerOf(navigator.userAgent);
+  return {
+    device,
+    compiler,
+    description: describe(adapter.info, device, compiler),
+    features: new Set(
+      FEATURES.filter(([feature]) => device.features.has(feature)).map(([, name]) => name),
+    ),
+    name: nameOf(adapter.info),
+  };
+}
+
+function compilerOf(agent: string): ShaderCompiler {
+  if (/\bFirefox\//.test(agent)) {
+    return "naga";
+  }
+  return /\bChrom(e|ium)\//.test(agent) ? "tint" : "unknown";
+}
+
+function nameOf(info: GPUAdapterInfo): string {
+  const parts = [info.description, info.device, info.architecture, info.vendor];
+  return parts.find((part) => part !== "") ?? "WebGPU adapter";
+}
+
+function browserOf(agent: string): string {
+  const known = /(Firefox|Edg|Chrome|Version)\/([\d.]+)/.exec(agent);
+  const names: Record<string, string> = { Edg: "Edge", Version: "Safari" };
+  return known === null ? "browser" : `${names[known[1] ?? ""] ?? known[1]} ${known[2]}`;
+}
+
+/** Limits and names in the form of a welcome's `device`. */
+function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompiler): Header {
+  const limit = (name: LimitName): number => device.limits[name];
+  const perDimension = limit("maxComputeWorkgroupsPerDimension");
+  const fallback = (info as GPUAdapterInfo & { isFallbackAdapter?: boolean }).isFallbackAdapter;
+  const software = fallback === true || /swiftshader|llvmpipe/i.test(
+    `${info.description} ${info.device} ${info.architecture}`,
+  );
+  return {
+    platform: "webgpu",
+    index: 0,
+    name: nameOf(info),
+    vendor_platform: `${browserOf(navigator.userAgent)} (${compiler})`,
+    device_type: software ? "cpu" : "gpu",
+    driver_version: browserOf(navigator.userAgent),
+    limits: {
+      max_threads_per_block: limit("maxComputeInvocationsPerWorkgroup"),
+      max_block: [
+        limit("maxComputeWorkgroupSizeX"),
+        limit("maxComputeWorkgroupSizeY"),
+        limit("maxComputeWorkgroupSizeZ"),
+      ],
+      max_grid: [perDimension, perDimension, perDimension],
+      max_shared_memory_bytes: limit("maxComputeWorkgroupStorageSize"),
+      max_buffer_bytes: limit("maxBufferSize"),
+      memory_bytes: 0,
+      max_arguments: 0,
+      max_binding_bytes: limit("maxStorageBufferBindingSize"),
+      max_storage_buffers: limit("maxStorageBuffersPerShaderStage"),
+      offset_alignment: limit("minStorageBufferOffsetAlignment"),
+      features: FEATURES.filter(([feature]) => device.features.has(feature))
+        .map(([, name]) => name)
+        .sort(),
+    },
+    details: {
+      vendor: info.vendor,
+      architecture: info.architecture,
+      device: info.device,
+      compiler,
+      user_agent: navigator.userAgent,
+    },
+  };
+}

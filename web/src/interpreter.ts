@@ -1,0 +1,152 @@
+/** Runs batches: in order, past errors, and answers each once. */
+
+import { messageOf, TapmlError } from "./errors";
+import { Commands } from "./commands";
+import type { Counters } from "./calls";
+import { failureToWire, renderCommand } from "./failures";
+import type { Gpu } from "./gpu";
+import { LibraryStore } from "./library_store";
+import { Memory } from "./memory";
+import { RunningBatch } from "./running_batch";
+import { BOUNDS, type Message, type Send, type Session } from "./session";
+import { StepError, Steps } from "./steps";
+import type { Header } from "./wire";
+
+/** These run on a poisoned stream too: a client must always be able to give memory back. */
+const ALWAYS: ReadonlySet<string> = new Set(["forget", "free", "unload", "reset"]);
+const LOAD_FACTOR = 10;
+
+export class Interpreter {
+  readonly memory: Memory;
+  private readonly libraries: LibraryStore;
+  private readonly commands: Commands;
+  private readonly sends = new WeakMap<RunningBatch, Send>();
+
+  constructor(
+    private readonly gpu: Gpu,
+    counters: Counters,
+    private readonly report: (failure: Header) => void,
+  ) {
+    this.memory = new Memory(gpu.device);
+    this.libraries = new LibraryStore(
+      gpu,
+      this.memory,
+      BOUNDS.held_library_bytes,
+      BOUNDS.library_bytes,
+    );
+    this.commands = new Commands(gpu, this.memory, this.libraries, counters, (batch) => {
+      const send = this.sends.get(batch);
+      if (send === undefined) {
+        throw new TapmlError("DeviceLostError", "nobody takes what is sent");
+      }
+      return send;
+    });
+  }
+
+  /** Run a batch and answer it. */
+  async run(session: Session, message: Message, send: Send): Promise<void> {
+    const batch = new RunningBatch(session, message, new Steps(this.gpu.device));
+    this.sends.set(batch, send);
+    for (const [index, command] of message.commands.entries()) {
+      const name: unknown = Array.isArray(command) ? command[0] : undefined;
+      const always = typeof name === "string" && ALWAYS.has(name);
+      if (session.failures.has(message.stream) && !always) {
+        continue;
+      }
+      batch.begin(command, index);
+      session.running = {
+        command: renderCommand(command),
+        since: performance.now(),
+        deadlineFactor: name === "load" ? LOAD_FACTOR : 1,
+      };
+      try {
+        if (message.sequence <= session.cancelThrough && !always) {
+          throw new TapmlError("RemoteError", "cancelled by the client before it ran");
+        }
+        await this.commands.run(batch, index, command);
+      } catch (error) {
+        await this.fail(batch, error);
+      }
+      session.running = null;
+      if (session.ended !== "") {
+        return;
+      }
+    }
+    await this.answer(batch, send);
+  }
+
+  /** Free everything a session holds. */
+  release(session: Session, why: string): void {
+    session.release(this.memory, (built) => {
+      this.libraries.release(built);
+    }, why);
+  }
+
+  /** Poison the stream with its first error; one that comes late may be an earlier command's. */
+  private async fail(batch: RunningBatch, error: unknown): Promise<void> {
+    const { session, message, steps } = batch;
+    let first = error;
+    let ordinal = error instanceof StepError ? error.ordinal : steps.ordinal;
+    try {
+      await steps.settle();
+    } catch (late) {
+      if (late instanceof StepError && late.ordinal < ordinal) {
+        first = late;
+        ordinal = late.ordinal;
+      }
+    }
+    const { command, index, program } = batch.origin(ordinal);
+    batch.unmakeFrom(ordinal);
+    if (!session.failures.has(message.stream)) {
+      const failure = failureToWire(first, command, index);
+      if (program !== null) {
+        failure["program"] = program.name;
+        failure["place"] = program.place;
+        failure["command"] =
+          `command ${program.place} of program '${program.name}': ${String(failure["command"])}`;
+      }
+      session.failures.set(message.stream, failure);
+      this.report(failure);
+    }
+    batch.program = null;
+    batch.chunkBase = 0;
+  }
+
+  private async answer(batch: RunningBatch, send: Send): Promise<void> {
+    const { session, message, steps } = batch;
+    session.running = { command: "the answer to a batch", since: performance.now(), deadlineFactor: 1 };
+    let chunk: Uint8Array<ArrayBuffer> = new Uint8Array(0);
+    const inline = batch.inline?.take();
+    inline?.catch(() => null);
+    try {
+      await steps.settle();
+      chunk = (await inline) ?? chunk;
+    } catch (error) {
+      await this.fail(batch, error);
+    }
+    session.running = null;
+    if (session.ended !== "") {
+      return;
+    }
+    const failure = session.failures.get(message.stream);
+    session.answered = message.sequence;
+    const header: Header = {
+      type: "done",
+      sequence: message.sequence,
+      ...batch.answer(),
+      ...(failure === undefined ? {} : { error: failure }),
+    };
+    try {
+      send(header, batch.results.length > 0 ? chunk : new Uint8Array(0));
+    } catch (error) {
+      // Results that no header holds: the session goes on without them.
+      if (!(error instanceof TapmlError) || error.kind !== "ProtocolError") {
+        throw error;
+      }
+      const told = failureToWire(error, "the answer to a batch", message.commands.length);
+      session.failures.set(message.stream, session.failures.get(message.stream) ?? told);
+      send({ type: "done", sequence: message.sequence, error: told });
+      this.report({ ...told, message: messageOf(error) });
+    }
+  }
+}

@@ -1,0 +1,155 @@
+/** Device memory: allocated, written, read, filled and copied at any byte. */
+
+import { ByteCopy, type Place } from "./byte_copy";
+import { inputError, messageOf, TapmlError } from "./errors";
+import type { Steps } from "./steps";
+
+const USAGE = 0x80 | 0x04 | 0x08; // STORAGE, COPY_SRC, COPY_DST
+const FILL_BYTES = 1 << 20;
+
+/** A buffer; `nbytes` are the caller's, `gpu.size` is that rounded up to whole words. */
+export interface DeviceBuffer {
+  readonly id: number;
+  readonly gpu: GPUBuffer;
+  readonly nbytes: number;
+}
+
+const words = (nbytes: number): number => Math.max(4, Math.ceil(nbytes / 4) * 4);
+
+export class Memory {
+  /** Bytes allocated now, workspaces and scratch among them. */
+  allocated = 0;
+  readonly bytes: ByteCopy;
+  private count = 0;
+
+  constructor(readonly device: GPUDevice) {
+    this.bytes = new ByteCopy(device);
+  }
+
+  allocate(steps: Steps, nbytes: number): DeviceBuffer {
+    const most = this.device.limits.maxBufferSize;
+    if (words(nbytes) > most) {
+      throw new TapmlError(
+        "LimitExceededError",
+        `a buffer of ${nbytes} bytes; this browser's adapter allows ${most} (maxBufferSize)`,
+      );
+    }
+    let gpu: GPUBuffer;
+    try {
+      gpu = steps.run(`allocating ${nbytes} bytes`, () =>
+        this.device.createBuffer({ size: words(nbytes), usage: USAGE }),
+      );
+    } catch (error) {
+      throw new TapmlError("SetupError", `no memory for ${nbytes} bytes: ${messageOf(error)}`);
+    }
+    this.allocated += gpu.size;
+    this.count += 1;
+    return { id: this.count, gpu, nbytes };
+  }
+
+  free(buffer: DeviceBuffer): void {
+    this.allocated -= buffer.gpu.size;
+    buffer.gpu.destroy();
+  }
+
+  write(steps: Steps, buffer: DeviceBuffer, offset: number, data: Uint8Array<ArrayBuffer>): void {
+    if (data.length === 0) {
+      return;
+    }
+    steps.run(`writing ${data.length} bytes`, () => {
+      const { queue } = this.device;
+      if (offset % 4 === 0 && data.length % 4 === 0) {
+        queue.writeBuffer(buffer.gpu, offset, data);
+        return;
+      }
+      const padded = new Uint8Array(words(data.length));
+      padded.set(data);
+      if (offset % 4 === 0 && offset + data.length === buffer.nbytes) {
+        // What lies behind the last byte is nobody's.
+        queue.writeBuffer(buffer.gpu, offset, padded);
+        return;
+      }
+      const stage = this.device.createBuffer({ size: padded.length, usage: USAGE });
+      queue.writeBuffer(stage, 0, padded);
+      const encoder = this.device.createCommandEncoder();
+      const source = { buffer: stage, byteOffset: 0 };
+      this.bytes.encode(encoder, source, { buffer: buffer.gpu, byteOffset: offset }, data.length);
+      queue.submit([encoder.finish()]);
+      stage.destroy();
+    });
+  }
+
+  fill(
+    steps: Steps,
+    buffer: DeviceBuffer,
+    offset: number,
+    nbytes: number,
+    pattern: Uint8Array,
+  ): void {
+    if (pattern.length === 0) {
+      throw inputError("fill: the pattern must hold at least one byte");
+    }
+    if (offset % 4 === 0 && nbytes % 4 === 0 && pattern.every((byte) => byte === 0)) {
+      steps.run(`clearing ${nbytes} bytes`, () => {
+        const encoder = this.device.createCommandEncoder();
+        encoder.clearBuffer(buffer.gpu, offset, nbytes);
+        this.device.queue.submit([encoder.finish()]);
+      });
+      return;
+    }
+    // A whole number of patterns and of words, so that every piece begins alike.
+    const unit = pattern.length * 4;
+    const size = Math.min(Math.ceil(nbytes / unit), Math.max(1, Math.floor(FILL_BYTES / unit)));
+    const block = new Uint8Array(size * unit);
+    for (let at = 0; at < block.length; at += pattern.length) {
+      block.set(pattern, at);
+    }
+    for (let done = 0; done < nbytes; done += block.length) {
+      this.write(steps, buffer, offset + done, block.subarray(0, Math.min(block.length, nbytes - done)));
+    }
+  }
+
+  /** Copy between two buffers, or within one where the windows do not overlap. */
+  copy(
+    steps: Steps,
+    source: DeviceBuffer,
+    sourceOffset: number,
+    target: DeviceBuffer,
+    targetOffset: number,
+    nbytes: number,
+  ): void {
+    steps.run(`copying ${nbytes} bytes`, () => {
+      const encoder = this.device.createCommandEncoder();
+      const from = { buffer: source.gpu, byteOffset: sourceOffset };
+      const into = { buffer: target.gpu, byteOffset: targetOffset };
+      if (source !== target) {
+        this.encodeCopy(encoder, from, into, nbytes);
+        this.device.queue.submit([encoder.finish()]);
+        return;
+      }
+      const stage = this.device.createBuffer({ size: words(nbytes), usage: USAGE });
+      this.encodeCopy(encoder, from, { buffer: stage, byteOffset: 0 }, nbytes);
+      this.encodeCopy(encoder, { buffer: stage, byteOffset: 0 }, into, nbytes);
+      this.device.queue.submit([encoder.finish()]);
+      stage.destroy();
+    });
+  }
+
+  /** Encode a copy between two different storage buffers, at any byte. */
+  encodeCopy(encoder: GPUCommandEncoder, source: Place, target: Place, nbytes: number): void {
+    if (nbytes === 0) {
+      return;
+    }
+    if (source.byteOffset % 4 === 0 && target.byteOffset % 4 === 0 && nbytes % 4 === 0) {
+      encoder.copyBufferToBuffer(
+        source.buffer,
+        source.byteOffset,
+        target.buffer,
+        target.byteOffset,
+        nbytes,
+      );
+    } else {
+      this.bytes.encode(encoder, source, target, nbytes);
+    }
+  }
+}

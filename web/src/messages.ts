@@ -1,0 +1,33 @@
+/** What the page and its worker tell each other. */
+
+export interface Start {
+  readonly type: "start";
+  readonly address: string;
+  readonly name: string;
+  readonly token: string;
+}
+
+export type ToWorker = Start | { readonly type: "stop" };
+
+export type Connection = "starting" | "connecting" | "registered" | "waiting" | "refused" | "failed" | "stopped";
+
+/** Facts of the adapter, in the order in which they are shown. */
+export type Facts = readonly (readonly [string, string])[];
+
+export interface Numbers {
+  readonly sessions: number;
+  readonly deviceBytes: number;
+  readonly kernels: number;
+  readonly calls: number;
+  readonly running: string;
+  readonly lastCall: string;
+}
+
+export type Level = "info" | "good" | "error";
+
+export type FromWorker =
+  | { readonly type: "connection"; readonly state: Connection; readonly detail: string }
+  | { readonly type: "adapter"; readonly name: string; readonly facts: Facts }
+  | { readonly type: "leases"; readonly labels: readonly string[] }
+  | { readonly type: "numbers"; readonly numbers: Numbers }
+  | { readonly type: "log"; readonly level: Level; readonly line: string; readonly detail: string };

@@ -1,0 +1,205 @@
+/** The page: it starts the worker that is the device, and shows what the worker tells. */
+
+import type { Connection, Facts, FromWorker, Level, Numbers, ToWorker } from "./messages";
+
+const MAX_LOG = 500;
+const CHART_POINTS = 120;
+const NAME_KEY = "tapml-name";
+const STATES: Record<Connection, string> = {
+  starting: "starting",
+  connecting: "connecting",
+  registered: "ready",
+  waiting: "waiting for the tracker",
+  refused: "refused",
+  failed: "cannot start",
+  stopped: "stopped",
+};
+
+function element<T extends Element = HTMLElement>(id: string): T {
+  const found = document.getElementById(id);
+  if (found === null) {
+    throw new Error(`the page has no element ${id}`);
+  }
+  return found as unknown as T;
+}
+
+const show = (id: string, text: string): void => {
+  const target = element(id);
+  if (target.textContent !== text) {
+    target.textContent = text;
+  }
+};
+
+/** A name of this browser's own, kept where the browser lets us. */
+function ownName(): string {
+  const kind = /Firefox|Edg|Chrome|Safari/.exec(navigator.userAgent)?.[0].toLowerCase() ?? "browser";
+  const made = `${kind}-${Math.random().toString(16).slice(2, 6)}`;
+  try {
+    const kept = localStorage.getItem(NAME_KEY) ?? made;
+    localStorage.setItem(NAME_KEY, kept);
+    return kept;
+  } catch {
+    return made;
+  }
+}
+
+function bytes(count: number): string {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  let value = count;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : 1)} ${units[unit]}`;
+}
+
+class Chart {
+  private readonly rates: number[] = [];
+  private before: { kernels: number; at: number } | null = null;
+
+  add(kernels: number): void {
+    const at = performance.now();
+    if (this.before !== null && at > this.before.at) {
+      const rate = Math.max(0, (1000 * (kernels - this.before.kernels)) / (at - this.before.at));
+      this.rates.push(rate);
+      this.rates.splice(0, this.rates.length - CHART_POINTS);
+      show("rate", Math.round(rate).toLocaleString("en"));
+      this.draw();
+    }
+    this.before = { kernels, at };
+  }
+
+  private draw(): void {
+    const most = Math.max(1, ...this.rates);
+    const points = this.rates.map((rate, index) => {
+      const x = CHART_POINTS - this.rates.length + index;
+      return `${x},${(31 - (29 * rate) / most).toFixed(1)}`;
+    });
+    element("line").setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "");
+  }
+}
+
+const chart = new Chart();
+let worker: Worker | null = null;
+
+function log(level: Level, line: string, detail: string): void {
+  const list = element<HTMLOListElement>("log");
+  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
+  const item = document.createElement("li");
+  item.dataset["level"] = level;
+  const time = document.createElement("time");
+  time.textContent = new Date().toTimeString().slice(0, 8);
+  const said = document.createElement("span");
+  said.textContent = line;
+  item.append(time, said);
+  if (detail !== "") {
+    const more = document.createElement("pre");
+    more.textContent = detail;
+    item.append(more);
+  }
+  list.append(item);
+  while (list.childElementCount > MAX_LOG) {
+    list.firstElementChild?.remove();
+  }
+  if (atEnd) {
+    list.scrollTop = list.scrollHeight;
+  }
+}
+
+function showConnection(state: Connection, detail: string): void {
+  show("state", STATES[state]);
+  element("state").dataset["state"] = state;
+  const said: Partial<Record<Connection, string>> = {
+    registered: `Registered as ${detail}. Keep this page open: it is the device.`,
+    connecting: `Connecting to ${detail}`,
+    stopped: "Stopped: press Connect to be a device again.",
+  };
+  show("detail", said[state] ?? detail);
+  document.title = `${STATES[state]} · tapml device`;
+}
+
+function showFacts(name: string, facts: Facts): void {
+  show("adapter", name);
+  element("facts").replaceChildren(
+    ...facts.map(([term, value]) => {
+      const row = document.createElement("div");
+      const dt = document.createElement("dt");
+      const dd = document.createElement("dd");
+      dt.textContent = term.replaceAll("_", " ");
+      dd.textContent = value;
+      row.append(dt, dd);
+      return row;
+    }),
+  );
+}
+
+function showNumbers(numbers: Numbers): void {
+  chart.add(numbers.kernels);
+  show("memory", bytes(numbers.deviceBytes));
+  show("sessions", String(numbers.sessions));
+  show("kernels", numbers.kernels.toLocaleString("en"));
+  const last = numbers.lastCall === "" ? "nothing" : `idle; last was ${numbers.lastCall}`;
+  show("running", numbers.running === "" ? last : numbers.running);
+}
+
+function take(message: FromWorker): void {
+  switch (message.type) {
+    case "connection":
+      showConnection(message.state, message.detail);
+      break;
+    case "adapter":
+      showFacts(message.name, message.facts);
+      break;
+    case "leases":
+      show("holder", message.labels.join(", ") || "nobody");
+      break;
+    case "numbers":
+      showNumbers(message.numbers);
+      break;
+    case "log":
+      log(message.level, message.line, message.detail);
+  }
+}
+
+function say(message: ToWorker): void {
+  if (worker === null) {
+    worker = new Worker("worker.js");
+    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+      take(data);
+    };
+    worker.onerror = (event) => {
+      log("error", `the worker failed: ${event.message}`, "");
+      showConnection("failed", event.message);
+    };
+  }
+  worker.postMessage(message);
+}
+
+function start(): void {
+  const name = element<HTMLInputElement>("name").value.trim();
+  const token = element<HTMLInputElement>("token").value.trim();
+  show("how", `open_device("tracker:${name}")`);
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  say({ type: "start", address: `${scheme}://${location.host}`, name, token });
+}
+
+/** What the address says after `#`, which a browser sends to nobody. */
+const given = new URLSearchParams(location.hash.slice(1));
+element<HTMLInputElement>("name").value = given.get("name") ?? ownName();
+element<HTMLInputElement>("token").value = given.get("token") ?? "";
+if (given.has("token")) {
+  // A token is nobody's to read from the address bar, or from a picture of it.
+  history.replaceState(null, "", location.pathname);
+}
+element<HTMLFormElement>("settings").onsubmit = (event) => {
+  event.preventDefault();
+  start();
+};
+element("stop").onclick = () => {
+  say({ type: "stop" });
+};
+element("clear").onclick = () => {
+  element("log").replaceChildren();
+};
+start();

@@ -1,0 +1,92 @@
+/** Bytes on their way from the GPU: copied into memory that can be mapped, then handed on. */
+
+import type { DeviceBuffer, Memory } from "./memory";
+import type { Steps } from "./steps";
+
+const MAP_READ = 1;
+const COPY_DST = 8;
+const STORAGE_AND_COPIES = 0x80 | 0x04 | 0x08;
+/** Kept for the next read: more is given back at once. */
+const MAX_KEPT = 4;
+
+/** Memory that can be mapped, used again where it is large enough. */
+export class StagePool {
+  private readonly kept: GPUBuffer[] = [];
+
+  constructor(private readonly device: GPUDevice) {}
+
+  take(nbytes: number): GPUBuffer {
+    const index = this.kept.findIndex((buffer) => buffer.size >= nbytes);
+    const found = index >= 0 ? this.kept.splice(index, 1)[0] : undefined;
+    const size = Math.max(1 << 16, 2 ** Math.ceil(Math.log2(Math.max(nbytes, 1))));
+    return found ?? this.device.createBuffer({ size, usage: MAP_READ | COPY_DST });
+  }
+
+  giveBack(buffer: GPUBuffer): void {
+    this.kept.push(buffer);
+    if (this.kept.length > MAX_KEPT) {
+      this.kept.shift()?.destroy();
+    }
+  }
+}
+
+/** Several windows that are read with one mapping. */
+export class Readback {
+  private readonly stage: GPUBuffer;
+  private end = 0;
+
+  constructor(
+    private readonly memory: Memory,
+    private readonly pool: StagePool,
+    nbytes: number,
+  ) {
+    this.stage = pool.take(nbytes);
+  }
+
+  /** Copy a window to `position` of the result, a multiple of 8. */
+  add(
+    steps: Steps,
+    buffer: DeviceBuffer,
+    offset: number,
+    nbytes: number,
+    position: number,
+  ): void {
+    const { device } = this.memory;
+    this.end = Math.max(this.end, position + nbytes);
+    const size = Math.ceil(nbytes / 4) * 4;
+    steps.run(`reading ${nbytes} bytes`, () => {
+      const encoder = device.createCommandEncoder();
+      if (offset % 4 === 0) {
+        encoder.copyBufferToBuffer(buffer.gpu, offset, this.stage, position, size);
+        device.queue.submit([encoder.finish()]);
+        return;
+      }
+      const whole = device.createBuffer({ size, usage: STORAGE_AND_COPIES });
+      const source = { buffer: buffer.gpu, byteOffset: offset };
+      this.memory.encodeCopy(encoder, source, { buffer: whole, byteOffset: 0 }, nbytes);
+      encoder.copyBufferToBuffer(whole, 0, this.stage, position, size);
+      device.queue.submit([encoder.finish()]);
+      whole.destroy();
+    });
+  }
+
+  /** Wait for the bytes, a copy of them. */
+  async take(): Promise<Uint8Array<ArrayBuffer>> {
+    const size = Math.ceil(this.end / 8) * 8;
+    if (size === 0) {
+      this.pool.giveBack(this.stage);
+      return new Uint8Array(0);
+    }
+    await this.stage.mapAsync(MAP_READ, 0, size);
+    const bytes = new Uint8Array(this.end);
+    bytes.set(new Uint8Array(this.stage.getMappedRange(0, size)).subarray(0, this.end));
+    this.stage.unmap();
+    this.pool.giveBack(this.stage);
+    return bytes;
+  }
+
+  /** Give the memory back without reading it. */
+  drop(): void {
+    this.stage.destroy();
+  }
+}

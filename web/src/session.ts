@@ -1,0 +1,148 @@
+/** What one client holds on this device: handles, streams, credit, the batches it has sent. */
+
+import { inputError, protocolError } from "./errors";
+import type { BuiltLibrary, Upload } from "./library_store";
+import type { RecordedCall } from "./loaded_library";
+import type { DeviceBuffer, Memory } from "./memory";
+import type { ProgramBody } from "./program_body";
+import { integer, shown, type Header } from "./wire";
+
+/** What this device grants; every size and count a peer can make it hold. */
+export const BOUNDS = {
+  chunk_bytes: 4 << 20,
+  commands: 4096,
+  unanswered: 64,
+  upload_window: 16 << 20,
+  download_window: 16 << 20,
+  handles: 65536,
+  session_bytes: 16 * 2 ** 30,
+  library_bytes: 256 << 20,
+  held_library_bytes: 512 << 20,
+  sessions: 8,
+  streams: 64,
+  programs: 64,
+  program_commands: 1024,
+  program_bytes: 4 << 20,
+} as const;
+
+const MAX_RECORDINGS = 64;
+
+/** A batch as it came. */
+export interface Message {
+  readonly sequence: number;
+  readonly stream: number;
+  readonly commands: readonly unknown[];
+  readonly chunk: Uint8Array<ArrayBuffer>;
+}
+
+export interface Recording {
+  readonly library: number;
+  readonly built: BuiltLibrary;
+  readonly call: RecordedCall;
+  readonly buffers: readonly (readonly [number, DeviceBuffer])[];
+}
+
+/** What runs now, for pongs and for the deadline. */
+export interface Running {
+  readonly command: string;
+  since: number;
+  readonly deadlineFactor: number;
+}
+
+/** Sends a header and a chunk on a session's data connection. */
+export type Send = (header: Header, chunk?: Uint8Array) => void;
+
+export class Session {
+  readonly token = crypto.getRandomValues(new Uint8Array(16));
+  readonly buffers = new Map<number, DeviceBuffer>();
+  readonly libraries = new Map<number, BuiltLibrary>();
+  readonly recordings = new Map<number, Recording>();
+  readonly programs = new Map<string, ProgramBody>();
+  readonly uploads = new Map<string, Upload>();
+  /** Per poisoned stream the first error, as it goes over the wire. */
+  readonly failures = new Map<number, Header>();
+  nbytes = 0;
+  answered = 0;
+  heard = performance.now();
+  cancelThrough = -1;
+  running: Running | null = null;
+  /** Why it has ended; empty while it lives. */
+  ended = "";
+  private credit: number;
+  private wakeForCredit: (() => void) | null = null;
+
+  constructor(
+    downloadWindow: number,
+    readonly kernelDeadline: number,
+  ) {
+    this.credit = Math.min(downloadWindow, BOUNDS.download_window);
+  }
+
+  /** The memory behind a handle; raises an InputError where there is none. */
+  buffer(handle: unknown): DeviceBuffer {
+    const found = typeof handle === "number" ? this.buffers.get(handle) : undefined;
+    if (found === undefined) {
+      throw inputError(
+        `no buffer has the handle ${shown(handle, 40)}: it was freed, or its allocation failed ` +
+          "or was skipped on a poisoned stream",
+      );
+    }
+    return found;
+  }
+
+  /** Check a handle the client has chosen. */
+  newHandle(handle: unknown): number {
+    const number = integer(handle, "handle");
+    const { buffers, libraries, recordings } = this;
+    if (buffers.has(number) || libraries.has(number) || recordings.has(number)) {
+      throw protocolError(`handle ${number} is in use`);
+    }
+    if (buffers.size + libraries.size + recordings.size >= BOUNDS.handles) {
+      throw inputError(`this session already holds ${BOUNDS.handles} handles`);
+    }
+    return number;
+  }
+
+  newRecording(): void {
+    if (this.recordings.size >= MAX_RECORDINGS) {
+      throw inputError(`this session already holds ${MAX_RECORDINGS} recorded calls; free one`);
+    }
+  }
+
+  /** Take what the client allows to be sent. */
+  giveCredit(bytes: number): void {
+    this.credit = Math.min(this.credit + bytes, BOUNDS.download_window);
+    this.wakeForCredit?.();
+  }
+
+  /** Wait until so many bytes may be sent, and use that credit up. */
+  async takeCredit(bytes: number): Promise<void> {
+    while (this.credit < bytes && this.ended === "") {
+      await new Promise<void>((resolve) => {
+        this.wakeForCredit = resolve;
+      });
+    }
+    this.credit -= bytes;
+  }
+
+  /** Free everything; whoever waits for credit is woken. */
+  release(memory: Memory, releaseLibrary: (built: BuiltLibrary) => void, why: string): void {
+    this.ended = this.ended || why;
+    this.wakeForCredit?.();
+    for (const recording of this.recordings.values()) {
+      recording.call.bound.launches.close();
+    }
+    for (const buffer of this.buffers.values()) {
+      memory.free(buffer);
+    }
+    for (const built of this.libraries.values()) {
+      releaseLibrary(built);
+    }
+    this.recordings.clear();
+    this.buffers.clear();
+    this.libraries.clear();
+    this.programs.clear();
+    this.uploads.clear();
+    this.nbytes = 0;
+  }
+}

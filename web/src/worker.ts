@@ -1,0 +1,175 @@
+/**
+ * The device: everything but what is seen. It opens the GPU, goes out to the tracker, and begins
+ * anew when either is lost, with a new epoch.
+ */
+
+import { DeviceServer } from "./device_server";
+import { messageOf, TapmlError } from "./errors";
+import { openGpu, type Gpu } from "./gpu";
+import type { Connection, Facts, FromWorker, Level, Start, ToWorker } from "./messages";
+import { TrackerLink } from "./tracker";
+import { isMap, type Header } from "./wire";
+
+const RETRY_MILLISECONDS = [500, 1000, 2000, 5000];
+const NUMBERS_MILLISECONDS = 500;
+
+const tell = (message: FromWorker): void => {
+  postMessage(message);
+};
+const log = (level: Level, line: string, detail = ""): void => {
+  tell({ type: "log", level, line, detail });
+};
+const connection = (state: Connection, detail: string): void => {
+  tell({ type: "connection", state, detail });
+};
+
+function reportFailure(failure: Header): void {
+  const detail = [failure["command"], failure["log"]].filter((part) => part !== "").join("\n");
+  log("error", `${String(failure["kind"])}: ${String(failure["message"])}`, detail);
+}
+
+function factsOf(gpu: Gpu): Facts {
+  const limits = isMap(gpu.description["limits"]) ? gpu.description["limits"] : {};
+  const facts: [string, string][] = [
+    ["Browser", String(gpu.description["driver_version"])],
+    ["WGSL compiler", gpu.compiler],
+    ["Device type", String(gpu.description["device_type"])],
+    ["Features", [...gpu.features].join(", ") || "none beyond the core"],
+  ];
+  for (const [name, value] of Object.entries(limits)) {
+    if (name !== "features" && value !== 0) {
+      facts.push([name, Array.isArray(value) ? value.join(" × ") : String(value)]);
+    }
+  }
+  return facts;
+}
+
+class Device {
+  private readonly life = crypto.getRandomValues(new Uint8Array(16));
+  private server: DeviceServer | null = null;
+  private link: TrackerLink | null = null;
+  private failures = 0;
+  private stopped = false;
+
+  constructor(private readonly start: Start) {}
+
+  /** Open the GPU, unless it is open, and go to the tracker. */
+  async run(): Promise<void> {
+    if (this.stopped) {
+      return;
+    }
+    let server: DeviceServer;
+    try {
+      // Each registration is a life of the server: handles of the one before mean nothing.
+      const gpu = this.server?.gpu ?? (await this.open());
+      this.server?.close("a new connection begins");
+      server = this.server = new DeviceServer(gpu, reportFailure, () => {
+        gpu.device.destroy();
+      });
+    } catch (error) {
+      connection("failed", messageOf(error));
+      log("error", messageOf(error));
+      return;
+    }
+    connection("connecting", this.start.address);
+    const options = { ...this.start, life: this.life };
+    let refusal: string | null = null;
+    this.link = new TrackerLink(options, server, {
+      registered: (name) => {
+        this.failures = 0;
+        connection("registered", name);
+        log("good", `registered as ${name} at ${this.start.address}`);
+      },
+      refused: (error) => {
+        refusal = String(error["message"] ?? "the tracker refuses this device");
+        log("error", refusal, String(error["kind"] ?? ""));
+      },
+      leases: (labels) => {
+        tell({ type: "leases", labels });
+      },
+      note: (line) => {
+        log("info", line);
+      },
+      closed: (why) => {
+        this.link = null;
+        this.again(why, refusal);
+      },
+    });
+  }
+
+  stop(): void {
+    this.stopped = true;
+    this.link?.close();
+    this.server?.close("the page stops");
+    this.server?.gpu.device.destroy();
+    this.server = null;
+    connection("stopped", "");
+  }
+
+  numbers(): void {
+    const { server } = this;
+    if (server !== null) {
+      const { sessions, deviceBytes, counters, running } = server;
+      tell({ type: "numbers", numbers: { sessions, deviceBytes, running, ...counters } });
+    }
+  }
+
+  private again(why: string, refusal: string | null): void {
+    if (this.stopped) {
+      return;
+    }
+    const wait = RETRY_MILLISECONDS[Math.min(this.failures, RETRY_MILLISECONDS.length - 1)] ?? 5000;
+    this.failures += 1;
+    if (refusal !== null) {
+      connection("refused", refusal);
+    } else {
+      connection("waiting", `${why}; trying again`);
+      if (this.failures === 1) {
+        log("info", `${why}; trying again until the tracker is back`);
+      }
+    }
+    setTimeout(() => void this.run(), wait);
+  }
+
+  private async open(): Promise<Gpu> {
+    connection("starting", "opening the GPU");
+    const gpu = await openGpu();
+    tell({ type: "adapter", name: gpu.name, facts: factsOf(gpu) });
+    gpu.device.onuncapturederror = (event) => {
+      log("error", `uncaptured WebGPU error: ${event.error.message}`);
+    };
+    void gpu.device.lost.then((info) => {
+      this.lost(info);
+    });
+    return gpu;
+  }
+
+  private lost(info: GPUDeviceLostInfo): void {
+    if (this.stopped) {
+      return;
+    }
+    const line = `the GPU device was lost (${info.reason}): ${info.message || "no reason given"}`;
+    log("error", line);
+    const error = new TapmlError(
+      "DeviceLostError",
+      `${line}; the page opens it anew, connect again`,
+      JSON.stringify({ kind: "lost", reason: info.reason, message: info.message, messages: [], stage: "" }),
+    );
+    this.server?.close("the GPU device was lost", error);
+    this.server = null;
+    this.link?.close();
+  }
+}
+
+let device: Device | null = null;
+
+onmessage = ({ data }: MessageEvent<ToWorker>): void => {
+  device?.stop();
+  device = null;
+  if (data.type === "start") {
+    device = new Device(data);
+    void device.run();
+  }
+};
+
+setInterval(() => device?.numbers(), NUMBERS_MILLISECONDS);
