@@ -43,12 +43,26 @@ class LaunchSequence:
         Windows that are copied to other memory at each run.
     variants
         Read bindings that a pipeline's variant counts as written.
+    buffers
+        What the windows are on.
+    frees
+        How many buffers the device had freed when `buffers` were last found to be there.
     """
 
     commands: tuple[Command, ...]
     names: tuple[str, ...]
     stand_ins: int
     variants: int
+    buffers: tuple[DeviceBuffer, ...]
+    frees: int = -1
+
+    def check(self, frees: int) -> None:
+        """Raise InputError if a buffer has been freed since; `frees` counts those of the device."""
+        if frees == self.frees:
+            return
+        if any(buffer.freed for buffer in self.buffers):
+            raise InputError(f"{self.what}: a buffer it was bound to has been freed; bind it anew")
+        self.frees = frees
 
     @property
     def what(self) -> str:
@@ -131,10 +145,12 @@ class Binder:
         ]
         uniform = self._uniform_memory(uniforms.content()) if uniforms.places else None
         commands: list[Command] = []
+        buffers: dict[int, DeviceBuffer] = {}
         stand_ins = variants = 0
         for launch, windows, promoted, place in prepared:
             behind: list[Command] = []
             for window in windows:
+                buffers[id(window.buffer)] = window.buffer
                 if window.stand_in is None:
                     continue
                 stand_ins += 1
@@ -147,7 +163,7 @@ class Binder:
             commands.append(self._dispatch(launch, windows, promoted, uniform, place))
             commands += behind
         names = tuple(launch.kernel.name for launch in launches)
-        return LaunchSequence(tuple(commands), names, stand_ins, variants)
+        return LaunchSequence(tuple(commands), names, stand_ins, variants, tuple(buffers.values()))
 
     def _windows(self, launch: BoundLaunch) -> tuple[list[_Window], frozenset[int]]:
         """A window per storage binding, and the read ones to be bound as written."""

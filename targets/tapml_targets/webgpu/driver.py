@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_targets.driver import BoundLaunch, DeviceDescription, KernelArgument
-from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
+from tapml_targets.errors import (
+    DeviceLostError,
+    InputError,
+    NoSuchDeviceError,
+    SetupError,
+    TapmlError,
+)
 from tapml_targets.installed import install_hint
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.webgpu.discovery import import_wgpu, list_adapters
@@ -28,11 +34,6 @@ REMEDY: Final = (
     "install a Vulkan driver, e.g. Debian's mesa-vulkan-drivers, whose lavapipe needs no GPU, or "
     "chromium, which brings SwiftShader"
 )
-# wgpu keeps a copy of what is written until the next submission.
-_FLUSH_BYTES: Final = 1 << 20
-_WAIT_BYTES: Final = 128 << 20
-_FILL_BYTES: Final = 1 << 20
-_FILL_BY_WRITING: Final = 64 << 10
 
 
 def list_devices() -> list[DeviceDescription]:
@@ -84,9 +85,7 @@ class WebGPUDriver:
     Attributes
     ----------
     stand_ins
-        Windows that launches could not be given as they are, and that were copied.
-    host_copies
-        Copies that went through this process.
+        Windows that launches could not be given as they are, and that were copied for each.
     """
 
     def __init__(self, adapter: Any, description: DeviceDescription) -> None:
@@ -95,6 +94,7 @@ class WebGPUDriver:
         from tapml_targets.webgpu.memory import ByteMover
         from tapml_targets.webgpu.programs import Builder
         from tapml_targets.webgpu.staging import Staging
+        from tapml_targets.webgpu.uploads import Uploader
 
         self._wgpu = wgpu = import_wgpu()
         self._caught = caught(wgpu)
@@ -118,9 +118,10 @@ class WebGPUDriver:
         self._mover = ByteMover(wgpu, self._device, description.limits.offset_alignment or 256)
         self._builder = Builder(wgpu, self._device, description)
         self._binder = Binder(wgpu, self._device, description, self._builder, self._mover)
-        self._unsubmitted = self._unwaited = 0
+        self._uploader = Uploader(self._queue, self._mover, self._staging, self._submit)
         self._timed: list[Queries] | None = None
         self._began = 0
+        self._frees = self._allocated = 0
         self.stand_ins = 0
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
@@ -131,10 +132,18 @@ class WebGPUDriver:
                 f"cannot allocate {nbytes} bytes: one buffer on {self.description.name} has at "
                 f"most {limits.max_buffer_bytes}"
             )
+        if limits.memory_bytes and self._allocated + nbytes > limits.memory_bytes:
+            # A driver for processors promises memory that the machine does not have.
+            raise SetupError(
+                f"{self.description.name} has no room for {nbytes} bytes: {self._allocated} of "
+                f"{limits.memory_bytes} are taken; free buffers or use a smaller model"
+            )
         from tapml_targets.webgpu.memory import DeviceBuffer
 
         with self._told(f"allocating {nbytes} bytes"):
-            return DeviceBuffer(self._mover.room(nbytes), nbytes)
+            buffer = DeviceBuffer(self._mover.room(nbytes), nbytes)
+        self._allocated += nbytes
+        return buffer
 
     def nbytes(self, buffer: DeviceBuffer) -> int:
         """See :meth:`Driver.nbytes`."""
@@ -142,6 +151,8 @@ class WebGPUDriver:
 
     def free(self, buffer: DeviceBuffer) -> None:
         """See :meth:`Driver.free`."""
+        self._frees += 1
+        self._allocated -= 0 if buffer.freed else buffer.nbytes
         with self._told("freeing a buffer"):
             buffer.release()
 
@@ -150,14 +161,7 @@ class WebGPUDriver:
         data = memoryview(data).cast("B")
         buffer.check(byte_offset, len(data), "write")
         with self._told(f"writing {len(data)} bytes"):
-            head = min(-byte_offset % 4, len(data))
-            body = (len(data) - head) // 4 * 4
-            if head:
-                self._write_part(buffer, byte_offset, data[:head])
-            if body:
-                self._write_words(buffer.memory, byte_offset + head, data[head : head + body])
-            if head + body < len(data):
-                self._write_part(buffer, byte_offset + head + body, data[head + body :])
+            self._uploader.write(buffer, byte_offset, data)
 
     def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""
@@ -172,7 +176,7 @@ class WebGPUDriver:
         buffer.check(byte_offset, len(target), "read")
         with self._told(f"reading {len(target)} bytes"):
             self._staging.read_into(buffer.memory, byte_offset, target)
-        self._unsubmitted = self._unwaited = 0
+        self._uploader.waited()
         self._raise_logged("the work before this point")
 
     def fill(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
@@ -180,35 +184,8 @@ class WebGPUDriver:
         buffer.check(byte_offset, nbytes, "fill")
         if not pattern:
             raise InputError("fill: the pattern must hold at least one byte")
-        if nbytes <= _FILL_BY_WRITING or byte_offset % 4 or len(pattern) > _FILL_BYTES // 4:
-            step = max(len(pattern), _FILL_BYTES // len(pattern) * len(pattern))
-            block = memoryview(pattern * (min(step, nbytes + len(pattern)) // len(pattern)))
-            for start in range(0, nbytes, len(block)):
-                self.write(buffer, byte_offset + start, block[: nbytes - start])
-            return
-        from tapml_targets.webgpu.commands import Copy
-
-        words = nbytes // 4 * 4
-        block = memoryview(pattern * (_FILL_BYTES // len(pattern) // 4 * 4))
         with self._told(f"filling {nbytes} bytes"):
-            repeated = self._mover.room(len(block))
-            self._write_words(repeated, 0, block)
-            self._submit(
-                [
-                    Copy(
-                        repeated,
-                        0,
-                        buffer.memory,
-                        byte_offset + start,
-                        min(len(block), words - start),
-                    )
-                    for start in range(0, words, len(block))
-                ]
-            )
-        if words < nbytes:
-            phase = words % len(pattern)
-            rest = (pattern[phase:] + pattern * 4)[: nbytes - words]
-            self.write(buffer, byte_offset + words, memoryview(rest))
+            self._uploader.fill(buffer, byte_offset, nbytes, pattern)
 
     def copy(
         self,
@@ -251,6 +228,7 @@ class WebGPUDriver:
 
     def launch_all(self, sequence: LaunchSequence) -> None:
         """See :meth:`Driver.launch_all`; all of it is one submission."""
+        sequence.check(self._frees)
         try:
             self._submit(sequence.commands, timed=self._timed is not None)
         except self._caught as error:
@@ -289,42 +267,22 @@ class WebGPUDriver:
         what = "the work before this point"
         with self._told(what):
             self._staging.wait()
-        self._unsubmitted = self._unwaited = 0
+        self._uploader.waited()
         self._raise_logged(what)
 
     def close(self) -> None:
         """See :meth:`Driver.close`."""
         try:
-            self.finish()
+            # A device that is lost needs no waiting for.
+            with suppress(DeviceLostError):
+                self.finish()
         finally:
             self._timed = None
             self._staging.release()
-            del self._binder, self._builder, self._mover
+            del self._binder, self._builder, self._mover, self._uploader
             self._device.destroy()
             # wgpu logs that a device it was told to destroy is lost.
             self._log.take()
-
-    def _write_words(self, memory: Any, byte_offset: int, data: memoryview) -> None:
-        self._queue.write_buffer(memory, byte_offset, data)
-        self._unsubmitted += len(data)
-        self._unwaited += len(data)
-        if self._unwaited > _WAIT_BYTES:
-            self._staging.wait()
-            self._unsubmitted = self._unwaited = 0
-        elif self._unsubmitted > _FLUSH_BYTES:
-            self._queue.submit([])
-            self._unsubmitted = 0
-
-    def _write_part(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
-        """Write less than a word, or less than one to a word's end."""
-        whole = bytes(data) + bytes(-len(data) % 4)
-        if byte_offset % 4 == 0 and byte_offset + len(data) == buffer.nbytes:
-            # What follows in the word is nobody's.
-            self._write_words(buffer.memory, byte_offset, memoryview(whole))
-            return
-        between = self._mover.room(len(whole))
-        self._queue.write_buffer(between, 0, whole)
-        self._submit(self._mover.move(between, 0, buffer.memory, byte_offset, len(data)))
 
     def _submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
         from tapml_targets.webgpu.commands import Queries, count_passes, encode
@@ -337,7 +295,6 @@ class WebGPUDriver:
             if self._timed is not None:
                 self._timed.append(queries)
         self._queue.submit([encode(self._device, commands, queries)])
-        self._unsubmitted = 0
 
     def _raise_logged(self, what: str) -> None:
         if self._log:

@@ -43,16 +43,22 @@ fn tapml_move(@builtin(workgroup_id) block : vec3<u32>,
 
 
 class DeviceBuffer:
-    """Device memory of `nbytes`, with room up to the next multiple of 16 that is nobody's."""
+    """Device memory of `nbytes`, with room up to the next multiple of 16 that is nobody's.
 
-    __slots__ = ("memory", "nbytes")
+    wgpu ends the process where freed memory is used, so that is found out here.
+    """
+
+    __slots__ = ("freed", "memory", "nbytes")
 
     def __init__(self, memory: Any, nbytes: int) -> None:
         self.memory = memory
         self.nbytes = nbytes
+        self.freed = False
 
     def check(self, byte_offset: int, nbytes: int, what: str) -> None:
-        """Raise InputError if a window is not within the buffer."""
+        """Raise InputError if a window is not within the buffer, or the buffer is freed."""
+        if self.freed:
+            raise InputError(f"{what}: the buffer has been freed")
         if byte_offset < 0 or nbytes < 0 or byte_offset + nbytes > self.nbytes:
             raise InputError(
                 f"{what}: bytes {byte_offset} to {byte_offset + nbytes} are outside a buffer of "
@@ -61,8 +67,8 @@ class DeviceBuffer:
 
     def release(self) -> None:
         """Give the memory back; wgpu keeps it until the work that uses it has ended."""
+        self.freed = True
         self.memory.destroy()
-        self.nbytes = 0
 
 
 def rounded(nbytes: int, multiple: int = WORD) -> int:

@@ -7,6 +7,7 @@ anything else is refused, since a binding that was misread would be bound wrongl
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,15 +31,20 @@ _ENTRY: Final = re.compile(
 _ANY_ENTRY: Final = re.compile(r"@\s*(?:compute|vertex|fragment)\b")
 _STRUCT: Final = r"\bstruct\s+{}\s*\{{([^{{}}]*)\}}"
 _MEMBER: Final = re.compile(rf"({_NAME})\s*:\s*({_NAME})")
-_EXTENT: Final = re.compile(r"\s*(\d+)[iu]?\s*")
-_WORKGROUP: Final = re.compile(rf"var\s*<\s*workgroup\s*>\s*{_NAME}\s*:([^;]*);")
-_ARRAY: Final = re.compile(r"array\s*<(.*),\s*(\d+)[iu]?\s*>", re.DOTALL)
+_INTEGER: Final = re.compile(r"(\d+)[iu]?")
+_CONSTANT: Final = re.compile(rf"\bconst\s+({_NAME})\s*(?::\s*[iu]32\s*)?=\s*(\d+)[iu]?\s*;")
+_ALIAS: Final = re.compile(rf"\balias\s+({_NAME})\s*=([^;]*);")
+_WORKGROUP: Final = re.compile(rf"var\s*<\s*workgroup\s*>\s*({_NAME})\s*:([^;]*);")
+_ANY_WORKGROUP: Final = re.compile(r"<\s*workgroup\b")
+_ARRAY: Final = re.compile(r"array\s*<(.*),\s*(\w+)\s*,?\s*>", re.DOTALL)
 _ATOMIC: Final = re.compile(r"atomic\s*<\s*[iu]32\s*>")
 _VECTOR: Final = re.compile(r"vec([234])(?:\s*<\s*(\w+)\s*>|([fhiu]))")
 _BYTES: Final = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "f": 4, "i": 4, "u": 4, "h": 2, "bool": 4}
 _COMMENT_MARKS: Final = re.compile(r"//|/\*|\*/|\n")
 _NOT_NEWLINE: Final = re.compile(r"[^\n]")
 _MAX_TYPE: Final = 2000
+_MAX_NESTING: Final = 16
+_MAX_DIGITS: Final = 12
 _MAX_TEXT: Final = 4 << 20
 
 
@@ -63,7 +69,7 @@ class ModuleText:
     block
         Its workgroup size.
     workgroup_bytes
-        Memory of its workgroup variables, as far as their types are understood.
+        Memory of its workgroup variables.
     """
 
     text: str
@@ -120,7 +126,7 @@ def read_module(code: bytes) -> ModuleText:
         scalars,
         packs_grid,
         block,
-        sum(_bytes(kind.strip()) for kind in _WORKGROUP.findall(bare)),
+        _workgroup_bytes(bare),
     )
 
 
@@ -166,13 +172,21 @@ def _entry(text: str) -> tuple[str, tuple[int, int, int]]:
         )
     sizes, name = entries[0][:2] if entries[0][1] else entries[0][2:]
     parts = [part for part in sizes.split(",") if part.strip()]
-    extents = [_EXTENT.fullmatch(part) for part in parts]
-    if not 1 <= len(parts) <= 3 or None in extents:
+    constants = dict(_CONSTANT.findall(text))
+    extents = [_integer(part.strip(), constants) for part in parts]
+    known = [extent for extent in extents if extent]
+    if not 1 <= len(parts) <= 3 or len(known) != len(parts):
         raise CompileError(
-            f"{name}: expected one to three plain numbers in @workgroup_size, got ({sizes.strip()})"
+            f"{name}: expected one to three numbers above 0 in @workgroup_size, "
+            f"got ({sizes.strip()[:80]})"
         )
-    x, y, z = ([int(match[1]) for match in extents if match] + [1, 1])[:3]
+    x, y, z = ([*known, 1, 1])[:3]
     return name, (x, y, z)
+
+
+def _integer(text: str, constants: Mapping[str, str]) -> int | None:
+    match = _INTEGER.fullmatch(constants.get(text, text))
+    return int(match[1]) if match and len(match[1]) <= _MAX_DIGITS else None
 
 
 def _bindings(text: str) -> tuple[list[_Binding], _Binding | None]:
@@ -229,18 +243,42 @@ def _scalars(text: str, uniform: _Binding) -> tuple[tuple[str, ...], bool]:
     return tuple(types[:-1]), True
 
 
-def _bytes(kind: str) -> int:
-    """Bytes of a workgroup variable; 0 for a type that is not understood."""
+def _workgroup_bytes(text: str) -> int:
+    """Bytes of all workgroup variables: the compiler lets more pass than the device has."""
+    constants, aliases = dict(_CONSTANT.findall(text)), dict(_ALIAS.findall(text))
+    found = _WORKGROUP.findall(text)
+    if len(_ANY_WORKGROUP.findall(text)) != len(found):
+        raise CompileError("expected every workgroup variable as `var<workgroup> name : type;`")
+    total = 0
+    for name, kind in found:
+        size = _bytes(kind.strip(), constants, aliases)
+        if size is None:
+            raise CompileError(
+                f"workgroup variable {name}: expected scalars, vectors or arrays of them with "
+                f"extents that are numbers, got {kind.strip()[:80]!r}"
+            )
+        total += size
+    return total
+
+
+def _bytes(kind: str, constants: Mapping[str, str], aliases: Mapping[str, str]) -> int | None:
     count = 1
-    while len(kind) <= _MAX_TYPE and (array := _ARRAY.fullmatch(kind)):
-        count, kind = count * int(array[2]), array[1].strip()
-    if kind in _BYTES:
-        return count * _BYTES[kind]
-    if _ATOMIC.fullmatch(kind):
-        return count * 4
-    vector = _VECTOR.fullmatch(kind)
-    if vector is None:
-        return 0
-    # A vector of three takes the room of four.
-    lanes = {"2": 2, "3": 4, "4": 4}[vector[1]]
-    return count * lanes * _BYTES.get(vector[2] or vector[3], 0)
+    for _ in range(_MAX_NESTING):
+        if kind in aliases:
+            kind = aliases[kind].strip()
+        elif len(kind) <= _MAX_TYPE and (array := _ARRAY.fullmatch(kind)):
+            extent = _integer(array[2], constants)
+            if extent is None:
+                return None
+            count, kind = count * extent, array[1].strip()
+        elif kind in _BYTES or _ATOMIC.fullmatch(kind):
+            return count * _BYTES.get(kind, 4)
+        elif vector := _VECTOR.fullmatch(kind):
+            scalar = vector[2] or vector[3]
+            scalar = aliases.get(scalar, scalar).strip()
+            # A vector of three takes the room of four.
+            lanes = {"2": 2, "3": 4, "4": 4}[vector[1]]
+            return count * lanes * _BYTES[scalar] if scalar in _BYTES else None
+        else:
+            return None
+    return None

@@ -139,5 +139,3 @@ def check_limits(kernel: Kernel, text: ModuleText, device: DeviceDescription) ->
             raise LimitExceededError(
                 f"kernel {kernel.name!r} needs {need} {what}; {device.name} has {most}"
             )
-    if 0 in text.block:
-        raise CompileError(f"kernel {kernel.name!r} has a workgroup of {text.block}")
