@@ -36,6 +36,7 @@ from tapml_targets.target import Target
 from tapml_targets.webgpu.codegen.mathematics import spell_out
 from tapml_targets.webgpu.codegen.parallel_rows import schedule_rows
 from tapml_targets.webgpu.codegen.proof import prove_narrow
+from tapml_targets.webgpu.codegen.sorting import sort_library
 from tapml_targets.webgpu.codegen.storage import store_in_words
 from tapml_targets.webgpu.codegen.symbol_bounds import LaunchRange, launch_ranges
 from tapml_targets.webgpu.codegen.text import check_scalars, features_of, split_kernels
@@ -87,6 +88,9 @@ def generate(source: OperatorSource, target: Target) -> Library:
         plain = lowering.load_function(replace(source, function=for_host(source.function)))
         return _refusing(source, lambda: schedule_on_one_thread(plain), tvm_target, target.limits)
     function = lowering.load_function(source)
+    sort = sort_library(source, function, target.limits)
+    if sort is not None:
+        return sort
     rows = schedule_rows(function, int(tvm_target.attrs["max_num_threads"]))
     if rows is not None:
         return _refusing(source, lambda: rows, tvm_target, target.limits)

@@ -78,10 +78,10 @@ class StoredElements:
                 )
             if f"read_{pointer}(" in text:
                 functions.append(
-                    _read_function(pointer, element, self.modes.get(pointer, LOW), atomic)
+                    read_function(pointer, element, self.modes.get(pointer, LOW), atomic=atomic)
                 )
             if pointer in self.written:
-                functions.append(_store_function(pointer, element))
+                functions.append(write_function(pointer, element))
         return "\n".join([*functions, text]) if functions else text
 
 
@@ -268,8 +268,8 @@ def _wrapped(value: Any, kind: str) -> Any:
     return tirx.RShift(tirx.LShift(value, shift), shift)
 
 
-def _read_function(pointer: str, element: str, mode: str, atomic: bool) -> str:
-    """The function that reads one element."""
+def read_function(pointer: str, element: str, mode: str = LOW, *, atomic: bool = False) -> str:
+    """The function ``read_<pointer>`` of WGSL, which reads one element out of an array of words."""
     if element == "int64":
         return _read_wide(pointer, mode)
     bits, per_word, shift = _layout(element)
@@ -299,8 +299,8 @@ def _read_wide(pointer: str, mode: str) -> str:
     )
 
 
-def _store_function(pointer: str, element: str) -> str:
-    """The function that writes one element."""
+def write_function(pointer: str, element: str) -> str:
+    """The function ``write_<pointer>`` of WGSL; all but int64 take atomic operations."""
     if element == "int64":
         return (
             f"fn write_{pointer}(i : i32, value : i32) {{\n"
