@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,8 @@ class Page:
 
 
 @contextlib.contextmanager
-def open_browser(profile: Path) -> Iterator[Page]:
-    """A page in a browser of its own.
+def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
+    """A page in a browser of its own, started with `flags` instead of without a GPU.
 
     Where no browser is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
     """
@@ -109,9 +110,10 @@ def open_browser(profile: Path) -> Iterator[Page]:
         pytest.skip(reason)
     process = subprocess.Popen(
         [
-            found, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic",
-            "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", "--remote-debugging-port=0", f"--user-data-dir={profile}",
+            found, "--headless=new", "--no-sandbox", *(flags or ("--disable-gpu",)),
+            "--disable-quic", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -121,6 +123,8 @@ def open_browser(profile: Path) -> Iterator[Page]:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         address = next(line.split()[-1] for line in lines if "DevTools listening on" in line)
+        # What it goes on to say must not fill the pipe, or it waits for a reader.
+        threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
         with connect(address, max_size=None) as connection:
             yield Page(connection)
     finally:

@@ -20,8 +20,8 @@ fn copy_bytes(@builtin(global_invocation_id) id: vec3<u32>,
   for (var lane = 0u; lane < 4u; lane++) {
     let at = word * 4u + lane;
     if (at >= span.first && at < span.end) {
-      let from = span.source + (at - span.first);
-      value = insertBits(value, source[from / 4u] >> (8u * (from % 4u)), 8u * lane, 8u);
+      let start = span.source + (at - span.first);
+      value = insertBits(value, source[start / 4u] >> (8u * (start % 4u)), 8u * lane, 8u);
     }
   }
   into[word] = value;

@@ -167,7 +167,7 @@ export class Calls {
           buffers.push(buffer);
           memory.fill(steps, buffer, 0, buffer.nbytes, pattern);
           memory.fill(steps, buffer, GUARD_BYTES, nbytes, poison);
-          return { buffer, byteOffset: GUARD_BYTES };
+          return { buffer, byteOffset: GUARD_BYTES, behind: GUARD_BYTES };
         }),
       );
       const started = timed ? await this.idle() : 0;

@@ -40,7 +40,7 @@ export interface Gpu {
 
 /** Open the GPU; raises a SetupError that says what is missing and what to do. */
 export async function openGpu(): Promise<Gpu> {
-  const gpu = (navigator as Navigator & { gpu?: GPU }).gpu;
+  const gpu = (navigator as { gpu?: GPU }).gpu;
   if (gpu === undefined) {
     throw new TapmlError(
       "SetupError",
@@ -100,8 +100,8 @@ function browserOf(agent: string): string {
 function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompiler): Header {
   const limit = (name: LimitName): number => device.limits[name];
   const perDimension = limit("maxComputeWorkgroupsPerDimension");
-  const fallback = (info as GPUAdapterInfo & { isFallbackAdapter?: boolean }).isFallbackAdapter;
-  const software = fallback === true || /swiftshader|llvmpipe/i.test(
+
+  const software = info.isFallbackAdapter || /swiftshader|llvmpipe/i.test(
     `${info.description} ${info.device} ${info.architecture}`,
   );
   return {

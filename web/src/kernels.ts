@@ -3,18 +3,56 @@
 import { messageOf, TapmlError } from "./errors";
 import type { Gpu } from "./gpu";
 import type { CodeModule, Kernel, Library } from "./library";
-import { readShader, type ShaderShape } from "./shader";
+import { readShader, writtenText, type ShaderShape } from "./shader";
 import { scoped } from "./steps";
 
-export interface BuiltKernel {
-  readonly kernel: Kernel;
-  readonly shape: ShaderShape;
+/** A pipeline with the layout of its bindings. */
+export interface Pipeline {
   readonly layout: GPUBindGroupLayout;
   readonly pipeline: GPUComputePipeline;
 }
 
+export class BuiltKernel {
+  private readonly variants = new Map<string, Pipeline>();
+
+  constructor(
+    private readonly gpu: Gpu,
+    readonly kernel: Kernel,
+    readonly shape: ShaderShape,
+    private readonly source: string,
+    private readonly plain: Pipeline,
+  ) {}
+
+  /**
+   * The pipeline in which these `read` bindings count as written: a buffer that one dispatch both
+   * reads and writes must be bound in one way throughout.
+   */
+  pipeline(written: ReadonlySet<number>): Pipeline {
+    if (written.size === 0) {
+      return this.plain;
+    }
+    const key = [...written].sort((a, b) => a - b).join(" ");
+    let variant = this.variants.get(key);
+    if (variant === undefined) {
+      const { device } = this.gpu;
+      const text = writtenText(this.source, this.shape, written);
+      const module = device.createShaderModule({ code: prologue(this.gpu, this.kernel) + text });
+      const layout = layoutOf(device, this.shape, written);
+      const pipeline = device.createComputePipeline({
+        label: this.kernel.name,
+        layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+        compute: { module, entryPoint: this.kernel.symbol },
+      });
+      variant = { layout, pipeline };
+      this.variants.set(key, variant);
+    }
+    return variant;
+  }
+}
+
 const COMPUTE = 4; // GPUShaderStage.COMPUTE
 const DIALECT = "wgsl";
+const NONE: ReadonlySet<number> = new Set();
 
 /** Build every kernel of a Library, all at once; raises the first kernel's error. */
 export async function buildKernels(gpu: Gpu, library: Library): Promise<Map<string, BuiltKernel>> {
@@ -44,28 +82,24 @@ export async function buildKernels(gpu: Gpu, library: Library): Promise<Map<stri
 function checkModule(module: CodeModule): void {
   if (module.dialect !== DIALECT) {
     throw new TapmlError(
-      "InputError",
-      `this device is a browser: it loads '${DIALECT}', and this Library holds ` +
-        `'${module.dialect}'; compile it for the target webgpu`,
+      "CompileError",
+      `WebGPU devices take '${DIALECT}' modules, this one holds '${module.dialect}'; compile it ` +
+        "for the target webgpu",
     );
   }
   if (module.options.length > 0) {
     throw new TapmlError(
-      "InputError",
-      `a browser knows no build options, and this Library names ${module.options.join(", ")}`,
+      "CompileError",
+      `WGSL modules have no build options, got ${module.options.join(", ")}`,
     );
   }
 }
 
 async function build(gpu: Gpu, kernel: Kernel, module: CodeModule): Promise<BuiltKernel> {
-  checkLimits(gpu, kernel);
+  checkFeatures(gpu, kernel);
   const source = textOf(module, kernel);
-  const shape = readShader(source, kernel.symbol);
-  const limits = gpu.device.limits;
-  const most = limits.maxStorageBuffersPerShaderStage;
-  if (shape.buffers.length > most) {
-    throw tooMuch(kernel, gpu, `${shape.buffers.length} storage buffers`, most);
-  }
+  const shape = shapeOf(source, kernel);
+  checkLimits(gpu, kernel, shape);
   // On one line with the text, so that the lines of the compiler's messages are the text's own.
   const code = prologue(gpu, kernel) + source;
   const module_ = scoped(gpu.device, "compiling", () =>
@@ -85,7 +119,7 @@ async function build(gpu: Gpu, kernel: Kernel, module: CodeModule): Promise<Buil
     throw compileError(kernel, "compiling", "", refused?.message ?? "", messages, source);
   }
   const parts = scoped(gpu.device, "building the pipeline", () => {
-    const layout = gpu.device.createBindGroupLayout({ entries: entriesOf(shape) });
+    const layout = layoutOf(gpu.device, shape, NONE);
     const pipelineLayout = gpu.device.createPipelineLayout({ bindGroupLayouts: [layout] });
     const pipeline = gpu.device.createComputePipelineAsync({
       label: kernel.name,
@@ -100,14 +134,29 @@ async function build(gpu: Gpu, kernel: Kernel, module: CodeModule): Promise<Buil
     if (wrong !== null) {
       throw wrong;
     }
-    return { kernel, shape, layout: parts.result.layout, pipeline };
+    return new BuiltKernel(gpu, kernel, shape, source, { layout: parts.result.layout, pipeline });
   } catch (error) {
     const reason = (error as { reason?: string }).reason ?? "";
     throw compileError(kernel, "building the pipeline", reason, messageOf(error), messages, source);
   }
 }
 
-function checkLimits(gpu: Gpu, kernel: Kernel): void {
+function shapeOf(source: string, kernel: Kernel): ShaderShape {
+  try {
+    const shape = readShader(source);
+    if (shape.symbol !== kernel.symbol) {
+      throw new TapmlError(
+        "CompileError",
+        `the module has the entry point '${shape.symbol}', not '${kernel.symbol}'`,
+      );
+    }
+    return shape;
+  } catch (error) {
+    throw new TapmlError("CompileError", `kernel '${kernel.name}': ${messageOf(error)}`);
+  }
+}
+
+function checkFeatures(gpu: Gpu, kernel: Kernel): void {
   const missing = kernel.features.filter((feature) => !gpu.features.has(feature));
   if (missing.length > 0) {
     throw new TapmlError(
@@ -115,22 +164,29 @@ function checkLimits(gpu: Gpu, kernel: Kernel): void {
       `kernel '${kernel.name}' needs ${missing.join(", ")}, which ${gpu.name} does not have`,
     );
   }
-  const { limits } = gpu.device;
-  if (kernel.threadsPerBlock > limits.maxComputeInvocationsPerWorkgroup) {
-    const most = limits.maxComputeInvocationsPerWorkgroup;
-    throw tooMuch(kernel, gpu, `${kernel.threadsPerBlock} threads per block`, most);
-  }
-  if (kernel.sharedMemoryBytes > limits.maxComputeWorkgroupStorageSize) {
-    const most = limits.maxComputeWorkgroupStorageSize;
-    throw tooMuch(kernel, gpu, `${kernel.sharedMemoryBytes} bytes of shared memory`, most);
-  }
 }
 
-function tooMuch(kernel: Kernel, gpu: Gpu, need: string, most: number): TapmlError {
-  return new TapmlError(
-    "LimitExceededError",
-    `kernel '${kernel.name}' needs ${need}, ${gpu.name} allows ${most}`,
-  );
+/** Not left to the browser: some compilers let a text pass that needs more than the device has. */
+function checkLimits(gpu: Gpu, kernel: Kernel, shape: ShaderShape): void {
+  const { limits } = gpu.device;
+  const [x, y, z] = shape.workgroup;
+  const shared = Math.max(kernel.sharedMemoryBytes, shape.workgroupBytes);
+  const needs: readonly (readonly [string, number, number])[] = [
+    ["threads per block", x * y * z, limits.maxComputeInvocationsPerWorkgroup],
+    ["threads along x", x, limits.maxComputeWorkgroupSizeX],
+    ["threads along y", y, limits.maxComputeWorkgroupSizeY],
+    ["threads along z", z, limits.maxComputeWorkgroupSizeZ],
+    ["bytes of workgroup memory", shared, limits.maxComputeWorkgroupStorageSize],
+    ["storage buffers", shape.buffers.length, limits.maxStorageBuffersPerShaderStage],
+  ];
+  for (const [what, need, most] of needs) {
+    if (need > most) {
+      throw new TapmlError(
+        "LimitExceededError",
+        `kernel '${kernel.name}' needs ${need} ${what}; ${gpu.name} has ${most}`,
+      );
+    }
+  }
 }
 
 function textOf(module: CodeModule, kernel: Kernel): string {
@@ -153,21 +209,25 @@ function prologue(gpu: Gpu, kernel: Kernel): string {
   return lines.map((line) => `${line} `).join("");
 }
 
-function entriesOf(shape: ShaderShape): GPUBindGroupLayoutEntry[] {
-  const entries: GPUBindGroupLayoutEntry[] = shape.buffers.map((access, binding) => ({
-    binding,
-    visibility: COMPUTE,
-    buffer: { type: access === "read" ? "read-only-storage" : "storage" },
-  }));
-  if (shape.hasUniform) {
-    entries.push({
-      binding: entries.length,
-      visibility: COMPUTE,
-      buffer: { type: "uniform" },
-    });
+function layoutOf(
+  device: GPUDevice,
+  shape: ShaderShape,
+  written: ReadonlySet<number>,
+): GPUBindGroupLayout {
+  const types: GPUBufferBindingType[] = shape.buffers.map((access, binding) =>
+    access === "read" && !written.has(binding) ? "read-only-storage" : "storage",
+  );
+  if (hasUniform(shape)) {
+    types.push("uniform");
   }
-  return entries;
+  return device.createBindGroupLayout({
+    entries: types.map((type, binding) => ({ binding, visibility: COMPUTE, buffer: { type } })),
+  });
 }
+
+/** Whether there is a binding behind those of the buffers. */
+export const hasUniform = (shape: ShaderShape): boolean =>
+  shape.scalars.length > 0 || shape.packsGrid;
 
 interface CompilerMessage {
   readonly type: string;

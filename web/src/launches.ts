@@ -1,14 +1,15 @@
 /**
  * Launches bound to memory: bind groups, scalars, and copies where WebGPU would refuse a binding.
  *
- * A binding begins at a multiple of 256 bytes, and one buffer cannot be bound both to be read and to
- * be written in one dispatch. What lies otherwise is copied to scratch memory before the launch, and
- * back after it where it is written.
+ * A binding begins at a multiple of 256 bytes, and one dispatch either reads a buffer or writes it.
+ * So a window that is read on a buffer that is also written is bound as if it were written, by a
+ * variant of the pipeline; where windows overlap, or begin elsewhere, scratch memory stands in, with
+ * copies before the dispatch and, where it is written, behind it.
  */
 
 import type { PlannedLaunch } from "./call_plan";
 import { inputError, TapmlError } from "./errors";
-import type { BuiltKernel } from "./kernels";
+import { hasUniform, type BuiltKernel } from "./kernels";
 import type { DeviceBuffer, Memory } from "./memory";
 import type { Access } from "./shader";
 import type { Steps } from "./steps";
@@ -20,6 +21,8 @@ const SCRATCH = 0x80 | 0x04 | 0x08;
 export interface SlotPlace {
   readonly buffer: DeviceBuffer;
   readonly byteOffset: number;
+  /** Bytes behind the slot that a kernel may reach: WebGPU keeps it within its binding. */
+  readonly behind?: number;
 }
 
 interface Copy {
@@ -38,10 +41,12 @@ interface BoundLaunch {
 }
 
 interface Binding {
-  readonly place: SlotPlace;
+  readonly buffer: DeviceBuffer;
   readonly offset: number;
   readonly nbytes: number;
   readonly access: Access;
+  /** How it is bound: as its text says, as if it were written, or by scratch memory. */
+  way: "plain" | "written" | "scratch";
 }
 
 /** Launches ready to be encoded as often as wanted. */
@@ -122,91 +127,94 @@ export class LaunchSequence {
       throw inputError(`the Library has no kernel '${launch.kernel}'`);
     }
     checkBlock(built, launch);
-    const bindings = bindingsOf(built, launch, places);
+    const { limits } = this.memory.device;
+    const bindings = bindingsOf(built, launch, places, limits);
+    settle(built, bindings);
     const values = launch.arguments.flatMap((each) => (each.kind === "scalar" ? [each] : []));
-    if (values.length > 0 && !built.shape.hasUniform) {
-      throw mismatch(built, `${values.length} scalars, and its text declares no uniform`);
+    const dtypes = values.map((value) => value.dtype);
+    if (dtypes.join() !== built.shape.scalars.join()) {
+      throw mismatch(built, `scalars (${dtypes.join()}), its text has (${built.shape.scalars.join()})`);
     }
-    const [grid, packed] = foldGrid(built, launch, this.memory.device.limits);
-    const slot = built.shape.hasUniform
-      ? scalars.add(built, values, built.shape.packsGrid ? packed : undefined)
+    const [grid, packed] = foldGrid(built, launch, limits);
+    const slot = hasUniform(built.shape)
+      ? scalars.add(values, built.shape.packsGrid ? packed : undefined)
       : undefined;
+    const written = new Set(
+      bindings.flatMap((binding, index) => (binding.way === "written" ? [index] : [])),
+    );
     return () => {
       const copies: Copy[] = [];
       const entries: GPUBindGroupEntry[] = bindings.map((binding, index) => ({
         binding: index,
-        resource: this.resource(bindings, index, binding, copies),
+        resource: this.resource(binding, copies),
       }));
       if (slot !== undefined) {
         entries.push({ binding: bindings.length, resource: slot() });
       }
-      const { device } = this.memory;
-      const group = device.createBindGroup({ layout: built.layout, entries });
-      return { pipeline: built.pipeline, group, grid, copies };
+      const { layout, pipeline } = built.pipeline(written);
+      const group = this.memory.device.createBindGroup({ layout, entries });
+      return { pipeline, group, grid, copies };
     };
   }
 
-  private resource(
-    bindings: readonly Binding[],
-    index: number,
-    binding: Binding,
-    copies: Copy[],
-  ): GPUBufferBinding {
-    const { buffer } = binding.place;
-    const size = Math.max(4, Math.ceil(binding.nbytes / 4) * 4);
-    const { limits } = this.memory.device;
-    if (size > limits.maxStorageBufferBindingSize) {
-      throw new TapmlError(
-        "LimitExceededError",
-        `a kernel's binding ${index} needs ${size} bytes, this browser's adapter allows ` +
-          `${limits.maxStorageBufferBindingSize} (maxStorageBufferBindingSize)`,
-      );
-    }
-    const fits =
-      binding.offset % limits.minStorageBufferOffsetAlignment === 0 &&
-      binding.offset + size <= buffer.gpu.size;
-    if (fits && !collides(bindings, index, binding)) {
-      return { buffer: buffer.gpu, offset: binding.offset, size };
+  private resource(binding: Binding, copies: Copy[]): GPUBufferBinding {
+    const { buffer, offset, nbytes, access } = binding;
+    const size = boundSize(nbytes);
+    if (binding.way !== "scratch") {
+      return { buffer: buffer.gpu, offset, size };
     }
     const scratch = this.memory.device.createBuffer({ size, usage: SCRATCH });
     this.memory.allocated += size;
     this.owned.push(scratch);
-    if (binding.nbytes > 0) {
+    // A binding shows something, always; a kernel over nothing does not look.
+    if (nbytes > 0) {
       this.copies += 1;
-      copies.push({
-        window: buffer.gpu,
-        offset: binding.offset,
-        scratch,
-        nbytes: binding.nbytes,
-        back: binding.access === "read_write",
-      });
+      copies.push({ window: buffer.gpu, offset, scratch, nbytes, back: access === "read_write" });
     }
     return { buffer: scratch, offset: 0, size };
   }
 }
 
-/** Whether WebGPU would refuse a binding beside the others of its dispatch. */
-function collides(bindings: readonly Binding[], index: number, binding: Binding): boolean {
-  return bindings.some((other, place) => {
-    if (place === index || other.place.buffer !== binding.place.buffer) {
-      return false;
+const boundSize = (nbytes: number): number => Math.max(4, Math.ceil(nbytes / 4) * 4);
+
+function overlap(a: Binding, b: Binding): boolean {
+  return (
+    a.buffer === b.buffer &&
+    a.nbytes > 0 &&
+    b.nbytes > 0 &&
+    a.offset < b.offset + boundSize(b.nbytes) &&
+    b.offset < a.offset + boundSize(a.nbytes)
+  );
+}
+
+/** Decide how each binding of a dispatch is bound, so that WebGPU takes them together. */
+function settle(built: BuiltKernel, bindings: readonly Binding[]): void {
+  const written = bindings.filter((each) => each.access === "read_write");
+  written.forEach((binding, index) => {
+    const other = written.slice(0, index).find((each) => overlap(each, binding));
+    if (other !== undefined) {
+      throw inputError(
+        `kernel '${built.kernel.name}' is to write two windows that overlap, at bytes ` +
+          `${other.offset} and ${binding.offset} of one buffer; give them memory apart`,
+      );
     }
-    if (binding.access === "read") {
-      return other.access === "read_write";
-    }
-    const apart =
-      other.offset + other.nbytes <= binding.offset ||
-      binding.offset + binding.nbytes <= other.offset;
-    // Of two that are written the first keeps its place.
-    return other.access === "read_write" && !apart && place < index;
   });
+  const shown = written.filter((each) => each.way !== "scratch");
+  for (const binding of bindings) {
+    const busy = shown.some((each) => each.buffer === binding.buffer);
+    if (binding.access === "read" && binding.way === "plain" && busy) {
+      if (shown.some((each) => overlap(each, binding))) {
+        binding.way = "scratch";
+      } else {
+        binding.way = "written";
+        shown.push(binding);
+      }
+    }
+  }
 }
 
 function mismatch(built: BuiltKernel, what: string): TapmlError {
-  return new TapmlError(
-    "CompileError",
-    `kernel '${built.kernel.name}' is launched with ${what}: its Library does not fit its text`,
-  );
+  return inputError(`kernel '${built.kernel.name}' is launched with ${what}`);
 }
 
 function checkBlock(built: BuiltKernel, launch: PlannedLaunch): void {
@@ -214,7 +222,7 @@ function checkBlock(built: BuiltKernel, launch: PlannedLaunch): void {
   if (launch.block.some((extent, axis) => extent !== BigInt(workgroup[axis] ?? 1))) {
     throw mismatch(
       built,
-      `blocks of (${launch.block.join(", ")}), and its @workgroup_size is (${workgroup.join(", ")})`,
+      `blocks of (${launch.block.join(", ")}); its text has workgroups of (${workgroup.join(", ")})`,
     );
   }
 }
@@ -223,6 +231,7 @@ function bindingsOf(
   built: BuiltKernel,
   launch: PlannedLaunch,
   places: readonly SlotPlace[],
+  limits: GPUSupportedLimits,
 ): Binding[] {
   const windows = launch.arguments.filter((each) => each.kind === "buffer");
   const { buffers } = built.shape;
@@ -239,12 +248,21 @@ function bindingsOf(
     if (place === undefined) {
       throw inputError(`no memory for argument ${index} of '${built.kernel.name}'`);
     }
-    return {
-      place,
-      offset: place.byteOffset + window.byteOffset,
-      nbytes: window.nbytes,
-      access: buffers[index] ?? "read",
-    };
+    const { buffer } = place;
+    const offset = place.byteOffset + window.byteOffset;
+    const nbytes = window.nbytes + (place.behind ?? 0);
+    const size = boundSize(nbytes);
+    if (size > limits.maxStorageBufferBindingSize) {
+      throw new TapmlError(
+        "LimitExceededError",
+        `kernel '${built.kernel.name}': buffer ${index} is bound with ${nbytes} bytes; this ` +
+          `browser's adapter binds at most ${limits.maxStorageBufferBindingSize}`,
+      );
+    }
+    const fits =
+      offset % limits.minStorageBufferOffsetAlignment === 0 && offset + size <= buffer.gpu.size;
+    const access = buffers[index] ?? "read";
+    return { buffer, offset, nbytes, access, way: fits ? "plain" : "scratch" };
   });
 }
 
@@ -257,7 +275,13 @@ function foldGrid(
   const [x, y, z] = launch.grid.map(Number) as [number, number, number];
   const most = limits.maxComputeWorkgroupsPerDimension;
   const packed = x - 1;
-  if (y > most || z > most || (x > most && !(built.shape.packsGrid && z === 1 && x < 2 ** 32))) {
+  const folds = built.shape.packsGrid;
+  if (folds && z !== 1) {
+    throw inputError(
+      `kernel '${built.kernel.name}' folds its grid into z and was launched over (${x}, ${y}, ${z})`,
+    );
+  }
+  if (y > most || z > most || (x > most && !(folds && Math.ceil(x / most) <= most))) {
     throw new TapmlError(
       "LimitExceededError",
       `kernel '${built.kernel.name}' needs a grid of (${x}, ${y}, ${z}), this browser's adapter ` +
@@ -283,7 +307,6 @@ class Scalars {
   ) {}
 
   add(
-    built: BuiltKernel,
     values: readonly { readonly value: bigint; readonly dtype: string }[],
     packed: number | undefined,
   ): () => GPUBufferBinding {
@@ -294,12 +317,10 @@ class Scalars {
     values.forEach(({ value, dtype }, index) => {
       if (dtype === "int32") {
         words.setInt32(4 * index, Number(value), true);
-      } else if (dtype === "uint32" || dtype === "bool") {
+      } else if (dtype === "uint32") {
         words.setUint32(4 * index, Number(value), true);
-      } else if (dtype === "float32") {
-        words.setFloat32(4 * index, Number(value), true);
       } else {
-        throw mismatch(built, `a scalar of dtype ${dtype}; WGSL takes int32, uint32 and float32`);
+        words.setFloat32(4 * index, Number(value), true);
       }
     });
     if (packed !== undefined) {

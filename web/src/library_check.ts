@@ -284,7 +284,7 @@ function checkParameters(
 }
 
 function checkName(name: string, what: string): void {
-  const length = [...name].length;
+  const { length } = Array.from(name);
   if (length === 0 || length > MAX_NAME || UNPRINTABLE.test(name)) {
     throw protocolError(
       `${what}: expected a name of 1 to ${MAX_NAME} printable characters, ` +

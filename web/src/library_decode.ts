@@ -85,8 +85,8 @@ const expressions = (data: unknown, what: string): Expression[] =>
 
 /** Order is that of code points, as Python sorts text. */
 function precedes(first: string, second: string): boolean {
-  const a = [...first];
-  const b = [...second];
+  const a = Array.from(first);
+  const b = Array.from(second);
   for (let at = 0; at < Math.min(a.length, b.length); at += 1) {
     const x = a[at]?.codePointAt(0) ?? 0;
     const y = b[at]?.codePointAt(0) ?? 0;

@@ -15,13 +15,15 @@ const STATES: Record<Connection, string> = {
   stopped: "stopped",
 };
 
-function element<T extends Element = HTMLElement>(id: string): T {
+function element(id: string): HTMLElement {
   const found = document.getElementById(id);
   if (found === null) {
     throw new Error(`the page has no element ${id}`);
   }
-  return found as unknown as T;
+  return found;
 }
+
+const input = (id: string): HTMLInputElement => element(id) as HTMLInputElement;
 
 const show = (id: string, text: string): void => {
   const target = element(id);
@@ -84,7 +86,7 @@ const chart = new Chart();
 let worker: Worker | null = null;
 
 function log(level: Level, line: string, detail: string): void {
-  const list = element<HTMLOListElement>("log");
+  const list = element("log");
   const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
   const item = document.createElement("li");
   item.dataset["level"] = level;
@@ -177,8 +179,8 @@ function say(message: ToWorker): void {
 }
 
 function start(): void {
-  const name = element<HTMLInputElement>("name").value.trim();
-  const token = element<HTMLInputElement>("token").value.trim();
+  const name = input("name").value.trim();
+  const token = input("token").value.trim();
   show("how", `open_device("tracker:${name}")`);
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   say({ type: "start", address: `${scheme}://${location.host}`, name, token });
@@ -186,13 +188,13 @@ function start(): void {
 
 /** What the address says after `#`, which a browser sends to nobody. */
 const given = new URLSearchParams(location.hash.slice(1));
-element<HTMLInputElement>("name").value = given.get("name") ?? ownName();
-element<HTMLInputElement>("token").value = given.get("token") ?? "";
+input("name").value = given.get("name") ?? ownName();
+input("token").value = given.get("token") ?? "";
 if (given.has("token")) {
   // A token is nobody's to read from the address bar, or from a picture of it.
   history.replaceState(null, "", location.pathname);
 }
-element<HTMLFormElement>("settings").onsubmit = (event) => {
+element("settings").onsubmit = (event) => {
   event.preventDefault();
   start();
 };

@@ -81,8 +81,9 @@ class Device {
         log("good", `registered as ${name} at ${this.start.address}`);
       },
       refused: (error) => {
-        refusal = String(error["message"] ?? "the tracker refuses this device");
-        log("error", refusal, String(error["kind"] ?? ""));
+        const said = error["message"];
+        refusal = typeof said === "string" ? said : "the tracker refuses this device";
+        log("error", refusal);
       },
       leases: (labels) => {
         tell({ type: "leases", labels });

@@ -1,0 +1,157 @@
+"""A browser as a device: operators run there, and what goes wrong is told in full."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tapml_rpc.remote import RemoteTensor
+from tapml_rpc.session import Session
+from tapml_targets.errors import CompileError, InputError, LimitExceededError
+from tests.targets.webgpu.wgsl import ADD
+from tests.web.libraries import add_library, overrun_library, with_dialect
+from tests.web.pages import DevicePage
+
+VALUES = np.arange(1000, dtype=np.float32)
+
+
+def tensor(session: Session, values: np.ndarray, byte_offset: int = 0) -> RemoteTensor:
+    buffer = session.allocate(byte_offset + values.nbytes)
+    session.write(buffer, values, byte_offset)
+    return RemoteTensor(buffer, byte_offset, values.shape, str(values.dtype))
+
+
+def read(session: Session, given: RemoteTensor) -> np.ndarray:
+    data = session.read(given.buffer, given.nbytes, given.byte_offset)
+    return np.frombuffer(data, np.float32)
+
+
+def test_an_operator_and_an_entry_run_in_the_browser(session: Session) -> None:
+    assert (session.device.platform, session.device.limits.offset_alignment) == ("webgpu", 256)
+    library = session.upload(add_library())
+    a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
+    for name, more in (("add_one", 1), ("add_two", 2), ("chain", 4)):
+        session.call(library, name, [a, o])
+        np.testing.assert_array_equal(read(session, o), VALUES + more)
+
+
+def test_tensors_may_begin_anywhere_and_share_a_buffer(session: Session) -> None:
+    library = session.upload(add_library())
+    buffer = session.allocate(3 * VALUES.nbytes)
+    for target, source in ((4, VALUES.nbytes + 8), (0, VALUES.nbytes), (0, 1024), (12, 12)):
+        session.write(buffer, VALUES, source)
+        a = RemoteTensor(buffer, source, VALUES.shape, "float32")
+        o = RemoteTensor(buffer, target, VALUES.shape, "float32")
+        session.call(library, "add_one", [a, o])
+        np.testing.assert_array_equal(read(session, o), VALUES + 1)
+
+
+def test_a_grid_beyond_what_a_dimension_holds_is_folded(session: Session) -> None:
+    count = 64 * 65535 + 100
+    values = np.arange(count, dtype=np.float32)
+    a, o = tensor(session, values), tensor(session, 0 * values)
+    session.call(session.upload(add_library()), "add_one", [a, o])
+    np.testing.assert_array_equal(read(session, o), values + 1)
+
+
+def test_bytes_are_written_filled_copied_and_read_at_any_place(session: Session) -> None:
+    generator = np.random.default_rng(7)
+    sizes = (1027, 2048)
+    buffers = [session.allocate(size) for size in sizes]
+    expected = [generator.bytes(size) for size in sizes]
+    for buffer, data in zip(buffers, expected, strict=True):
+        session.write(buffer, data)
+    here, there = map(bytearray, expected)
+    for _ in range(40):
+        length, start, at = map(int, generator.integers((1, 0, 0), (200, 800, 800)))
+        data = generator.bytes(length)
+        session.write(buffers[0], data, start)
+        here[start : start + length] = data
+        session.copy(buffers[0], buffers[1], length, start, at)
+        there[at : at + length] = here[start : start + length]
+        session.fill(buffers[1], b"abc", length, at + 900)
+        there[at + 900 : at + 900 + length] = (b"abc" * 100)[:length]
+        part = session.read(buffers[1], length, at)
+        assert bytes(part) == there[at : at + length]
+    assert bytes(session.read(buffers[0])) == here
+    assert bytes(session.read(buffers[1])) == there
+
+
+def test_a_long_tensor_goes_there_and_back_in_pieces(session: Session) -> None:
+    data = np.random.default_rng(3).bytes((9 << 20) + 3)
+    buffer = session.allocate(len(data))
+    session.write(buffer, data)
+    assert bytes(session.read(buffer)) == data
+
+
+def test_recorded_calls_and_programs_run_by_name(session: Session) -> None:
+    library = session.upload(add_library())
+    a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
+    recorded = session.record(library, "add_two", [a, o])
+    with session.program("step") as program:
+        program.write(a.buffer, VALUES.nbytes)
+        program.run(recorded)
+        program.read(o.buffer, VALUES.nbytes)
+    for more in (0, 5):
+        (got,) = session.execute(program, VALUES + more)
+        np.testing.assert_array_equal(np.frombuffer(got, np.float32), VALUES + more + 2)
+
+
+def test_a_poisoned_workspace_shows_who_writes_around_it(session: Session) -> None:
+    library = session.upload(overrun_library())
+    o = tensor(session, VALUES)
+
+    def damaged(place: int) -> tuple[str, ...]:
+        report = session.call_and_report(
+            library, "overrun", [o], {"place": place}, workspace_poison=b"\x5a"
+        )
+        return report.damaged_guards
+
+    assert (damaged(0), damaged(1023), damaged(1024)) == ((), (), ("w",))
+    timed = session.call_and_report(library, "overrun", [o], {"place": 0}, timed=True)
+    assert timed.kernel_nanoseconds is not None and timed.kernel_nanoseconds > 0
+
+
+def test_a_bad_shader_gives_everything_the_compiler_says(
+    session: Session, shown: DevicePage
+) -> None:
+    broken = add_library(ADD.replace("arguments.amount; }", "arguments.amonut; }"))
+    with pytest.raises(CompileError) as caught:
+        session.upload(broken)
+    text = str(caught.value)
+    assert "kernel 'add' does not compile" in text
+    assert "line 11" in text and "amonut" in text
+    shown.wait("#log", "amonut")
+    # The session goes on.
+    test_an_operator_and_an_entry_run_in_the_browser(session)
+
+
+def test_a_library_for_another_dialect_is_refused(session: Session) -> None:
+    with pytest.raises(CompileError, match=r"'wgsl' modules.*'opencl-c'"):
+        session.upload(with_dialect(add_library(), "opencl-c"))
+
+
+def test_a_text_that_does_not_fit_its_launches_is_refused(session: Session) -> None:
+    text = ADD.replace("@workgroup_size(64, 1, 1)", "@workgroup_size(32, 1, 1)")
+    library = session.upload(add_library(text))
+    a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
+    session.call(library, "add_one", [a, o])
+    with pytest.raises(InputError, match=r"workgroups of \(32, 1, 1\)"):
+        session.fence()
+    session.reset()
+
+
+def test_too_many_threads_and_too_large_a_buffer_name_the_limit(session: Session) -> None:
+    most = session.device.limits.max_threads_per_block
+    text = ADD.replace("@workgroup_size(64, 1, 1)", f"@workgroup_size({2 * most}, 1, 1)")
+    with pytest.raises(LimitExceededError, match=f"needs {2 * most} threads.*has {most}"):
+        session.upload(add_library(text))
+    session.allocate(session.device.limits.max_buffer_bytes + 4)
+    with pytest.raises(LimitExceededError, match="maxBufferSize"):
+        session.fence()
+    session.reset()
+    session.fence()
+
+
+def test_the_page_has_nothing_to_complain_about(shown: DevicePage) -> None:
+    assert shown.page.complaints == []
