@@ -49,11 +49,12 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
             ),
             max_grid=(per_dimension, per_dimension, per_dimension),
             max_shared_memory_bytes=limits["max-compute-workgroup-storage-size"],
-            max_buffer_bytes=limits["max-buffer-size"],
+            # Buffers and windows are rounded up, and some limits are one below a power of two.
+            max_buffer_bytes=limits["max-buffer-size"] // 16 * 16,
             # WebGPU tells nobody how much a GPU has.
             memory_bytes=_machine_memory() if kind == "cpu" else 0,
             features=frozenset(FEATURES[name] for name in features & FEATURES.keys()),
-            max_binding_bytes=limits["max-storage-buffer-binding-size"],
+            max_binding_bytes=limits["max-storage-buffer-binding-size"] // 4 * 4,
             max_storage_buffers=limits["max-storage-buffers-per-shader-stage"],
             offset_alignment=limits["min-storage-buffer-offset-alignment"],
         ),
