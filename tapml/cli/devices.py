@@ -10,6 +10,7 @@ from typing import Any
 from tapml.cli.remote_devices import (
     add_tracker_argument,
     addressed_devices,
+    memory_text,
     print_remote_devices,
     remote_devices,
 )
@@ -186,7 +187,7 @@ def _print_table(
                 row["vendor_platform"],
                 row["device_type"],
                 "-" if milliseconds is None else f"{milliseconds:.3g} ms",
-                f"{limits['memory_bytes'] / 2**30:.1f} GiB",
+                memory_text(limits["memory_bytes"]),
                 str(limits["max_threads_per_block"] or "-"),
                 " ".join(limits["features"]) or "-",
             )

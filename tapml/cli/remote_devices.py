@@ -125,7 +125,7 @@ def print_remote_devices(console: Console, title: str, rows: list[dict[str, Any]
             row["spec"],
             row["name"],
             row["platform"],
-            f"{limits['memory_bytes'] / 2**30:.1f} GiB",
+            memory_text(limits["memory_bytes"]),
             str(limits["max_threads_per_block"] or "-"),
             " ".join(limits["features"]) or "-",
             f"{load.get('sessions', 0)}, {_size(load.get('device_bytes', 0))}",
@@ -141,6 +141,11 @@ def print_remote_devices(console: Console, title: str, rows: list[dict[str, Any]
         where = "" if row["address"] == row["spec"] else f"{reached}; "
         line = f"{row['spec']}: {where}fingerprint {row['fingerprint'][:12]}"
         console.print(_printable(line), highlight=False, soft_wrap=True, markup=False)
+
+
+def memory_text(nbytes: int) -> str:
+    """A device's memory for a table; a dash where the platform does not tell it."""
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes else "-"
 
 
 def _leases(leases: list[dict[str, Any]]) -> str:
