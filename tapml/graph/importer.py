@@ -6,7 +6,7 @@ own; this one takes an entry through them and joins the entries of a model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-def import_model(model: LoadedModel, *, cache: PlanCache | None = None) -> ImportedModel:
+def import_model(
+    model: LoadedModel,
+    *,
+    cache: PlanCache | None = None,
+    begins: Callable[[], object] = lambda: None,
+) -> ImportedModel:
     """Import a language model: its entries share operators, weights and state.
 
     Parameters
@@ -43,6 +48,8 @@ def import_model(model: LoadedModel, *, cache: PlanCache | None = None) -> Impor
         The model.
     cache
         Where the finished plan is looked for and kept; everywhere imported anew if None.
+    begins
+        Called where the plan is not kept there, before the work begins.
 
     Raises
     ------
@@ -54,6 +61,7 @@ def import_model(model: LoadedModel, *, cache: PlanCache | None = None) -> Impor
     if known is not None:
         plan, constants = known
         return ImportedModel(plan, weights_of(model, plan, constants))
+    begins()
     imported = import_entries(model.name, _descriptions(model))
     if cache is not None:
         constants = {

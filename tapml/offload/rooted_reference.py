@@ -60,6 +60,7 @@ def open_rooted_reference(
     *,
     limits: Limits | None = None,
     every_entry: bool = False,
+    unseen: Callable[[], None] = lambda: None,
     imported: Callable[[ImportedModel], None] | None = None,
 ) -> RootedReference:
     """Load, import, compile and root a model.
@@ -74,6 +75,8 @@ def open_rooted_reference(
         The target device's; a float16 checkpoint becomes float32 where it has no float16.
     every_entry
         Whether the prompts must run every entry, so that no operator is left without a test.
+    unseen
+        Called before a model is imported whose plan is not kept from an earlier time.
     imported
         Called as soon as the plan is there, so that other work on it can begin.
 
@@ -94,7 +97,7 @@ def open_rooted_reference(
             _check_coverage(prompts, settings.new_tokens)
         phase.detail = f"{model.name}, {model.dtype}, context {model.context_length}"
     with phases.phase("import model", group="overhead", platform=HOST, once=True) as phase:
-        result = import_model(model, cache=cache)
+        result = import_model(model, cache=cache, begins=unseen)
         plan = result.plan
         sites = sum(len(entry.calls) for entry in plan.entries.values())
         phase.detail = f"{len(plan.operators)} operators at {sites} call sites"

@@ -145,6 +145,7 @@ def rooted_anew(
     settings: Settings,
     phases: Phases,
     limits: Limits,
+    unseen: Callable[[], None],
     imported: Callable[[ImportedModel], None],
 ) -> TrustedSide:
     """Load, import, compile and root the model; see :func:`open_rooted_reference`."""
@@ -152,7 +153,7 @@ def rooted_anew(
     from tapml.offload.rooted_reference import open_rooted_reference
 
     rooted = open_rooted_reference(
-        settings, phases, limits=limits, every_entry=True, imported=imported
+        settings, phases, limits=limits, every_entry=True, unseen=unseen, imported=imported
     )
     model = rooted.model
     return TrustedSide(

@@ -118,9 +118,7 @@ def open_workbench(
         compiler = stack.enter_context(Compiler(workers=options.workers or None))
         begun = time.monotonic()
         kept = open_what_was_kept(folder, settings, phases)
-        if kept is None:
-            compiler.warm_up()
-        else:
+        if kept is not None:
             phases.record(
                 "open model", time.monotonic() - begun, group="overhead", platform=HOST, once=True,
                 detail=describe(kept),
@@ -150,7 +148,8 @@ def open_workbench(
                 check_patterns(imported.plan, options)
                 background.begin_at_once(imported)
 
-            side = rooted_anew(settings, phases, limits, begin)
+            # Kernels of a model that was imported before are most often there as well.
+            side = rooted_anew(settings, phases, limits, compiler.warm_up, begin)
             journal.append("rooted", **side.rooting)
         else:
             background.begin(kept.plan.operators)

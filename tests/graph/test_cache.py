@@ -29,11 +29,23 @@ def test_a_cached_import_is_the_same_without_torch_export(
     llama: Llama, stored: PlanCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tapml.graph.importer.export_entry", None)
-    imported = import_model(llama.model, cache=stored)
+    begun: list[str] = []
+    imported = import_model(llama.model, cache=stored, begins=lambda: begun.append("anew"))
+    assert begun == []
     assert imported.plan == llama.imported.plan
     assert set(imported.weights) == set(llama.imported.weights)
     for name, array in llama.imported.weights.items():
         assert np.array_equal(imported.weights[name], array)
+
+
+def test_who_waits_for_an_import_hears_that_it_is_none_from_the_cache(
+    llama: Llama, tmp_path: Path
+) -> None:
+    def begins() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_model(llama.model, cache=PlanCache(tmp_path / "plans"), begins=begins)
 
 
 def test_a_cached_plan_can_still_be_rooted(llama: Llama, stored: PlanCache) -> None:
