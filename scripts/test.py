@@ -26,6 +26,7 @@ CHECKS = (
     ("ruff check", ["-m", "ruff", "check"]),
     ("ruff format", ["-m", "ruff", "format", "--check"]),
     ("mypy", ["-m", "mypy"]),
+    ("web", ["-m", "scripts.web_checks"]),
 )
 # Much of a test is waiting for processes it started; a file's tests share what its fixtures made.
 # Files with few tests may take longest: their order is that of tests/conftest.py.

@@ -13,7 +13,11 @@ PACKAGES = {
     "pocl-opencl-icd": "PoCL, the OpenCL driver the tests use beside Intel's",
     "chromium": "the browser that the report's pages are tested in, with a WebGPU driver beside it",
     "mesa-vulkan-drivers": "lavapipe, the WebGPU driver the tests use beside the browser's",
+    "nodejs": "what the checks of the page in web/ run on",
+    "npm": "what installs the tools of these checks",
 }
+# Where a package's command came from elsewhere, the package would only be in its way.
+COMMANDS = {"nodejs": "node", "npm": "npm"}
 
 
 def missing_packages(packages: Iterable[str] = PACKAGES) -> list[str]:
@@ -49,6 +53,8 @@ def install_missing(packages: Iterable[str] = PACKAGES) -> list[str]:
 
 
 def _is_installed(package: str) -> bool:
+    if package in COMMANDS and shutil.which(COMMANDS[package]):
+        return True
     query = subprocess.run(
         ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package],
         check=False,

@@ -35,6 +35,7 @@ interface Served {
   data: Leg | null;
   readonly queue: Message[];
   queuedBytes: number;
+  accepted: number;
   working: boolean;
 }
 
@@ -89,7 +90,7 @@ export class DeviceServer {
         return before;
       }
       case "goodbye":
-        this.end(before, "closed by its client");
+        this.end(before, "closed by the client");
         return "";
       default:
         throw protocolError(`unknown message type ${shown(header["type"], 60)}`);
@@ -127,7 +128,7 @@ export class DeviceServer {
         served.session.giveCredit(integer(header["bytes"], "credit"));
         break;
       case "goodbye":
-        this.end(named, "closed by its client");
+        this.end(named, "closed by the client");
         break;
       default:
         throw protocolError(`unknown message type ${shown(header["type"], 60)}`);
@@ -197,6 +198,7 @@ export class DeviceServer {
       data: null,
       queue: [],
       queuedBytes: 0,
+      accepted: 0,
       working: false,
     });
     leg.send({
@@ -232,8 +234,14 @@ export class DeviceServer {
   }
 
   private accept(served: Served, header: Header, chunk: Uint8Array<ArrayBuffer>): void {
+    const sequence = integer(header["sequence"], "sequence");
+    if (sequence <= served.accepted) {
+      throw protocolError(
+        `a batch of sequence ${sequence} after one of ${served.accepted}; the sequence rises`,
+      );
+    }
     const message: Message = {
-      sequence: integer(header["sequence"], "sequence"),
+      sequence,
       stream: integer(header["stream"] ?? 0, "stream", BOUNDS.streams - 1),
       commands: array(header["commands"], "commands", BOUNDS.commands),
       chunk,
@@ -249,6 +257,7 @@ export class DeviceServer {
           `${BOUNDS.upload_window} may`,
       );
     }
+    served.accepted = sequence;
     served.queue.push(message);
     served.queuedBytes += chunk.length;
     if (!served.working) {

@@ -27,7 +27,10 @@ export function failureToWire(error: unknown, command: unknown = "", index = 0):
   return {
     kind: known ? error.kind : "RemoteError",
     message: shorten(known ? error.message : `${name}: ${messageOf(error)}`, MESSAGE_CHARACTERS),
-    traceback: shorten((error instanceof Error && error.stack) || "", MESSAGE_CHARACTERS),
+    traceback: shorten(
+      `Traceback (in the browser, most recent call first):\n${(error instanceof Error && error.stack) || ""}`,
+      MESSAGE_CHARACTERS,
+    ),
     command: renderCommand(command),
     log: shorten(known ? error.log : "", LOG_CHARACTERS),
     index,

@@ -33,6 +33,7 @@ export class StagePool {
 /** Several windows that are read with one mapping. */
 export class Readback {
   private readonly stage: GPUBuffer;
+  private readonly windows: (readonly [number, number])[] = [];
   private end = 0;
 
   constructor(
@@ -53,6 +54,7 @@ export class Readback {
   ): void {
     const { device } = this.memory;
     this.end = Math.max(this.end, position + nbytes);
+    this.windows.push([position, position + nbytes]);
     const size = Math.ceil(nbytes / 4) * 4;
     steps.run(`reading ${nbytes} bytes`, () => {
       const encoder = device.createCommandEncoder();
@@ -79,7 +81,11 @@ export class Readback {
     }
     await this.stage.mapAsync(MAP_READ, 0, size);
     const bytes = new Uint8Array(this.end);
-    bytes.set(new Uint8Array(this.stage.getMappedRange(0, size)).subarray(0, this.end));
+    const mapped = new Uint8Array(this.stage.getMappedRange(0, size));
+    // Between windows lies what the memory held before; the gaps of a chunk are zero.
+    for (const [start, end] of this.windows) {
+      bytes.set(mapped.subarray(start, end), start);
+    }
     this.stage.unmap();
     this.pool.giveBack(this.stage);
     return bytes;

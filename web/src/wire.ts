@@ -47,10 +47,10 @@ export function unpackHeader(packed: Uint8Array): Header {
   if (packed.length > MAX_HEADER_BYTES) {
     throw protocolError(`header of ${packed.length} bytes; at most ${MAX_HEADER_BYTES} are allowed`);
   }
-  checkForm(packed, BOUNDS);
   let header: unknown;
   try {
-    header = decode(packed, { useBigInt64: true });
+    checkForm(packed, BOUNDS);
+    header = decode(packed, { useBigInt64: true, mapKeyConverter: textKey });
   } catch (error) {
     throw protocolError(`header is not msgpack within bounds: ${messageOf(error)}`);
   }
@@ -58,6 +58,13 @@ export function unpackHeader(packed: Uint8Array): Header {
     throw protocolError("header must be a msgpack map");
   }
   return header;
+}
+
+function textKey(key: unknown): string {
+  if (typeof key !== "string") {
+    throw protocolError("a key of a map is text");
+  }
+  return key;
 }
 
 /** One binary WebSocket message; the chunk begins at a multiple of 8 bytes. */
@@ -116,11 +123,12 @@ export function isMap(value: unknown): value is Header {
   );
 }
 
-/** Check a whole number from 0 to `bound`. */
-export function integer(value: unknown, what: string, bound = Number.MAX_SAFE_INTEGER): number {
+/** Check a whole number from 0 to `bound`; beyond 2^53 it is rounded, which no bound lets pass. */
+export function integer(value: unknown, what: string, bound = 2 ** 63): number {
   const number = typeof value === "bigint" ? Number(value) : value;
-  if (Number.isSafeInteger(number) && (number as number) >= 0 && (number as number) <= bound) {
-    return number as number;
+  const whole = typeof value === "bigint" || Number.isSafeInteger(number);
+  if (typeof number === "number" && whole && number >= 0 && number <= bound) {
+    return number;
   }
   throw protocolError(`${what} must be an integer from 0 to ${bound}, got ${shown(value)}`);
 }
