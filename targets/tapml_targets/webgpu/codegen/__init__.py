@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tapml_targets.webgpu.codegen.generate import DIALECT, generate
+from tapml_targets.webgpu.codegen.build import DIALECT, generate
 
 __all__ = ["DIALECT", "generate"]

@@ -213,9 +213,8 @@ class _Proof:
         elif kind == "Cast":
             self._cast(node, exact=exact)
         elif kind in _CLAMPS and wide:
-            if exact:
+            if self._clamped(node) or exact:
                 self._require(node)
-            self._clamped(node)
         elif kind in _COMPARISONS and str(node.a.ty) == _WIDE:
             self._compared(node)
         elif kind == "BitwiseAnd" and wide and _is_mask(node.b):
@@ -260,11 +259,7 @@ class _Proof:
             return
         name = self._pointers[load.source]
         if exact:
-            raise CompileError(
-                f"an element of {name!r} is a 64-bit integer of any size, and what is computed "
-                "with it needs its true value: WGSL has 32 bits; give the model 32-bit integers, "
-                "or keep the operator on the source"
-            )
+            _refuse_element(name)
         self._read_as(name, LOW)
 
     def _cast(self, node: Any, *, exact: bool) -> None:
@@ -277,10 +272,13 @@ class _Proof:
         if target == _WIDE and exact and not (source == "bool" or source.startswith("int")):
             self._require(node)
 
-    def _clamped(self, node: Any) -> None:
-        for part in (node.a, node.b):
-            if not self._saturates(part):
+    def _clamped(self, node: Any) -> bool:
+        """Prove both parts of a minimum or maximum; whether one of them is read saturated."""
+        saturated = [self._saturates(part) for part in (node.a, node.b)]
+        for part, read in zip((node.a, node.b), saturated, strict=True):
+            if not read:
                 self._value(part)
+        return any(saturated)
 
     def _compared(self, node: Any) -> None:
         saturated = [self._saturates(part) for part in (node.a, node.b)]
@@ -295,9 +293,13 @@ class _Proof:
             self._refuse(node, "compares two 64-bit integers, each of which")
 
     def _saturates(self, node: Any) -> bool:
-        """Whether `node` is an element of a 64-bit tensor, which is then read saturated."""
-        wide = type(node).__name__ == "TensorLoad" and str(node.ty) == _WIDE
-        if not wide or node.source not in self._pointers:
+        """Whether `node` is an element of a 64-bit tensor, read saturated, or a clamped one."""
+        kind = type(node).__name__
+        if str(node.ty) != _WIDE:
+            return False
+        if kind in _CLAMPS:
+            return self._clamped(node)
+        if kind != "TensorLoad" or node.source not in self._pointers:
             return False
         for index in node.indices:
             self._value(index, exact=False)
@@ -317,6 +319,11 @@ class _Proof:
             self._refuse(node, what)
 
     def _refuse(self, node: Any, what: str) -> None:
+        def look(load: Any) -> None:
+            if str(load.ty) == _WIDE and load.source in self._pointers:
+                _refuse_element(self._pointers[load.source])
+
+        tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, look)])
         lower, upper = self._range(node)
         raise CompileError(
             f"the 64-bit integer `{str(node)[:120]}` {what + ' ' if what else ''}may be from "
@@ -341,6 +348,14 @@ class _Proof:
         plain = tvm_ffi.structural_map(node, [(tvm.ir.TensorLoad, stand_in), (tvm.ir.Call, choice)])
         bound = self._analyzer.const_int_bound(plain)
         return int(bound.min_value), int(bound.max_value)
+
+
+def _refuse_element(name: str) -> None:
+    raise CompileError(
+        f"an element of {name!r} is a 64-bit integer of any size, and what is computed with it "
+        "needs its true value: WGSL has 32 bits; give the model 32-bit integers, or keep the "
+        "operator on the source"
+    )
 
 
 def _is_mask(node: Any) -> bool:

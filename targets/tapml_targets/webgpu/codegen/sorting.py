@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
-from string import Template
 from typing import Any, Final
 
 from tvm import tirx
@@ -25,22 +23,15 @@ from tapml_targets.codegen.expression import call_name, fold
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import Expression, product
-from tapml_targets.installed import compiler_versions
-from tapml_targets.library import (
-    Argument,
-    BufferArgument,
-    CodeModule,
-    Kernel,
-    Launch,
-    Library,
-    Loop,
-    OperatorProgram,
-    Parameter,
-    ScalarArgument,
-    Statement,
-    Workspace,
-)
+from tapml_targets.library import Launch, Library, Loop, Parameter, Statement, Workspace
 from tapml_targets.limits import Limits
+from tapml_targets.webgpu.codegen.handwritten import (
+    blocks_of,
+    handwritten_library,
+    kernel_text,
+    launch,
+    threads_for,
+)
 from tapml_targets.webgpu.codegen.storage import read_function, write_function
 
 _MEANINGS: Final = {
@@ -48,7 +39,6 @@ _MEANINGS: Final = {
     "tvm.contrib.sort.argsort": "indices",
     "tvm.contrib.sort.topk": "both",
 }
-_THREADS: Final = 256
 _WORD: Final = 4
 # How an element's bits become a key: of `bits`, an unsigned word. NaN has the largest.
 _FLOAT_KEY: Final = """\
@@ -113,42 +103,24 @@ def sort_library(source: OperatorSource, function: Any, limits: Limits) -> Libra
     sort = _meaning(source, function)
     if sort is None:
         return None
-    threads = min(_THREADS, limits.max_threads_per_block or _THREADS)
+    threads = threads_for(limits)
     name = source.identifier
     texts = {
-        "sort_runs": _fill("sort_runs", threads, keys=_keys(sort)),
-        "merge_runs": _fill("merge_runs", threads, keys=_keys(sort)),
+        "sort_runs": kernel_text("sort_runs", threads, keys=_keys(sort)),
+        "merge_runs": kernel_text("merge_runs", threads, keys=_keys(sort)),
         "write_sorted": _write_text(sort, threads),
     }
     statements = tuple(_statements(sort, name, threads))
     merges = any(isinstance(statement, Loop) for statement in statements)
     if not merges:
         del texts["merge_runs"]
-    nbytes = product((*sort.given.shape, _WORD))
     spaces = ("order", "merged") if merges else ("order",)
-    kernels = {
-        f"{name}_{kernel}": Kernel(
-            name=f"{name}_{kernel}",
-            symbol=kernel,
-            module=index,
-            threads_per_block=threads,
-            shared_memory_bytes=threads * _WORD if kernel == "sort_runs" else 0,
-        )
-        for index, kernel in enumerate(texts)
-    }
-    program = OperatorProgram(
-        name=source.name,
-        parameters=source.parameters,
-        statements=statements,
-        workspaces=tuple(Workspace(space, nbytes) for space in spaces),
-        symbols=source.symbols,
-    )
-    return Library(
-        target="webgpu",
-        modules=tuple(CodeModule("wgsl", text.encode()) for text in texts.values()),
-        kernels=kernels,
-        operators={source.name: program},
-        metadata={"compiler": compiler_versions()},
+    nbytes = product((*sort.given.shape, _WORD))
+    return handwritten_library(
+        source,
+        {f"{name}_{kernel}": text for kernel, text in texts.items()},
+        statements,
+        tuple(Workspace(space, nbytes) for space in spaces),
     )
 
 
@@ -188,20 +160,20 @@ def _meaning(source: OperatorSource, function: Any) -> _Sort | None:
 
 def _statements(sort: _Sort, name: str, threads: int) -> Iterator[Statement]:
     length, inner, rows = sort.length, sort.inner, sort.rows
-    runs = _blocks(length, threads)
+    runs = blocks_of(length, threads)
     sizes = (length, inner, runs)
-    yield _launch(
+    yield launch(
         f"{name}_sort_runs", (sort.given.name, "order"), sizes, product((rows, runs)), threads
     )
     rounds = fold("floordiv", fold("add", fold("ceil_log2", runs), 1), 2)
     if rounds != 0:
         yield Loop("merge_round", 0, rounds, tuple(_merges(sort, name, threads)))
     written = [p.name for p in (sort.values, sort.indices) if p is not None]
-    yield _launch(
+    yield launch(
         f"{name}_write_sorted",
         (sort.given.name, "order", *written),
         (length, inner, rows, sort.kept),
-        _blocks(product((rows, sort.kept)), threads),
+        blocks_of(product((rows, sort.kept)), threads),
         threads,
     )
 
@@ -211,30 +183,12 @@ def _merges(sort: _Sort, name: str, threads: int) -> Iterator[Launch]:
 
     What is as wide as the row already is copied.
     """
-    elements = _blocks(product(sort.given.shape), threads)
+    elements = blocks_of(product(sort.given.shape), threads)
     for step, spaces in enumerate((("order", "merged"), ("merged", "order"))):
         grown = ("shift_left", threads << step, ("mul", 2, "merge_round"))
         width = ("min", grown, sort.length)
         sizes = (sort.length, sort.inner, sort.rows, width)
-        yield _launch(f"{name}_merge_runs", (sort.given.name, *spaces), sizes, elements, threads)
-
-
-def _launch(
-    kernel: str,
-    buffers: tuple[str, ...],
-    scalars: tuple[Expression, ...],
-    blocks: Expression,
-    threads: int,
-) -> Launch:
-    arguments: tuple[Argument, ...] = (
-        *(BufferArgument(name) for name in buffers),
-        *(ScalarArgument(value, "uint32") for value in scalars),
-    )
-    return Launch(kernel, arguments, grid=(blocks, 1, 1), block=(threads, 1, 1))
-
-
-def _blocks(elements: Expression, threads: int) -> Expression:
-    return fold("floordiv", fold("add", elements, threads - 1), threads)
+        yield launch(f"{name}_merge_runs", (sort.given.name, *spaces), sizes, elements, threads)
 
 
 def _keys(sort: _Sort) -> str:
@@ -272,7 +226,7 @@ def _write_text(sort: _Sort, threads: int) -> str:
         f"@group(0) @binding({number}) var<storage, read_write> {name} : array<{kind}>;"
         for number, (name, kind) in enumerate(outputs, 2)
     ]
-    return _fill(
+    return kernel_text(
         "write_sorted",
         threads,
         what=" and ".join(what),
@@ -281,8 +235,3 @@ def _write_text(sort: _Sort, threads: int) -> str:
         functions="\n".join(functions),
         writes="\n".join(writes),
     )
-
-
-def _fill(kernel: str, threads: int, **parts: str) -> str:
-    text = files("tapml_targets.webgpu").joinpath("kernels", f"{kernel}.wgsl").read_text("utf-8")
-    return Template(text).substitute(threads=f"{threads}u", **parts)

@@ -34,8 +34,9 @@ from tapml_targets.library import (
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target
 from tapml_targets.webgpu.codegen.mathematics import spell_out
-from tapml_targets.webgpu.codegen.parallel_rows import schedule_rows
+from tapml_targets.webgpu.codegen.narrow_types import narrow_types
 from tapml_targets.webgpu.codegen.proof import prove_narrow
+from tapml_targets.webgpu.codegen.scanning import scan_library
 from tapml_targets.webgpu.codegen.sorting import sort_library
 from tapml_targets.webgpu.codegen.storage import store_in_words
 from tapml_targets.webgpu.codegen.symbol_bounds import LaunchRange, launch_ranges
@@ -88,12 +89,10 @@ def generate(source: OperatorSource, target: Target) -> Library:
         plain = lowering.load_function(replace(source, function=for_host(source.function)))
         return _refusing(source, lambda: schedule_on_one_thread(plain), tvm_target, target.limits)
     function = lowering.load_function(source)
-    sort = sort_library(source, function, target.limits)
-    if sort is not None:
-        return sort
-    rows = schedule_rows(function, int(tvm_target.attrs["max_num_threads"]))
-    if rows is not None:
-        return _refusing(source, lambda: rows, tvm_target, target.limits)
+    for by_hand in (sort_library, scan_library):
+        library = by_hand(source, function, target.limits)
+        if library is not None:
+            return library
     if wanted == "dlight":
         library = _with_all_rules(source, function, tvm_target, target.limits)
         if library is not None:
@@ -181,12 +180,12 @@ def _build(source: OperatorSource, scheduled: Any, tvm_target: Any, limits: Limi
 def _kernel_text(name: str, function: Any, launch: LaunchRange, lowered: lowering.Lowered) -> str:
     modes = prove_narrow(function, launch)
     function, spelt = spell_out(function)
-    function, stored = store_in_words(function, modes)
+    function, elements = narrow_types(function)
     device = tvm.IRModule({name: function})
     build = tvm.get_global_func("target.build.webgpu")
     printed = str(build(device, lowered.target).inspect_source("wgsl"))
     text = split_kernels(with_exact_constants(printed, device))[name]
-    text = stored.apply(text)
+    text = store_in_words(text, elements, modes)
     return f"{spelt}\n{text}" if spelt else text
 
 

@@ -1,0 +1,254 @@
+"""64-bit integers in 32 bits: where that is proven right, and what is said where it is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax, te, tirx
+
+from tapml.graph.plan import Operator
+from tapml_targets.driver import Driver
+from tapml_targets.errors import CompileError, InputError
+from tapml_targets.expression import Expression, evaluate
+from tapml_targets.library import Parameter
+from tapml_targets.limits import Limits
+from tapml_targets.target import Target
+from tapml_targets.webgpu.codegen.symbol_bounds import MOST_BYTES, bounds_of
+from tests.compiler.operators import from_relax, operator, run
+from tests.compiler.webgpu_operators import compiled, scan, text
+
+Array = np.ndarray[Any, Any]
+BIG = 1 << 40
+
+
+def of_elements(
+    compute: Callable[[Any], Any], given: str, made: str, *, rows: Any = None
+) -> Operator:
+    """A function of each element of ``(n, 6)`` that changes its type."""
+    rows = tirx.Var("n", "int64") if rows is None else rows
+    source = te.placeholder((rows, 6), given, name="given")
+    result = te.compute((rows, 6), lambda i, j: compute(source[i, j]), "result")
+    assert str(result.dtype) == made
+    return operator("elements", te.create_prim_func([source, result]))
+
+
+def apply(adapter: Driver, of: Operator, given: Array, made: str) -> Array:
+    _, found = run(adapter, compiled(of), of.name, [given, np.full(given.shape, 99).astype(made)])
+    return found
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_token_ids_of_either_width_choose_rows(adapter: Driver, index: str) -> None:
+    table = te.placeholder((50, 4), "float32", name="table")
+    ids = te.placeholder((tirx.Var("n", "int64"),), index, name="ids")
+    of = operator(
+        "take",
+        te.create_prim_func(
+            [table, ids, te.compute((ids.shape[0], 4), lambda i, j: table[ids[i], j], "rows")]
+        ),
+    )
+    rows = np.random.default_rng(0).standard_normal((50, 4), np.float32)
+    chosen = np.array([3, 49, 0, 7], index)
+    *_, found = run(adapter, compiled(of), "take", [rows, chosen, np.zeros((4, 4), "f4")])
+    np.testing.assert_array_equal(found, rows[chosen])
+
+
+def test_a_64_bit_number_is_clamped_as_if_it_had_64_bits(adapter: Driver) -> None:
+    of = of_elements(
+        lambda x: tirx.min(tirx.max(x, tirx.const(-7, "int64")), tirx.const(5, "int64")).astype(
+            "int32"
+        ),
+        "int64",
+        "int32",
+    )
+    given = np.array([[BIG, -BIG, 3, -100, (1 << 32) + 2, -(1 << 32)]], np.int64)
+    np.testing.assert_array_equal(apply(adapter, of, given, "int32"), np.clip(given, -7, 5))
+
+
+def test_a_64_bit_number_is_compared_as_if_it_had_64_bits(adapter: Driver) -> None:
+    of = of_elements(lambda x: x < tirx.const(4, "int64"), "int64", "bool")
+    given = np.array([[BIG, -BIG, 3, 4, (1 << 32) + 2, -(1 << 32) + 7]], np.int64)
+    np.testing.assert_array_equal(apply(adapter, of, given, "bool"), given < 4)
+
+
+def test_a_64_bit_number_that_is_cut_to_32_loses_its_upper_half(adapter: Driver) -> None:
+    of = of_elements(lambda x: x.astype("int32") + tirx.const(1, "int32"), "int64", "int32")
+    given = np.array([[0, -1, 5, (1 << 32) + 5, -(1 << 32) - 2, 1 << 30]], np.int64)
+    np.testing.assert_array_equal(apply(adapter, of, given, "int32"), (given + 1).astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ("compute", "made"),
+    [
+        (lambda x: x + tirx.const(5, "int64"), "int64"),
+        (lambda x: x.astype("float32"), "float32"),
+        (lambda x: tirx.indexdiv(x, 3).astype("int32"), "int32"),
+        (lambda x: x < x * tirx.const(2, "int64"), "bool"),
+    ],
+)
+def test_what_needs_all_64_bits_is_refused_by_name(
+    compute: Callable[[Any], Any], made: str
+) -> None:
+    with pytest.raises(CompileError, match=r"'given_ptr'.*64-bit.*WGSL has 32 bits"):
+        compiled(of_elements(compute, "int64", made))
+
+
+def test_a_constant_of_more_than_32_bits_is_refused() -> None:
+    of = of_elements(
+        lambda x: tirx.Select(x > 0, tirx.const(BIG, "int64"), tirx.const(3, "int64")),
+        "int32",
+        "int64",
+    )
+    with pytest.raises(CompileError, match=rf"may be from {BIG} to {BIG}"):
+        compiled(of)
+
+
+def test_a_small_number_is_written_with_its_sign(adapter: Driver) -> None:
+    of = of_elements(
+        lambda x: tirx.min(tirx.max(x, -50), 49).astype("int64") * tirx.const(3, "int64"),
+        "int32",
+        "int64",
+    )
+    given = np.arange(-300, 300, 25, dtype=np.int32).reshape(-1, 6)
+    np.testing.assert_array_equal(apply(adapter, of, given, "int64"), np.clip(given, -50, 49) * 3)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_index_of_a_maximum_is_proven_to_be_small(adapter: Driver, axis: int) -> None:
+    of = from_relax("argmax", ("n", "m"), lambda x: relax.op.argmax(x, axis=axis))
+    given = np.random.default_rng(4).standard_normal((70, 130), np.float32)
+    result = np.full(given.shape[1 - axis], -1, np.int64)
+    _, found = run(adapter, compiled(of), "argmax", [given, result])
+    np.testing.assert_array_equal(found, given.argmax(axis))
+
+
+def test_an_argmax_cannot_be_added_up() -> None:
+    with pytest.raises(CompileError, match="running sum of int64 in int64"):
+        compiled(scan("cumsum", (4, 8), lambda x: relax.op.cumsum(x, axis=1), dtype="int64"))
+
+
+def test_an_index_beside_the_tensors_must_fit_where_it_is_used(adapter: Driver) -> None:
+    start = tirx.Var("start", "int64")
+    given = te.placeholder((16,), "float32", name="given")
+    window = te.compute((4,), lambda i: given[start + i], "window")
+    of = operator("window", te.create_prim_func([given, window, start]), symbols=("start",))
+    arrays = [np.arange(16, dtype=np.float32), np.zeros(4, "f4")]
+    _, result = run(adapter, compiled(of), "window", arrays, {"start": 5})
+    np.testing.assert_array_equal(result, [5, 6, 7, 8])
+    with pytest.raises(InputError, match="does not fit int32"):
+        run(adapter, compiled(of), "window", arrays, {"start": 1 << 32})
+
+
+@pytest.mark.parametrize("nbytes", [128 << 20, 1 << 30, 0])
+def test_what_a_binding_holds_bounds_the_indices(nbytes: int) -> None:
+    of = of_elements(lambda x: x > tirx.const(0, "int8"), "int8", "bool")
+    target = Target("webgpu", limits=Limits(max_binding_bytes=nbytes))
+    assert "i64" not in text(compiled(of, target))
+
+
+def test_an_index_that_no_shape_bounds_is_refused_by_name() -> None:
+    start = tirx.Var("start", "int64")
+    given = te.placeholder((16,), "float32", name="given")
+    place = tirx.indexmod(start * 1000, 7)
+    window = te.compute((4,), lambda i: given[place + i], "window")
+    of = operator("window", te.create_prim_func([given, window, start]), symbols=("start",))
+    with pytest.raises(CompileError, match=r"`start \* T.int64\(6\)` may be from -12884901888"):
+        compiled(of)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "bool"])
+def test_narrow_elements_are_copied_and_their_neighbours_left_alone(
+    adapter: Driver, dtype: str
+) -> None:
+    of = of_elements(lambda x: x, dtype, dtype)
+    given = np.random.default_rng(1).integers(0, 256, (35, 6), np.uint8).astype(dtype)
+    np.testing.assert_array_equal(apply(adapter, of, given, dtype), given)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_arithmetic_on_narrow_integers_wraps_where_theirs_does(adapter: Driver, dtype: str) -> None:
+    of = of_elements(
+        lambda x: tirx.max(x + tirx.const(100, dtype), x * tirx.const(3, dtype)), dtype, dtype
+    )
+    given = np.arange(-120, 120, dtype=np.int32).astype(dtype).reshape(-1, 6)
+    with np.errstate(over="ignore"):
+        hundred, three = (np.array(value, dtype) for value in (100, 3))
+        expected = np.maximum(given + hundred, given * three)
+    np.testing.assert_array_equal(apply(adapter, of, given, dtype), expected)
+
+
+def test_narrow_weights_become_floats(adapter: Driver) -> None:
+    of = of_elements(lambda x: x.astype("float32") * tirx.const(0.5, "float32"), "int8", "float32")
+    given = np.arange(-128, 124, dtype=np.int8).reshape(-1, 6)
+    np.testing.assert_array_equal(apply(adapter, of, given, "float32"), given * np.float32(0.5))
+
+
+def test_a_bool_that_is_read_is_whatever_is_not_zero(adapter: Driver) -> None:
+    of = of_elements(lambda x: tirx.Select(x, tirx.const(1.0), tirx.const(2.0)), "bool", "float32")
+    given = np.array([[True, False, True, True, False, False]])
+    np.testing.assert_array_equal(apply(adapter, of, given, "float32"), np.where(given, 1, 2))
+
+
+def test_no_access_is_wider_than_the_tensors_need() -> None:
+    bindings = re.findall(
+        r"var<storage, (\w+)> (\w+) : ([^;]+);",
+        text(compiled(of_elements(lambda x: x > tirx.const(0, "int8"), "int8", "bool"))),
+    )
+    assert {name: (access, kind) for access, name, kind in bindings} == {
+        "given_ptr": ("read", "array<u32>"),
+        "result_ptr": ("read_write", "array<atomic<u32>>"),
+    }
+
+
+# What is known of symbols from shapes
+
+
+def shaped(*shape: Expression, dtype: str = "float32") -> Parameter:
+    return Parameter("t", shape, dtype, "input")
+
+
+def test_a_symbol_is_bounded_by_the_tensor_that_has_it() -> None:
+    bounds = bounds_of([shaped("n", 100), shaped("n", 4, "m")], 4 << 20)
+    assert bounds.range_of("n") == (0, (1 << 20) // 100)
+    assert bounds.range_of("m") == (0, 1 << 18)
+    assert bounds.range_of(("mul", "n", ("mul", "m", 4))) == (0, 1 << 20)
+    assert bounds_of([shaped("n")], 0).range_of("n") == (0, MOST_BYTES // 4)
+
+
+def test_an_extent_that_is_computed_bounds_its_symbol_too() -> None:
+    bounds = bounds_of([shaped(("add", "n", 3), ("mul", 2, "m"))], 1 << 12)
+    assert bounds.range_of("n") == (0, 512)
+    assert bounds.range_of("m") == (0, 512)
+
+
+def test_an_unknown_symbol_has_no_bound() -> None:
+    lower, upper = bounds_of([], 1 << 20).range_of("n")
+    assert lower < -(1 << 60) < 1 << 60 < upper
+
+
+EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
+    st.one_of(st.sampled_from(["n", "m"]), st.integers(-5, 300)),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["add", "sub", "mul", "min", "max"]), inner, inner),
+        st.tuples(st.sampled_from(["floordiv", "floormod", "truncdiv"]), inner, st.integers(1, 9)),
+        st.tuples(st.sampled_from(["shift_left", "shift_right"]), inner, st.integers(0, 5)),
+        st.tuples(st.sampled_from(["lt", "eq", "and"]), inner, inner),
+        st.tuples(st.just("select"), inner, inner, inner),
+        st.tuples(st.just("bit_and"), inner, st.integers(0, 255)),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(EXPRESSIONS, st.integers(1, 64), st.integers(1, 64))
+def test_no_value_leaves_the_range_that_is_told(expression: Expression, n: int, m: int) -> None:
+    bounds = bounds_of([shaped("n", "m")], 4 * 64 * 64)
+    lower, upper = bounds.range_of(expression)
+    assert lower <= evaluate(expression, {"n": n, "m": m}) <= upper
