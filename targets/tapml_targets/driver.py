@@ -60,11 +60,16 @@ class DeviceDescription:
 
 @dataclass(frozen=True)
 class BufferUse:
-    """A window on device memory handed to a kernel as a pointer."""
+    """A window on device memory handed to a kernel as a pointer.
+
+    `behind` bytes that follow it are a guard band, to be watched for stray writes: a platform that
+    holds a kernel to its window lets it reach those as well.
+    """
 
     buffer: Buffer
     byte_offset: int
     nbytes: int
+    behind: int = 0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ MAX_KEPT_WORKSPACE_BYTES: Final = 256 << 20
 GUARD_PATTERN: Final = bytes.fromhex("c3a55a3c96690ff0")
 
 _Place: TypeAlias = tuple[Buffer, int]
+_Band: TypeAlias = tuple[int, int]
 
 
 class LoadedLibrary:
@@ -236,7 +237,10 @@ class LoadedLibrary:
         buffers = tuple([tensor.buffer for tensor in tensors])
         return BoundCall(self._bind_launches(plan, places), buffers, self._generation)
 
-    def _bind_launches(self, plan: CallPlan, places: Sequence[_Place]) -> LaunchSequence:
+    def _bind_launches(
+        self, plan: CallPlan, places: Sequence[_Place], bands: Sequence[_Band] = ()
+    ) -> LaunchSequence:
+        """Bind to places, with the guard bands behind them where there are any."""
         kernels = self._kernels
         bound: list[BoundLaunch] = []
         for launch in plan.launches:
@@ -244,9 +248,11 @@ class LoadedLibrary:
             for argument in launch.arguments:
                 if isinstance(argument, BufferSlot):
                     buffer, base = places[argument.slot]
-                    arguments.append(
-                        BufferUse(buffer, base + argument.byte_offset, argument.nbytes)
-                    )
+                    start, nbytes, behind = argument.byte_offset, argument.nbytes, 0
+                    if bands:
+                        size, band = bands[argument.slot]
+                        behind = band if start + nbytes == size else 0
+                    arguments.append(BufferUse(buffer, base + start, nbytes, behind))
                 elif isinstance(argument, TensorSlot):
                     buffer, base = places[argument.slot]
                     arguments.append(
@@ -308,7 +314,7 @@ class LoadedLibrary:
                 driver.fill(buffer, 0, workspace.nbytes + 2 * guard, pattern)
                 driver.fill(buffer, guard, workspace.nbytes, poison)
                 places.append((buffer, guard))
-            launches = self._bind_launches(plan, places)
+            launches = self._bind_launches(plan, places, self._bands(plan, tensors))
             report = self._launch(launches, len(plan.launches), timed)
             driver.finish()
             damaged = tuple(
@@ -320,6 +326,20 @@ class LoadedLibrary:
             for buffer in buffers:
                 driver.free(buffer)
         return replace(report, damaged_guards=damaged)
+
+    def _bands(self, plan: CallPlan, tensors: Sequence[TensorUse]) -> list[_Band]:
+        """Per slot its bytes, and how many behind it belong to no other tensor of the call."""
+        bands = []
+        for tensor, shape in zip(tensors, plan.tensors, strict=True):
+            end = tensor.byte_offset + shape.nbytes
+            starts = [
+                other.byte_offset
+                for other in tensors
+                if other.buffer is tensor.buffer and other.byte_offset >= end
+            ]
+            limit = min([self.driver.nbytes(tensor.buffer), end + self.guard_bytes, *starts])
+            bands.append((shape.nbytes, limit - end))
+        return bands + [(workspace.nbytes, self.guard_bytes) for workspace in plan.workspaces]
 
     def _guards_intact(self, buffer: Buffer, nbytes: int, pattern: bytes) -> bool:
         guard = self.guard_bytes

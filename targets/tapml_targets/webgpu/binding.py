@@ -196,9 +196,14 @@ class Binder:
                 f"kernel {kernel.name!r}: buffer {index} is bound with {use.nbytes} bytes; "
                 f"{self._description.name} binds at most {limits.max_binding_bytes}"
             )
-        window = _Window(use, buffer, use.byte_offset, use.nbytes, written)
-        if use.nbytes and use.byte_offset % max(1, limits.offset_alignment):
-            window.stand_in = self._mover.room(use.nbytes)
+        nbytes = use.nbytes
+        if nbytes and use.behind and not kernel.text.asks_length:
+            # A stray write goes to the last word of what is bound: that has to be a guard band's.
+            most = min(buffer.nbytes - use.byte_offset, limits.max_binding_bytes or buffer.nbytes)
+            nbytes = min(nbytes + use.behind, most)
+        window = _Window(use, buffer, use.byte_offset, nbytes, written)
+        if nbytes and use.byte_offset % max(1, limits.offset_alignment):
+            window.stand_in = self._mover.room(nbytes)
         return window
 
     def _settle(self, kernel: LoadedKernel, windows: Sequence[_Window]) -> frozenset[int]:
@@ -284,7 +289,8 @@ class Binder:
 
     def _grid(self, kernel: LoadedKernel, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         x, y, z = grid
-        most = self._description.limits.max_grid[0] or 65535
+        # Along x a grid is wider where it folds; along y it cannot be.
+        most = self._description.limits.max_grid[1] or 65535
         if kernel.text.packs_grid:
             if z != 1:
                 raise InputError(

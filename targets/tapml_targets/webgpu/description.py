@@ -17,6 +17,7 @@ FEATURES: Final = {
     "subgroup": "subgroups",
     "subgroups": "subgroups",
 }
+_MAX_INDEX: Final = (1 << 31) - 1
 TIMESTAMPS: Final = "timestamp-query"
 _KINDS: Final = {
     "DiscreteGPU": "gpu",
@@ -47,7 +48,8 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
                 limits["max-compute-workgroup-size-y"],
                 limits["max-compute-workgroup-size-z"],
             ),
-            max_grid=(per_dimension, per_dimension, per_dimension),
+            # What is wider than one dimension is folded into another; indices have 31 bits.
+            max_grid=(min(per_dimension**2, _MAX_INDEX), per_dimension, per_dimension),
             max_shared_memory_bytes=limits["max-compute-workgroup-storage-size"],
             # Buffers and windows are rounded up, and some limits are one below a power of two.
             max_buffer_bytes=limits["max-buffer-size"] // 16 * 16,

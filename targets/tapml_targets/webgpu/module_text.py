@@ -70,6 +70,8 @@ class ModuleText:
         Its workgroup size.
     workgroup_bytes
         Memory of its workgroup variables.
+    asks_length
+        Whether it asks how long a binding is.
     """
 
     text: str
@@ -80,6 +82,7 @@ class ModuleText:
     packs_grid: bool
     block: tuple[int, int, int]
     workgroup_bytes: int
+    asks_length: bool
 
     @property
     def has_uniform(self) -> bool:
@@ -127,6 +130,7 @@ def read_module(code: bytes) -> ModuleText:
         packs_grid,
         block,
         _workgroup_bytes(bare),
+        "arrayLength" in bare,
     )
 
 

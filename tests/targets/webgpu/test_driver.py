@@ -14,7 +14,7 @@ from tapml_targets.driver import BoundLaunch, Buffer, BufferUse, Driver, ScalarU
 from tapml_targets.errors import InputError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.webgpu.programs import LoadedKernel
-from tests.targets.webgpu.wgsl import ADD, SLOW, add_library, copy, load
+from tests.targets.webgpu.wgsl import ADD, SLOW, add_library, copy, load, overrun_library
 
 BYTES = 67
 PLACES = st.integers(0, BYTES)
@@ -131,16 +131,41 @@ def test_a_library_runs_through_the_evaluator_again_and_again(driver: Driver) ->
             assert np.array_equal(read(driver, buffers[2]), a + turn + 2)
 
 
-def test_a_grid_wider_than_the_device_takes_is_folded(driver: Driver, add: LoadedKernel) -> None:
-    count = 64 * (driver.description.limits.max_grid[0] + 2) - 5
+def test_a_grid_wider_than_the_device_takes_is_folded(driver: Driver) -> None:
+    count = 64 * (driver.description.limits.max_grid[1] + 2) - 5
     a = np.arange(count, dtype=np.float32)
-    source, target = floats(driver, a), driver.allocate(4 * count + 4)
-    driver.fill(target, 0, 4 * count + 4, b"\xee")
-    launch(driver, add, [(target, 0), (source, 0)], count)
-    assert np.array_equal(read(driver, target)[:-1], a + 3)
-    assert bytes(driver.read(target, 4 * count, 4)) == b"\xee" * 4
-    for buffer in (source, target):
+    buffers = [floats(driver, a), driver.allocate(4 * count), driver.allocate(4 * count + 4)]
+    driver.fill(buffers[2], 0, 4 * count + 4, b"\xee")
+    with LoadedLibrary(driver, add_library()) as loaded:
+        loaded.call("add_two", [TensorUse(buffer, 0, a.shape, "float32") for buffer in buffers])
+    assert np.array_equal(read(driver, buffers[2])[:-1], a + 2)
+    assert bytes(driver.read(buffers[2], 4 * count, 4)) == b"\xee" * 4
+    for buffer in buffers:
         driver.free(buffer)
+
+
+def test_a_write_behind_an_output_or_a_workspace_damages_a_guard_band(driver: Driver) -> None:
+    """WebGPU holds a kernel to what is bound, so the guard band is bound as well."""
+    count, guard = 100, 4096
+    a = np.arange(count, dtype=np.float32)
+    source, target = floats(driver, a), driver.allocate(2 * guard + 4 * count)
+    output = TensorUse(target, guard, a.shape, "float32")
+    for where, expected in ((count - 1, (True, ())), (count, (False, ("w",)))):
+        driver.fill(target, 0, 2 * guard + 4 * count, b"\xcd")
+        with LoadedLibrary(driver, overrun_library(where)) as loaded:
+            uses = [TensorUse(source, 0, a.shape, "float32"), output]
+            report = loaded.call("overrun", uses, workspace_poison=b"\xff")
+        behind = bytes(driver.read(target, guard + 4 * count, guard))
+        assert (behind == b"\xcd" * guard, report.damaged_guards) == expected
+
+
+def test_a_kernel_that_asks_for_the_length_of_a_binding_gets_the_windows(driver: Driver) -> None:
+    kernel = load(driver, copy(size="1", extra=" + arrayLength(&a)"), "copy")
+    source, target = driver.allocate(4096), driver.allocate(4)
+    driver.fill(source, 0, 4096, b"\0")
+    uses = [BufferUse(target, 0, 4), BufferUse(source, 0, 400, behind=1000)]
+    driver.launch(kernel, uses, (1, 1, 1), (1, 1, 1))
+    assert bytes(driver.read(target, 0, 4)) == (100).to_bytes(4, "little")
 
 
 def test_a_launch_over_nothing_does_nothing(driver: Driver, add: LoadedKernel) -> None:

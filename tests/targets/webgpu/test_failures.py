@@ -154,7 +154,7 @@ def test_a_launch_with_another_workgroup_is_named(driver: Driver) -> None:
 
 def test_a_grid_that_cannot_be_folded_is_named(driver: Driver) -> None:
     uses = [BufferUse(driver.allocate(256), 0, 256) for _ in range(2)]
-    most = driver.description.limits.max_grid[0]
+    most = driver.description.limits.max_grid[1]
     kernel = load(driver, copy(), "copy")
     with pytest.raises(LimitExceededError, match=f"over .{most + 1}, 1, 1. workgroups.*{most}"):
         driver.launch(kernel, uses, (most + 1, 1, 1), (64, 1, 1))

@@ -12,6 +12,7 @@ from tapml_targets.library import (
     OperatorProgram,
     Parameter,
     ScalarArgument,
+    Workspace,
 )
 from tapml_targets.webgpu.programs import LoadedKernel
 
@@ -61,6 +62,41 @@ def load(driver: Driver, source: str, symbol: str, **needs: object) -> LoadedKer
     kernel = Kernel(symbol, symbol, 0, **needs)  # type: ignore[arg-type]
     loaded: LoadedKernel = driver.load(CodeModule("wgsl", source.encode()), [kernel])[symbol]
     return loaded
+
+
+def overrun_library(where: int) -> Library:
+    """``overrun(a, o)``: a workspace ``w`` and `o` get `a`, and 13 at the index `where`."""
+    stray = ADD.replace(
+        "  if (i <", "  if (i == 0) { o[arguments.stray] = 13.0; }\n  if (i <"
+    ).replace("amount: f32", "amount: f32, stray: i32")
+    launches = [
+        Launch(
+            "add",
+            (
+                BufferArgument(target),
+                BufferArgument("a"),
+                ScalarArgument("n", "int32"),
+                ScalarArgument(0, "float32"),
+                ScalarArgument(where, "int32"),
+            ),
+            (("floordiv", ("add", "n", 63), 64), 1, 1),
+            (64, 1, 1),
+        )
+        for target in ("w", "o")
+    ]
+    parameters = (
+        Parameter("a", ("n",), "float32", "input"),
+        Parameter("o", ("n",), "float32", "output"),
+    )
+    operator = OperatorProgram(
+        "overrun", parameters, tuple(launches), (Workspace("w", ("mul", "n", 4)),)
+    )
+    return Library(
+        "webgpu",
+        (CodeModule("wgsl", stray.encode()),),
+        {"add": Kernel("add", "add", 0, 64)},
+        {"overrun": operator},
+    )
 
 
 def add_library() -> Library:
