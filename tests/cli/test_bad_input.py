@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tapml.offload.lock import LOCK, hold
+from tests.cli.small_disk import small_disk
 from tests.offload.commands import Ended, run_here
+from tests.offload.forked import run_forked
 from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, offload_arguments
 
@@ -253,36 +251,13 @@ def test_a_folder_below_a_file(tmp_path: Path) -> None:
     assert "choose another folder" in line
 
 
-def in_own_mounts(script: str, cache: Path, *, options: str, folder: Path) -> Ended:
-    """Run a script where `folder` is a small file system of its own."""
-    if shutil.which("unshare") is None:
-        pytest.skip("no unshare here: a small file system needs a mount of its own")
-    mount = f"mount -t tmpfs -o {options} tmpfs {shlex.quote(str(folder))}"
-    probe = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", mount], capture_output=True, text=True, check=False
-    )
-    if probe.returncode:
-        pytest.skip(f"this user may not mount a small file system: {probe.stderr.strip()}")
-    done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", f"{mount} && {script}"],
-        env={**os.environ, "TAPML_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def command_line(*arguments: str | Path) -> str:
-    return shlex.join([sys.executable, "-m", "tapml.cli.main", *map(str, arguments)])
-
-
 def test_a_read_only_folder(tmp_path: Path) -> None:
     folder = tmp_path / "read-only"
-    folder.mkdir()
-    command = command_line("offload", "--session", folder / "session")
-    ended = in_own_mounts(command, tmp_path, options="ro", folder=folder)
+    with small_disk(folder, "ro") as disk:
+        ended = run_forked(
+            "offload", "--session", folder / "session",
+            cache=tmp_path, errors=tmp_path / "errors", inside=disk.pid,
+        )  # fmt: skip
     line = said_in_one_line(ended)
     assert "Read-only file system" in line
     assert "choose another folder" in line
@@ -292,18 +267,19 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["4k", "3m"])
 def test_a_full_disk(finished: FinishedSession, tmp_path: Path, size: str) -> None:
     """Full at the first write, and while operators move; then there is room."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+    folder, errors = tmp_path / "small", tmp_path / "errors"
     session = folder / "session"
-    command = command_line(*finished.arguments(session), "--quiet")
-    hidden = f"find {shlex.quote(str(session))} -name '.*' -o -name '*.partial' >&2"
-    more = f"mount -o remount,size=64m {shlex.quote(str(folder))}"
-    script = f"{command}; code=$?; {hidden}; {more} && {command} >&2 || exit 9; exit $code"
-    ended = in_own_mounts(script, finished.cache, options=f"size={size}", folder=folder)
+    arguments = (*finished.arguments(session), "--quiet")
+    with small_disk(folder, f"size={size}") as disk:
+        ended = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.pid)
+        left = disk.hidden(session)
+        disk.grow("64m")
+        again = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.pid)
     assert ended.exit_code == 2, ended
     assert "Traceback" not in ended.errors
     (line,) = ended.error_lines
     assert "disk" in line or "No space left" in line
     assert "free some space" in line
-    assert "\npass: all" in ended.errors, "with room, the same session finishes"
-    assert "/.report" not in ended.errors
+    assert not any(name.startswith(".report") for name in left)
+    assert again.exit_code == 0, again
+    assert "pass: all" in again.errors, "with room, the same session finishes"

@@ -5,6 +5,7 @@ Each run is a process of its own, from its first line to its exit or its kill.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -60,7 +61,12 @@ class Forked:
 
 @contextmanager
 def forked(
-    *arguments: str | Path, cache: Path, errors: Path, fault: str = "", **environ: str
+    *arguments: str | Path,
+    cache: Path,
+    errors: Path,
+    fault: str = "",
+    inside: int | None = None,
+    **environ: str,
 ) -> Iterator[Forked]:
     """A command that runs with its messages in a file; what is left of it is killed.
 
@@ -68,12 +74,16 @@ def forked(
     ----------
     fault
         What ``TAPML_FAULT`` asks for.
+    inside
+        A process whose file systems it sees.
     environ
         Variables it has beside this process's.
     """
     environment = {**os.environ, **environ, "TAPML_CACHE_DIR": str(cache), VARIABLE: fault}
     process = CONTEXT.Process(
-        target=_run, args=([str(each) for each in arguments], environment, errors), daemon=False
+        target=_run,
+        args=([str(each) for each in arguments], environment, errors, inside),
+        daemon=False,
     )
     process.start()
     try:
@@ -85,10 +95,17 @@ def forked(
 
 
 def run_forked(
-    *arguments: str | Path, cache: Path, errors: Path, fault: str = "", **environ: str
+    *arguments: str | Path,
+    cache: Path,
+    errors: Path,
+    fault: str = "",
+    inside: int | None = None,
+    **environ: str,
 ) -> Ended:
     """Run a command to its end."""
-    with forked(*arguments, cache=cache, errors=errors, fault=fault, **environ) as running:
+    with forked(
+        *arguments, cache=cache, errors=errors, fault=fault, inside=inside, **environ
+    ) as running:
         ended = running.ended()
     assert ended is not None, f"{arguments} still ran after {LIMIT_SECONDS} s"
     return ended
@@ -102,6 +119,21 @@ def timed(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") ->
     return time.monotonic() - started
 
 
-def _run(arguments: list[str], environment: dict[str, str], errors: Path) -> None:
+def _run(
+    arguments: list[str], environment: dict[str, str], errors: Path, inside: int | None
+) -> None:
     descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    if inside is not None:
+        _join(inside)
     be_tapml(arguments, environment, descriptor, descriptor)
+
+
+def _join(pid: int) -> None:
+    """See the file systems that a process has mounted for itself; this process has one thread."""
+    libc, here = ctypes.CDLL(None, use_errno=True), Path.cwd()
+    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]
+    for space in spaces:
+        if libc.setns(space, 0):
+            raise OSError(ctypes.get_errno(), f"cannot join process {pid}")
+        os.close(space)
+    os.chdir(here)
