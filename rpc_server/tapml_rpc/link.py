@@ -1,43 +1,38 @@
 """The client's connection: batches out, answers in, credits both ways.
 
-The caller's thread owns the data socket, so that an answer reaches it without another thread in
+The caller's thread owns the data connection, so that an answer reaches it without another thread in
 between; :mod:`tapml_rpc.watch` has the control socket.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
+from tapml_rpc.data_connection import DataConnection, DealerData, open_plain
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.loss import Held, held, token_of, told_with
-from tapml_rpc.pending import PendingResults
-from tapml_rpc.security.curve import ClientCurve, apply_client
-from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
-from tapml_rpc.tracker.route import connect_socket, data_address_beside, is_relayed
+from tapml_rpc.pending import Pending, PendingResults, fresh_memory
+from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.handshake import HandshakeWatch
+from tapml_rpc.tracker.route import data_address_beside, is_relayed
 from tapml_rpc.transport import Ticket
 from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
+from tapml_rpc.welcome import connect_dealer, say_hello
+from tapml_rpc.zmtp.incoming import EndedError
 from tapml_targets.description_format import from_plain
-from tapml_targets.errors import (
-    DeviceLostError,
-    InputError,
-    ProtocolError,
-    SetupError,
-    TapmlError,
-)
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, TapmlError
 
-DOWNLOAD_WINDOW: Final = 16 << 20
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
-_ZERO_COPY_BYTES: Final = 64 << 10
 _LAST_COMMANDS: Final = 5
+# How long the control connection may take to say what it was that ended the data connection.
+_LAST_WORDS_SECONDS: Final = 5.0
 _ANSWERS: Final = ("done", "blob-done")
 
 
@@ -82,8 +77,6 @@ class Link:
     ) -> None:
         self.address = address
         self._lease = held(lease)
-        self._lease_token = token_of(lease)
-        self._curve = curve
         self.closed = False
         self._owner = os.getpid()
         self._exit_report = exit_report
@@ -93,29 +86,49 @@ class Link:
         self._upload_bytes = 0
         self._uncredited = 0
         self._last_commands: deque[object] = deque(maxlen=_LAST_COMMANDS)
+        # The header whose chunk is arriving, and whether that goes to a read at once.
+        self._arriving: wire.Header | None = None
+        self._placed = False
         self._context: zmq.Context[Socket] = zmq.Context()
         try:
-            control, control_monitor = self._connect(address)
-            welcome = self._hello(control, control_monitor, timeout, kernel_deadline)
+            control, *monitors = connect_dealer(self._context, address, curve)
+            welcome = say_hello(
+                control,
+                HandshakeWatch(monitors[0], address, curve),
+                address,
+                timeout=timeout,
+                kernel_deadline=kernel_deadline,
+                lease=token_of(lease),
+                exit_report=exit_report,
+            )
             self.version = wire.integer(welcome.get("version"), "version")
             self.features = frozenset(wire.array(welcome.get("features"), "features", 256))
             self.device = from_plain(welcome.get("device"))
             self.bounds = Bounds.from_wire(welcome.get("bounds"))
             self.epoch = wire.octets(welcome.get("epoch"), "epoch", 64)
             self.token = wire.octets(welcome.get("session"), "session", 64)
-            self._data, data_monitor = self._connect(
-                _same_host(wire.text(welcome.get("data_address"), "data address"), address)
+            data_address = _same_host(
+                wire.text(welcome.get("data_address"), "data address"), address
             )
-            self._data.rcvtimeo = _POLL_MILLISECONDS
+            self._data: DataConnection
+            if curve is None:
+                self._data = open_plain(data_address, timeout, self._place)
+            else:
+                dealer, monitor = connect_dealer(self._context, data_address, curve)
+                monitors.append(monitor)
+                self._data = DealerData(dealer)
             self._watch = Watch(
                 control,
-                (control_monitor, data_monitor),
+                monitors,
                 self.token,
                 exit_report=exit_report,
                 busy=busy,
                 describe=self._describe,
+                beat=self._data.beat,
             )
         except BaseException:
+            if hasattr(self, "_data"):
+                self._data.abort()
             self._context.destroy(linger=0)
             raise
 
@@ -179,13 +192,7 @@ class Link:
         chunk_bytes = ticket.chunk_bytes
         self._tickets[ticket.sequence] = ticket
         self._upload_bytes += chunk_bytes
-        self._busy = True
-        if chunk_bytes:
-            self._data.send(packed, zmq.SNDMORE)
-            self._data.send(chunk, 0, chunk_bytes < _ZERO_COPY_BYTES)
-        else:
-            self._data.send(packed)
-        self._busy = False
+        self._send(packed, chunk)
 
     def wait(self, ticket: Ticket) -> None:
         """Wait for a batch's answer.
@@ -200,9 +207,8 @@ class Link:
 
     def drain(self) -> bool:
         """Take the answers that are there; True when no batch is on its way."""
-        with suppress(zmq.Again):
-            while self._tickets:
-                self._take(zmq.NOBLOCK)
+        while self._tickets and self._take(0):
+            pass
         return not self._tickets
 
     @property
@@ -223,47 +229,70 @@ class Link:
         if os.getpid() != self._owner:
             # A forked child has neither the sockets' threads nor the right to say goodbye.
             return
-        if self._watch.lost is None and not self._busy:
-            with suppress(zmq.ZMQError):
-                goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
-                self._data.send(wire.pack(goodbye), zmq.NOBLOCK)
+        if self._watch.lost is None and not self._interrupted:
+            goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
+            self._data.close(wire.pack(goodbye))
+        else:
+            self._data.abort()
         if self._watch.close():
             self._context.destroy(linger=100)
+
+    @property
+    def _interrupted(self) -> bool:
+        return self._busy or self._data.torn
 
     def _check(self) -> None:
         if self.closed:
             raise InputError("this session is closed; open a new one")
         if os.getpid() != self._owner:
             raise InputError("this session belongs to the process that forked this one")
-        if self._busy:
+        if self._watch.lost is not None:
+            raise self._watch.lost.with_traceback(None)
+        if self._interrupted:
             raise DeviceLostError(
                 "the connection was interrupted in the middle of a message; open a new session"
             )
+
+    def _check_watch(self) -> None:
         if self._watch.lost is not None:
             raise self._watch.lost.with_traceback(None)
 
+    def _send(self, packed: bytes, chunk: memoryview | bytes = b"") -> None:
+        try:
+            self._data.send(packed, chunk, self._check_watch)
+        except EndedError:
+            self._lose()
+
     def _receive(self) -> None:
         """Wait for one message, or for the news that none will come."""
-        try:
-            self._take(0)
-        except zmq.Again:
-            if self._watch.lost is not None:
-                raise self._watch.lost.with_traceback(None) from None
+        if not self._take(_POLL_MILLISECONDS):
+            self._check_watch()
 
-    def _take(self, flags: int) -> None:
-        self._check_usable()
-        packed = self._data.recv(flags)
+    def _take(self, wait_milliseconds: int) -> bool:
+        """Take a message; False where none has come in time."""
+        if self._interrupted or self.closed:
+            self._check()
+        try:
+            message = self._data.receive(wait_milliseconds)
+        except EndedError:
+            self._lose()
+        if message is None:
+            return False
         self._busy = True
-        chunk = (
-            self._data.recv(copy=False).buffer
-            if self._data.getsockopt(zmq.RCVMORE)
-            else memoryview(b"")
-        )
-        header = wire.unpack(packed)
+        packed, chunk = message
+        header, self._arriving = self._arriving, None
+        placed, self._placed = self._placed, False
+        if header is None:
+            header = wire.unpack(packed)
         kind = header.get("type")
         ticket = self._tickets.get(header.get("sequence", -1))
         if kind == "data" and ticket is not None:
-            self._place(ticket, header, chunk)
+            pending = self._read(ticket, header)
+            if placed:
+                pending.arrived(len(chunk))
+            else:
+                pending.place(wire.integer(header.get("offset"), "offset"), chunk)
+            self._give_credit(len(chunk))
         elif kind in _ANSWERS and ticket is not None:
             ticket.answer(header, chunk)
             self._forget(ticket)
@@ -271,17 +300,27 @@ class Link:
             self._busy = False
             self._refused(ticket, header)
         self._busy = False
+        return True
 
-    def _check_usable(self) -> None:
-        if self._busy or self.closed:
-            self._check()
+    def _place(self, packed: bytes, nbytes: int) -> memoryview:
+        """Where the chunk that follows a header goes: to its read, or to memory of its own."""
+        header = self._arriving = wire.unpack(packed)
+        ticket = self._tickets.get(header.get("sequence", -1))
+        if header.get("type") != "data" or ticket is None:
+            return fresh_memory(nbytes)
+        offset = wire.integer(header.get("offset"), "offset")
+        memory = self._read(ticket, header).room(offset, nbytes)
+        self._placed = True
+        return memory
 
-    def _place(self, ticket: Ticket, header: wire.Header, chunk: memoryview) -> None:
+    def _read(self, ticket: Ticket, header: wire.Header) -> Pending:
         pending = ticket.find(header.get("index"))
         if pending is None:
             raise ProtocolError("the server sent bytes that no read asked for")
-        pending.place(wire.integer(header.get("offset"), "offset"), chunk)
-        self._uncredited += len(chunk)
+        return pending
+
+    def _give_credit(self, nbytes: int) -> None:
+        self._uncredited += nbytes
         if self._uncredited >= _CREDIT_BYTES:
             credit = {
                 "type": "credit",
@@ -290,7 +329,14 @@ class Link:
                 "bytes": self._uncredited,
             }
             self._uncredited = 0
-            self._data.send(wire.pack(credit))
+            self._send(wire.pack(credit))
+
+    def _lose(self) -> NoReturn:
+        self._watch.look_at_drop(_LAST_WORDS_SECONDS)
+        if self._watch.lost is None:
+            lost = DeviceLostError("the connection to the server dropped")
+            self._watch.lost = self._describe(lost)
+        raise self._watch.lost.with_traceback(None) from None
 
     def _forget(self, ticket: Ticket) -> None:
         del self._tickets[ticket.sequence]
@@ -306,55 +352,6 @@ class Link:
             raise error
         ticket.finish(header)
         self._forget(ticket)
-
-    def _connect(self, address: str) -> tuple[Socket, Socket]:
-        socket: Socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_CHUNK_BYTES)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-        socket.setsockopt(zmq.IPV6, int("[" in address))
-        apply_client(socket, self._curve)
-        monitor: Socket = socket.get_monitor_socket(MONITORED)
-        try:
-            connect_socket(socket, address)
-        except zmq.ZMQError as error:
-            raise InputError(
-                f"expected an address such as tcp://127.0.0.1:9000, got {address!r}: {error}"
-            ) from None
-        return socket, monitor
-
-    def _hello(
-        self, control: Socket, monitor: Socket, timeout: float, kernel_deadline: float | None
-    ) -> wire.Header:
-        hello: wire.Header = {
-            "type": "hello",
-            "versions": [wire.VERSION],
-            "features": [],
-            "download_window": DOWNLOAD_WINDOW,
-        }
-        if kernel_deadline is not None:
-            hello["kernel_deadline"] = kernel_deadline
-        if self._lease_token:
-            hello["lease"] = self._lease_token
-        control.send(wire.pack(hello))
-        deadline = time.monotonic() + timeout
-        handshakes = HandshakeWatch(monitor, self.address, self._curve)
-        while not control.poll(_POLL_MILLISECONDS):
-            handshakes.check()
-            ended = self._exit_report(0) if self._exit_report else None
-            if ended is not None:
-                raise DeviceLostError(f"the server ended before it answered: {ended}")
-            if time.monotonic() > deadline:
-                raise handshakes.hint or SetupError(
-                    f"no tapml server answers at {self.address} within {timeout:g} s; "
-                    "start one there with `tapml rpc serve`"
-                )
-        reply = wire.unpack(control.recv())
-        if reply.get("type") == "refused":
-            raise failure_from_wire(reply.get("error"))
-        if reply.get("type") != "welcome":
-            raise ProtocolError(f"{self.address} is no tapml server: it sent no welcome")
-        return reply
 
     def _describe(self, error: TapmlError) -> TapmlError:
         return told_with(error, self._lease, list(self._last_commands) if self._tickets else ())

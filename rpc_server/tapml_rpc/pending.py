@@ -40,9 +40,17 @@ class Pending:
             self._ready = True
             self._error = error
 
-    def place(self, offset: int, data: memoryview) -> None:
-        """Take a piece of a streamed result."""
+    def room(self, offset: int, nbytes: int) -> memoryview:
+        """Where the next piece of a streamed result belongs."""
         raise ProtocolError("the server streamed a result that has no bytes")
+
+    def arrived(self, nbytes: int) -> None:
+        """Note that the last :meth:`room` has been filled."""
+
+    def place(self, offset: int, data: memoryview) -> None:
+        """Take a piece of a streamed result that lies elsewhere."""
+        self.room(offset, len(data))[:] = data
+        self.arrived(len(data))
 
     def resolve(self, value: Any, chunk: memoryview) -> None:
         """Take the value the answer holds; `chunk` is what came with the answer."""
@@ -71,17 +79,20 @@ class PendingRead(Pending):
         self._streamed = False
         self._received = 0
 
-    def place(self, offset: int, data: memoryview) -> None:
-        """Take a piece; pieces come in order."""
-        if offset != self._received or offset + len(data) > self.nbytes:
+    def room(self, offset: int, nbytes: int) -> memoryview:
+        """Where a piece belongs; pieces come in order."""
+        if offset != self._received or offset + nbytes > self.nbytes:
             raise ProtocolError(
-                f"the server sent bytes {offset} to {offset + len(data)} of a read of {self.nbytes}"
+                f"the server sent bytes {offset} to {offset + nbytes} of a read of {self.nbytes}"
             )
         if not self._streamed:
             self._streamed = True
-            self._data = _memory(self.nbytes)
-        self._data[offset : offset + len(data)] = data
-        self._received += len(data)
+            self._data = fresh_memory(self.nbytes)
+        return self._data[offset : offset + nbytes]
+
+    def arrived(self, nbytes: int) -> None:
+        """Count a piece."""
+        self._received += nbytes
 
     def resolve(self, value: Any, chunk: memoryview) -> None:
         """Take ``[position, length]`` in the chunk, or the length of what was streamed."""
@@ -110,7 +121,7 @@ class PendingRead(Pending):
         return self._data
 
 
-def _memory(nbytes: int) -> memoryview:
+def fresh_memory(nbytes: int) -> memoryview:
     """Memory to receive into: numpy, where it is there, does not clear it first."""
     try:
         import numpy as np

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -32,6 +32,9 @@ BUSY_SILENCE_SECONDS: Final = 60.0
 _STOPPED_SECONDS: Final = 1.0
 _POLL_MILLISECONDS: Final = 100
 _LAST_WORDS_SECONDS: Final = 1.0
+_LAST_MILLISECONDS: Final = 200
+# Servers whose libzmq looks for vanished hosts wait for 30 s.
+BEAT_SECONDS: Final = 5.0
 
 Socket: TypeAlias = zmq.Socket[bytes]
 ExitReport: TypeAlias = Callable[[float], "str | None"]
@@ -67,12 +70,13 @@ class Watch:
     def __init__(
         self,
         control: Socket,
-        monitors: tuple[Socket, ...],
+        monitors: Sequence[Socket],
         token: bytes,
         *,
         exit_report: ExitReport | None,
         busy: Busy | None,
         describe: Callable[[TapmlError], TapmlError],
+        beat: Callable[[], None],
     ) -> None:
         self.lost: TapmlError | None = None
         self.pong: wire.Header = {}
@@ -82,6 +86,11 @@ class Watch:
         self._exit_report = exit_report
         self._busy = busy
         self._describe = describe
+        self._beat = beat
+        self._dropped = False
+        self._pings = 0
+        self._next_ping, self._next_beat = 0.0, time.monotonic() + BEAT_SECONDS
+        self._ended = threading.Event()
         self._outbox: deque[wire.Header] = deque()
         self._stop = threading.Event()
         self._wake_reader, self._wake_writer = os.pipe()
@@ -92,6 +101,12 @@ class Watch:
         """Send a control message; callable from any thread."""
         self._outbox.append(header)
         os.write(self._wake_writer, b".")
+
+    def look_at_drop(self, seconds: float) -> None:
+        """The data connection has dropped: wait so long for :attr:`lost` to say why."""
+        self._dropped = True
+        os.write(self._wake_writer, b".")
+        self._ended.wait(seconds)
 
     def close(self) -> bool:
         """Say goodbye and stop; True when the thread has ended and its sockets may be closed."""
@@ -112,14 +127,13 @@ class Watch:
         if self.lost is None:
             with suppress(zmq.ZMQError):
                 self._send({"type": "goodbye"})
+        self._ended.set()
 
     def _watch(self) -> None:
         poller = zmq.Poller()
         for source in (self._control, *self._monitors, self._wake_reader):
             poller.register(source, zmq.POLLIN)
         heard = looked = working = time.monotonic()
-        next_ping = 0.0
-        pings = 0
         while not self._stop.is_set() and self.lost is None:
             now = time.monotonic()
             if now - looked > _STOPPED_SECONDS:
@@ -133,12 +147,7 @@ class Watch:
             if now - max(heard, working) > SILENCE_SECONDS:
                 self._lose(f"the server has not answered for {now - heard:.0f} s")
                 return
-            if now >= next_ping:
-                pings += 1
-                self._send({"type": "ping", "sequence": pings})
-                next_ping = now + PING_SECONDS
-            while self._outbox:
-                self._send(self._outbox.popleft())
+            self._say_what_is_due(now)
             ready = dict(poller.poll(_POLL_MILLISECONDS))
             if self._wake_reader in ready:
                 os.read(self._wake_reader, 4096)
@@ -151,9 +160,25 @@ class Watch:
                     recv_monitor_message(monitor)
                     self._hear_all()
                     self._lose("the connection to the server dropped")
+            if self._dropped:
+                # Why may be on its way.
+                if self._control.poll(_LAST_MILLISECONDS):
+                    self._hear_all()
+                self._lose("the connection to the server dropped")
             if self._exit_report and self._exit_report(0) is not None:
                 self._hear_all()
                 self._lose("the server ended")
+
+    def _say_what_is_due(self, now: float) -> None:
+        if now >= self._next_ping:
+            self._pings += 1
+            self._send({"type": "ping", "sequence": self._pings})
+            self._next_ping = now + PING_SECONDS
+        if now >= self._next_beat:
+            self._beat()
+            self._next_beat = now + BEAT_SECONDS
+        while self._outbox:
+            self._send(self._outbox.popleft())
 
     def _may_answer_yet(self, silence: float) -> bool:
         return self._busy is not None and silence < BUSY_SILENCE_SECONDS and self._busy()

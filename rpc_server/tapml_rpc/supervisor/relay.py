@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +18,11 @@ from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.last_commands import LastCommands
-from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame
+from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.refusals import check_epoch
+from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.supervisor.turns import Turns
-from tapml_rpc.supervisor.window import Window
+from tapml_rpc.supervisor.uploads import Uploads
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
 from tapml_targets.errors import (
     DeviceLostError,
@@ -45,7 +45,6 @@ _IDLE_SECONDS: Final = 3.0
 _BUSY_SECONDS: Final = 60.0
 # Building kernels is slow on small boards and says nothing about a hang.
 _LOAD_DEADLINE_FACTOR: Final = 10
-_NO_CHUNK: Final = memoryview(b"")
 
 
 class Relay:
@@ -110,17 +109,14 @@ class Relay:
         self._kernel_deadline = kernel_deadline
         self._silence_seconds = silence_seconds
         self._desk = desk
-        self._turns = turns
         self._on_end = on_end
         self._heard = self._probed = time.monotonic()
         self._ready = False
         self._asked_for_stack = 0.0
         # When the worker last had nothing to do, or did something.
         self._moved = time.monotonic()
-        self._window = Window(bounds)
-        # Batches that wait for a turn.
-        self._waiting: deque[tuple[int, bytes, Chunk]] = deque()
         self._last = LastCommands()
+        self._uploads = Uploads(token, worker, bounds, turns, self._last, self._write)
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
 
@@ -143,7 +139,15 @@ class Relay:
         running = self._worker.board.running()
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
-    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
+    def room(self, header: wire.Header, nbytes: int) -> Room | None:
+        """Where a message's chunk is best read to: :meth:`Uploads.room`."""
+        return self._uploads.room(header, nbytes)
+
+    def refuse(self, room: Room) -> None:
+        """Nothing will come of a message that was given room."""
+        self._uploads.refuse(room)
+
+    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk | Room) -> None:
         """Take a data message of the client.
 
         Raises
@@ -155,13 +159,13 @@ class Relay:
         self._heard = time.monotonic()
         kind = header.get("type")
         if kind == "batch":
-            self._accept_batch(header, packed, chunk)
+            self._uploads.add(header, packed, chunk)
         elif kind == "credit":
             wire.integer(header.get("bytes"), "credit")
-            self._forward(packed)
+            self._uploads.forward(packed)
         elif kind == "goodbye":
             self.end("closed by the client")
-        elif kind == "blob" and self._desk is not None:
+        elif kind == "blob" and self._desk is not None and not isinstance(chunk, Room):
             self._accept_blob(header, in_one_piece(chunk))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
@@ -248,8 +252,7 @@ class Relay:
         if self.ended:
             return
         self.ended = why
-        self._turns.leave(self.token)
-        self._waiting.clear()
+        self._uploads.close()
         if self._desk is not None:
             self._desk.close()
         if kill:
@@ -260,21 +263,6 @@ class Relay:
 
     def _over(self) -> bool:
         return bool(self.ended)
-
-    def _accept_batch(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
-        self._waiting.append((self._window.add(header, len(chunk)), packed, chunk))
-        self._take_turns()
-
-    def _take_turns(self) -> None:
-        """Hand on the batches whose turn it is."""
-        while self._waiting and not self._over():
-            sequence, packed, chunk = self._waiting[0]
-            if not self._turns.begin(self.token, self._window.cost(sequence)):
-                return
-            self._waiting.popleft()
-            self._worker.board.shared = self._turns.shared(self.token)
-            self._last.add(sequence, packed)
-            self._forward(packed, chunk)
 
     def _accept_blob(self, header: wire.Header, chunk: memoryview) -> None:
         assert self._desk is not None  # noqa: S101 - its caller has looked
@@ -289,16 +277,6 @@ class Relay:
             self._write(lambda: self._worker.pipe.send(packed, descriptor=given))
         if reply is not None:
             self._answer(wire.pack(reply))
-
-    def _forward(self, packed: bytes, chunk: Chunk = _NO_CHUNK) -> None:
-        pipe, nbytes = self._worker.pipe, len(chunk)
-        if nbytes <= INLINE_BYTES:
-            self._write(lambda: pipe.send(packed, in_one_piece(chunk)))
-            return
-        start = self._worker.up.place(chunk)
-        if start is None:
-            raise ProtocolError("more bytes wait for an answer than this server takes")
-        self._write(lambda: pipe.send(packed, place=(start, nbytes)))
 
     def _write(self, send: Callable[[], None]) -> None:
         try:
@@ -319,11 +297,9 @@ class Relay:
             return
         if kind == "done":
             sequence = wire.integer(header.get("sequence"), "sequence")
-            cost = self._window.answered(sequence)
             self.answered = sequence
             self._moved = time.monotonic()
-            self._turns.end(self.token, cost)
-            self._take_turns()
+            self._uploads.answered(sequence)
         if frame.start == NOWHERE:
             self._answer(frame.packed, frame.inline)
             return
@@ -373,7 +349,7 @@ class Relay:
 
     def _check_idleness(self, now: float) -> None:
         """Find a worker that neither works nor waits for its client."""
-        if len(self._window) == len(self._waiting) or self._worker.waits_for_its_client():
+        if self._uploads.worker_has_none() or self._worker.waits_for_its_client():
             self._moved = now
             return
         idle = now - self._moved

@@ -23,6 +23,19 @@ FREE_WORDS: Final = 8
 _ALIGNMENT: Final = 64
 
 
+class Room:
+    """A piece of a ring that is being filled: where it begins, and its memory."""
+
+    __slots__ = ("memory", "start")
+
+    def __init__(self, start: int, memory: memoryview) -> None:
+        self.start = start
+        self.memory = memory
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+
 class Ring:
     """One end of a ring.
 
@@ -90,6 +103,11 @@ class Ring:
     def trim(self, start: int, nbytes: int) -> None:
         """Give back what the piece reserved last does not need after its first `nbytes`."""
         self._placed = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    def take_back(self, room: Room) -> None:
+        """Have a piece again that nobody will be told of, unless another was reserved since."""
+        if self._placed == room.start + -(-len(room) // _ALIGNMENT) * _ALIGNMENT:
+            self._placed = room.start
 
     def view(self, start: int, nbytes: int) -> memoryview:
         """What the other side has placed.

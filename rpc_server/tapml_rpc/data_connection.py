@@ -1,0 +1,147 @@
+"""The client's data connection: ZMTP on a socket of ours, or with CURVE a socket of libzmq."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from typing import Protocol
+
+import zmq
+
+from tapml_rpc.tracker.route import is_relayed, open_stream
+from tapml_rpc.zmtp.incoming import Place
+from tapml_rpc.zmtp.stream import Check, Stream
+from tapml_targets.errors import InputError, SetupError
+
+_ZERO_COPY_BYTES = 64 << 10
+
+Socket = zmq.Socket[bytes]
+
+
+class DataConnection(Protocol):
+    """Messages to a server and from it; one thread at a time.
+
+    Attributes
+    ----------
+    torn
+        Whether an exception may have left a message half sent or half received.
+    """
+
+    torn: bool
+
+    def send(
+        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
+    ) -> None:
+        """Send a message: a header and, if it has one, a chunk.
+
+        Parameters
+        ----------
+        check
+            Called now and then while the server takes nothing; what it raises ends the waiting.
+
+        Raises
+        ------
+        EndedError
+            If the connection is gone.
+        """
+
+    def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
+        """The next message's header and chunk; None where it has not all come in time.
+
+        Raises
+        ------
+        EndedError
+            If the connection is gone.
+        ProtocolError
+            If the server sent what is no message within bounds.
+        """
+
+    def beat(self) -> None:
+        """Let the server hear that we are here; from any thread."""
+
+    def close(self, packed: bytes) -> None:
+        """Send a last message if the server takes it, and close. Never raises."""
+
+    def abort(self) -> None:
+        """Close without a word."""
+
+
+class DealerData:
+    """A :class:`DataConnection` on a DEALER of libzmq, which its context closes."""
+
+    def __init__(self, dealer: Socket) -> None:
+        self.torn = False
+        self._socket = dealer
+
+    def send(
+        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
+    ) -> None:
+        """See the protocol. A large chunk must not change until it is answered."""
+        self.torn = True
+        if chunk_bytes := len(chunk):
+            self._socket.send(packed, zmq.SNDMORE)
+            self._socket.send(chunk, 0, chunk_bytes < _ZERO_COPY_BYTES)
+        else:
+            self._socket.send(packed)
+        self.torn = False
+
+    def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
+        """See the protocol. Whoever watches the socket notices its end."""
+        self._socket.rcvtimeo = wait_milliseconds
+        try:
+            packed = self._socket.recv()
+        except zmq.Again:
+            return None
+        self.torn = True
+        more = self._socket.getsockopt(zmq.RCVMORE)
+        chunk = self._socket.recv(copy=False).buffer if more else memoryview(b"")
+        self.torn = False
+        return packed, chunk
+
+    def beat(self) -> None:
+        """See the protocol: libzmq answers heartbeats by itself."""
+
+    def close(self, packed: bytes) -> None:
+        """See the protocol."""
+        with suppress(zmq.ZMQError):
+            self._socket.send(packed, zmq.NOBLOCK)
+
+    def abort(self) -> None:
+        """See the protocol."""
+
+
+def open_plain(address: str, timeout: float, place: Place) -> Stream:
+    """Connect to a plain data address, through a relay where it leads through one.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that it may take.
+    place
+        Asked where chunks go.
+
+    Raises
+    ------
+    SetupError
+        If nobody is there, or speaks no ZMTP.
+    """
+    deadline = time.monotonic() + timeout
+    return Stream(_connected(address, timeout), deadline, place)
+
+
+def _connected(address: str, timeout: float) -> socket.socket:
+    if is_relayed(address):
+        return open_stream(address, timeout)
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        number = int(port)
+    except ValueError:
+        raise InputError(f"expected an address as tcp://127.0.0.1:9000, got {address!r}") from None
+    try:
+        return socket.create_connection((host.strip("[]"), number), timeout)
+    except OSError as error:
+        raise SetupError(
+            f"the server's data address {address} cannot be reached: {error}; both its ports must "
+            "be open to this client"
+        ) from None

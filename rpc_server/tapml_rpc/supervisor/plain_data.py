@@ -1,0 +1,134 @@
+"""Data connections without encryption: ZMTP on sockets of ours, read straight into a ring.
+
+libzmq would receive a payload on a thread of its own, into memory of its own, from which it would
+have to be copied. On the wire nobody sees a difference.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from functools import partial
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
+from typing import Final
+
+from tapml_rpc.supervisor.data_service import Desk
+from tapml_rpc.supervisor.plain_connection import PlainConnection
+from tapml_rpc.zmtp.incoming import EndedError
+from tapml_targets.errors import ProtocolError
+
+HANDSHAKE_SECONDS: Final = 3.0
+MOST_CONNECTIONS: Final = 256
+# Messages taken from a connection before the others get their turn.
+_TURN: Final = 8
+_BACKLOG: Final = 128
+
+
+class PlainData:
+    """The :class:`~tapml_rpc.supervisor.data_service.DataService` on plain sockets.
+
+    Parameters
+    ----------
+    desk, selector
+        The front's. A selector's key has, as its data, what is to be called with the events.
+    address
+        ``tcp://host:port``; port 0 or ``*`` takes a free one.
+
+    Raises
+    ------
+    OSError
+        If the address cannot be used.
+    """
+
+    def __init__(self, desk: Desk, selector: BaseSelector, address: str) -> None:
+        self._desk = desk
+        self._selector = selector
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        host = host.strip("[]")
+        family, _, _, _, where = socket.getaddrinfo(
+            host, 0 if port == "*" else int(port), type=socket.SOCK_STREAM
+        )[0]
+        self._listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        host, port = self._listener.getsockname()[:2]
+        self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self._connections: dict[PlainConnection, None] = {}
+        # Those with something that has been received and not looked at.
+        self._pending: set[PlainConnection] = set()
+        selector.register(self._listener, EVENT_READ, self._accept)
+
+    def serve(self) -> bool:
+        """See the protocol."""
+        for connection in list(self._pending):
+            self._read(connection)
+        return bool(self._pending)
+
+    def check(self, now: float) -> None:
+        """Hang up on who does not end its handshake."""
+        for connection in list(self._connections):
+            peer = connection.peer
+            if peer.closed or (not peer.ready and now - peer.opened > HANDSHAKE_SECONDS):
+                self._end(connection)
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.peer.flush()
+            self._end(connection)
+
+    def _accept(self, mask: int) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            # It has gone again, or there are no descriptors left: others may end.
+            return
+        if len(self._connections) >= MOST_CONNECTIONS and not self._make_room():
+            accepted.close()
+            return
+        connection = PlainConnection(self._desk, accepted)
+        self._connections[connection] = None
+        connection.peer.watch_room = partial(self._watch, connection)
+        self._selector.register(connection.peer, EVENT_READ, partial(self._ready, connection))
+
+    def _make_room(self) -> bool:
+        """End the oldest connection of no session."""
+        for connection in self._connections:
+            if not connection.has_session():
+                self._end(connection)
+                return True
+        return False
+
+    def _ready(self, connection: PlainConnection, mask: int) -> None:
+        if mask & EVENT_WRITE:
+            connection.peer.flush()
+        if mask & EVENT_READ:
+            self._read(connection)
+
+    def _read(self, connection: PlainConnection) -> None:
+        self._pending.discard(connection)
+        try:
+            for _ in range(_TURN):
+                if not connection.take():
+                    break
+        except (EndedError, ProtocolError):
+            self._end(connection)
+            return
+        if connection.peer.pending:
+            self._pending.add(connection)
+
+    def _watch(self, connection: PlainConnection, waits: bool) -> None:
+        """Look whether a peer takes more, or do not."""
+        events = EVENT_READ | EVENT_WRITE if waits else EVENT_READ
+        with suppress(KeyError, ValueError):
+            self._selector.modify(connection.peer, events, partial(self._ready, connection))
+
+    def _end(self, connection: PlainConnection) -> None:
+        self._pending.discard(connection)
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(connection.peer)
+        connection.end()

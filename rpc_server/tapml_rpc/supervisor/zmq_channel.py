@@ -1,0 +1,112 @@
+"""A ZeroMQ client's two connections, as its session and the front see them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import zmq
+
+_ZERO_COPY_BYTES: Final = 64 << 10
+
+Socket = zmq.Socket[bytes]
+
+
+class DataEnd(Protocol):
+    """Sends to a client's data connection."""
+
+    def send(
+        self,
+        packed: bytes,
+        parts: Sequence[memoryview | bytes] = (),
+        sent: Callable[[], None] | None = None,
+    ) -> bool:
+        """See :meth:`tapml_rpc.supervisor.channel.Channel.send_data`."""
+
+    def settle(self) -> None:
+        """Say of payloads that have left that they have."""
+
+
+class ZmqChannel:
+    """A client on the two sockets; see :class:`tapml_rpc.supervisor.channel.Channel`.
+
+    Attributes
+    ----------
+    data
+        To its data connection; None before its first message.
+    """
+
+    def __init__(self, control: Socket, control_identity: bytes) -> None:
+        self._control = control
+        self.control_identity = control_identity
+        self.data: DataEnd | None = None
+
+    def send_control(self, packed: bytes) -> bool:
+        """See the protocol."""
+        try:
+            self._control.send_multipart([self.control_identity, packed], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def send_data(
+        self,
+        packed: bytes,
+        parts: Sequence[memoryview | bytes],
+        sent: Callable[[], None] | None = None,
+    ) -> bool:
+        """See the protocol."""
+        return self.data is not None and self.data.send(packed, parts, sent)
+
+    def settle(self) -> None:
+        """Say of payloads that have left that they have."""
+        if self.data is not None:
+            self.data.settle()
+
+
+class RouterEnd:
+    """A client on a ROUTER socket of libzmq; whom it belongs to tells one from another."""
+
+    def __init__(self, data: Socket, identity: bytes) -> None:
+        self._data = data
+        self._identity = identity
+        self._unsent: deque[tuple[zmq.MessageTracker | None, Callable[[], None]]] = deque()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RouterEnd) and other._identity == self._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def send(
+        self,
+        packed: bytes,
+        parts: Sequence[memoryview | bytes] = (),
+        sent: Callable[[], None] | None = None,
+    ) -> bool:
+        """See the protocol."""
+        tracker = None
+        try:
+            self._data.send(self._identity, zmq.SNDMORE | zmq.NOBLOCK)
+            if not parts:
+                self._data.send(packed, zmq.NOBLOCK)
+            else:
+                self._data.send(packed, zmq.SNDMORE | zmq.NOBLOCK)
+                chunk = parts[0] if len(parts) == 1 else b"".join(parts)
+                if len(chunk) < _ZERO_COPY_BYTES:
+                    self._data.send(chunk, zmq.NOBLOCK)
+                else:
+                    tracker = self._data.send(chunk, zmq.NOBLOCK, copy=False, track=True)
+        except zmq.ZMQError:
+            return False
+        if sent is not None:
+            self._unsent.append((tracker, sent))
+            self.settle()
+        return True
+
+    def settle(self) -> None:
+        """See the protocol."""
+        unsent = self._unsent
+        while unsent and (unsent[0][0] is None or unsent[0][0].done):
+            unsent.popleft()[1]()

@@ -1,0 +1,101 @@
+"""How a client comes to its welcome: the control socket, and the hello on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from tapml_rpc import wire
+from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.security.curve import ClientCurve, apply_client
+from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
+from tapml_rpc.tracker.route import connect_socket
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError
+
+DOWNLOAD_WINDOW: Final = 16 << 20
+_POLL_MILLISECONDS: Final = 50
+
+Socket = zmq.Socket[bytes]
+
+
+def connect_dealer(
+    context: zmq.Context[Socket], address: str, curve: ClientCurve | None
+) -> tuple[Socket, Socket]:
+    """A DEALER that connects to an address, and the monitor that says how that goes.
+
+    Raises
+    ------
+    InputError
+        If the address is none.
+    """
+    dealer: Socket = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.setsockopt(zmq.MAXMSGSIZE, wire.MAX_CHUNK_BYTES)
+    dealer.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+    dealer.setsockopt(zmq.IPV6, int("[" in address))
+    apply_client(dealer, curve)
+    monitor: Socket = dealer.get_monitor_socket(MONITORED)
+    try:
+        connect_socket(dealer, address)
+    except zmq.ZMQError as error:
+        raise InputError(
+            f"expected an address such as tcp://127.0.0.1:9000, got {address!r}: {error}"
+        ) from None
+    return dealer, monitor
+
+
+def say_hello(
+    control: Socket,
+    handshakes: HandshakeWatch,
+    address: str,
+    *,
+    timeout: float,
+    kernel_deadline: float | None,
+    lease: str,
+    exit_report: Callable[[float], str | None] | None,
+) -> wire.Header:
+    """Say hello on a control socket and wait for the welcome.
+
+    Parameters
+    ----------
+    handshakes
+        Says, while nothing comes, that nothing will.
+    timeout, kernel_deadline, lease, exit_report
+        As :class:`tapml_rpc.link.Link` takes them.
+
+    Raises
+    ------
+    TapmlError
+        If the server refuses, or none answers.
+    """
+    hello: wire.Header = {
+        "type": "hello",
+        "versions": [wire.VERSION],
+        "features": [],
+        "download_window": DOWNLOAD_WINDOW,
+    }
+    if kernel_deadline is not None:
+        hello["kernel_deadline"] = kernel_deadline
+    if lease:
+        hello["lease"] = lease
+    control.send(wire.pack(hello))
+    deadline = time.monotonic() + timeout
+    while not control.poll(_POLL_MILLISECONDS):
+        handshakes.check()
+        ended = exit_report(0) if exit_report else None
+        if ended is not None:
+            raise DeviceLostError(f"the server ended before it answered: {ended}")
+        if time.monotonic() > deadline:
+            raise handshakes.hint or SetupError(
+                f"no tapml server answers at {address} within {timeout:g} s; "
+                "start one there with `tapml rpc serve`"
+            )
+    reply = wire.unpack(control.recv())
+    if reply.get("type") == "refused":
+        raise failure_from_wire(reply.get("error"))
+    if reply.get("type") != "welcome":
+        raise ProtocolError(f"{address} is no tapml server: it sent no welcome")
+    return reply

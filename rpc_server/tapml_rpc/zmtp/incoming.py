@@ -1,0 +1,214 @@
+"""What comes over a ZMTP connection: the handshake, then messages, read to where they belong.
+
+A message's second frame, its chunk, goes from the socket straight into the memory that
+:data:`Place` gives for it. Nothing here waits, and whatever a peer sends is bounded.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from tapml_rpc import wire
+from tapml_rpc.zmtp import framing
+from tapml_targets.errors import ProtocolError
+
+AHEAD_BYTES: Final = 64 << 10
+# Frames and commands that are looked at before others have their turn.
+_TURN: Final = 256
+_MOST_FRAMES: Final = 4096
+_NO_CHUNK: Final = memoryview(b"")
+_SINK: Final = memoryview(bytearray(AHEAD_BYTES))
+
+Place: TypeAlias = Callable[[bytes, int], "memoryview | None"]
+"""Where a chunk of so many bytes goes that follows this header; None where nobody wants it."""
+
+Message: TypeAlias = tuple[bytes, memoryview, int]
+"""The header, the chunk where it was placed, and of how many frames the message was."""
+
+
+class EndedError(Exception):
+    """The connection has ended; the message says how."""
+
+
+class Incoming:
+    """The receiving half of a connection.
+
+    Parameters
+    ----------
+    connection
+        A socket that does not wait.
+    socket_type
+        What we are: ``b"ROUTER"`` or ``b"DEALER"``.
+    place
+        Asked where chunks go.
+    answer
+        Sends a command of ours: what a heartbeat is answered by.
+
+    Attributes
+    ----------
+    ready
+        Whether the peer has ended its handshake.
+    pending
+        Whether :meth:`next` has something to look at even if nothing more comes.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        socket_type: bytes,
+        place: Place,
+        answer: Callable[[bytes], None],
+    ) -> None:
+        self.ready = self.pending = False
+        self._socket = connection
+        self._socket_type = socket_type
+        self._place = place
+        self._answer = answer
+        self._greeted = False
+        # What was received and not looked at lies in ahead[start:end].
+        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        self._start = self._end = 0
+        # The message that is arriving.
+        self._packed = b""
+        self._chunk = _NO_CHUNK
+        self._frames = 0
+        # The frame that is arriving: into target[filled:], or into nothing.
+        self._target: memoryview | None = None
+        self._filled = self._missing = 0
+        self._more = False
+
+    def next(self) -> Message | None:
+        """The next message; None while it has not all come, or others should have their turn.
+
+        Raises
+        ------
+        EndedError
+            If the connection is gone.
+        ProtocolError
+            If the peer sent what is no ZMTP within bounds: it can only be hung up on.
+        """
+        self.pending = False
+        for _ in range(_TURN):
+            if not self._missing and not self._begin_frame():
+                return None
+            while self._missing:
+                if not self._take():
+                    return None
+            if self._frames and not self._more:
+                self.pending = self._end > self._start
+                return self._whole()
+        self.pending = True
+        return None
+
+    def _whole(self) -> Message:
+        self._end_header()
+        message = self._packed, self._chunk, self._frames
+        self._packed, self._chunk, self._frames = b"", _NO_CHUNK, 0
+        self._target = None
+        return message
+
+    def _begin_frame(self) -> bool:
+        """Look at the next head, and at a whole command; False where not all of it has come."""
+        if not self._greeted:
+            if not self._have(framing.GREETING_BYTES):
+                return False
+            framing.check_greeting(self._pop(framing.GREETING_BYTES))
+            self._greeted = True
+        self._end_header()
+        while True:
+            flags, nbytes, size = framing.parse_head(self._ahead, self._start, self._end)
+            if size:
+                break
+            if not self._fill():
+                return False
+        if flags & framing.COMMAND or not self.ready:
+            return self._take_command(flags, nbytes, size)
+        if nbytes > wire.MAX_CHUNK_BYTES or self._frames >= _MOST_FRAMES:
+            raise ProtocolError(f"frame {self._frames} of a message, of {nbytes} bytes: too many")
+        self._start += size
+        self._more = bool(flags & framing.MORE)
+        self._frames += 1
+        self._open(nbytes)
+        return True
+
+    def _open(self, nbytes: int) -> None:
+        """Find the place of a frame's body."""
+        self._target, self._filled, self._missing = None, 0, nbytes
+        if self._frames == 1:
+            if self._end - self._start >= nbytes:
+                self._packed, self._missing = self._pop(nbytes), 0
+            else:
+                self._target = memoryview(bytearray(nbytes))
+        elif self._frames == 2:
+            self._target = self._place(self._packed, nbytes)
+            if self._target is not None:
+                self._chunk = self._target
+
+    def _end_header(self) -> None:
+        """A header that came in several pieces is whole now."""
+        if self._frames == 1 and self._target is not None:
+            self._packed, self._target = bytes(self._target), None
+
+    def _take_command(self, flags: int, nbytes: int, size: int) -> bool:
+        if nbytes > framing.MAX_COMMAND_BYTES or not flags & framing.COMMAND:
+            raise ProtocolError(f"expected a ZMTP command, got flags {flags:#04x}, {nbytes} bytes")
+        if not self._have(size + nbytes):
+            return False
+        body = self._pop(size + nbytes)[size:]
+        if not self.ready:
+            framing.check_ready(body, self._socket_type)
+            self.ready = True
+            return True
+        name, data = framing.parse_command(body)
+        # It may come between the frames of a message. One that we do not know means nothing.
+        if name == b"PING":
+            self._answer(framing.pong(data))
+        return True
+
+    def _have(self, nbytes: int) -> bool:
+        while self._end - self._start < nbytes:
+            if not self._fill():
+                return False
+        return True
+
+    def _pop(self, nbytes: int) -> bytes:
+        start, self._start = self._start, self._start + nbytes
+        return bytes(self._ahead[start : self._start])
+
+    def _fill(self) -> bool:
+        """Receive into the memory ahead; False where nothing has come."""
+        if self._start:
+            have = self._end - self._start
+            self._ahead[:have] = bytes(self._ahead[self._start : self._end])
+            self._start, self._end = 0, have
+        count = self._receive(self._ahead[self._end :])
+        self._end += count
+        return count > 0
+
+    def _take(self) -> bool:
+        """Receive some of a frame's body; False where nothing has come."""
+        target = _SINK if self._target is None else self._target[self._filled :]
+        nbytes = min(self._missing, len(target))
+        have = min(self._end - self._start, nbytes)
+        if have:
+            target[:have] = self._ahead[self._start : self._start + have]
+            self._start += have
+            count = have
+        else:
+            count = self._receive(target[:nbytes])
+        self._filled += count
+        self._missing -= count
+        return count > 0
+
+    def _receive(self, target: memoryview) -> int:
+        try:
+            count = self._socket.recv_into(target)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except (OSError, ValueError) as error:
+            raise EndedError(f"the connection dropped: {error}") from None
+        if not count:
+            raise EndedError("the connection dropped")
+        return count

@@ -1,0 +1,171 @@
+"""The server's end of one ZMTP connection: nothing that waits. A ROUTER to its peer."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+from tapml_rpc.zmtp import framing
+from tapml_rpc.zmtp.incoming import EndedError, Incoming, Message, Place
+
+# What a session's ring holds, and its small messages.
+MOST_UNSENT_BYTES: Final = 40 << 20
+_MOST_PARTS: Final = 64
+
+Parts = Sequence[memoryview | bytes]
+
+
+class Peer:
+    """A connection that was accepted.
+
+    Parameters
+    ----------
+    connection
+        This object's from now on.
+    opened
+        When, by the monotonic clock.
+    place
+        Asked where the chunks of messages go; see :data:`tapml_rpc.zmtp.incoming.Place`.
+
+    Attributes
+    ----------
+    opened
+        As given.
+    closed
+        Whether it has ended.
+    unsent_bytes
+        What waits for the peer to take it.
+    watch_room
+        Called with whether somebody should :meth:`flush` once the peer takes more.
+    """
+
+    def __init__(self, connection: socket.socket, opened: float, place: Place) -> None:
+        self.opened = opened
+        self.closed = False
+        self.unsent_bytes = 0
+        self.watch_room: Callable[[bool], None] | None = None
+        self._waits = False
+        self._socket = connection
+        connection.setblocking(False)
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Finds a host that has vanished; a client that is merely stopped may come back.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._incoming = Incoming(connection, b"ROUTER", place, self._answer)
+        # Parts on their way, each with what to call when it has left.
+        self._unsent: deque[tuple[memoryview | bytes, Callable[[], None] | None]] = deque()
+        self.put([framing.GREETING + framing.ready(b"ROUTER")])
+
+    def fileno(self) -> int:
+        """What a selector takes; -1 once released."""
+        return self._socket.fileno()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the peer has ended its handshake."""
+        return self._incoming.ready
+
+    @property
+    def pending(self) -> bool:
+        """Whether :meth:`next` may have something even if nothing more comes."""
+        return self._incoming.pending
+
+    def next(self) -> Message | None:
+        """The next message; None while it has not all come, or others should have their turn.
+
+        Raises
+        ------
+        EndedError, ProtocolError
+            If the peer has gone, or is to be hung up on.
+        """
+        if self.closed:
+            raise EndedError("closed")
+        return self._incoming.next()
+
+    def send(
+        self, packed: bytes, parts: Parts = (), sent: Callable[[], None] | None = None
+    ) -> bool:
+        """Send a message; False where nobody takes it.
+
+        Parameters
+        ----------
+        parts
+            Of its chunk, sent from where they lie.
+        sent
+            Called once `parts` may be overwritten, in the order of the calls, and also where
+            nobody takes them.
+        """
+        nbytes = sum(map(len, parts))
+        if not nbytes:
+            return self.put([framing.frame_head(len(packed)) + packed], sent)
+        head = framing.frame_head(len(packed), framing.MORE)
+        return self.put([b"".join((head, packed, framing.frame_head(nbytes))), *parts], sent)
+
+    def put(self, parts: Parts, sent: Callable[[], None] | None = None) -> bool:
+        """Send bytes as they are, as far as the peer takes them; the rest waits."""
+        if not self.closed:
+            nbytes = sum(map(len, parts))
+            if self.unsent_bytes + nbytes > MOST_UNSENT_BYTES:
+                self.close()
+            else:
+                self._unsent.extend((part, None) for part in parts[:-1])
+                self._unsent.append((parts[-1], sent))
+                self.unsent_bytes += nbytes
+                self.flush()
+                return not self.closed
+        if sent is not None:
+            sent()
+        return False
+
+    def flush(self) -> None:
+        """Send what waits, as far as the peer takes it."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                count = self._socket.sendmsg([part for part, _ in islice(unsent, _MOST_PARTS)])
+            except (BlockingIOError, InterruptedError):
+                break
+            except (OSError, ValueError):
+                self.close()
+                return
+            self.unsent_bytes -= count
+            while unsent and count >= len(unsent[0][0]):
+                part, sent = unsent.popleft()
+                count -= len(part)
+                if sent is not None:
+                    sent()
+            if count:
+                part, sent = unsent[0]
+                unsent[0] = memoryview(part)[count:], sent
+        if self._waits != bool(unsent) and self.watch_room is not None:
+            self._waits = bool(unsent)
+            self.watch_room(self._waits)
+
+    def settle(self) -> None:
+        """Nothing to do: what has left is told of at once."""
+
+    def close(self) -> None:
+        """Hang up; what waited is forgotten, and said to have been sent."""
+        if self.closed:
+            return
+        self.closed = True
+        # The descriptor stays until nobody watches it any more: its number may come again.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.unsent_bytes = 0
+        while self._unsent:
+            sent = self._unsent.popleft()[1]
+            if sent is not None:
+                sent()
+
+    def release(self) -> None:
+        """Close, and let go of the descriptor."""
+        self.close()
+        self._socket.close()
+
+    def _answer(self, command: bytes) -> None:
+        self.put([command])

@@ -1,0 +1,182 @@
+"""The client's end of one ZMTP connection: no thread, no copy of a payload. A DEALER to its peer.
+
+One thread at a time, but for :meth:`Stream.beat`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from tapml_rpc.zmtp import framing
+from tapml_rpc.zmtp.incoming import EndedError, Incoming, Place
+from tapml_targets.errors import ProtocolError, SetupError
+
+_POLL_MILLISECONDS: Final = 50
+_CLOSE_SECONDS: Final = 0.2
+# What a heartbeat would be answered by; said unasked it shows that somebody is here.
+_BEAT: Final = framing.command(b"PONG")
+
+Check = Callable[[], None]
+
+
+class Stream:
+    """Messages over a TCP connection.
+
+    Parameters
+    ----------
+    connection
+        A connected socket; this object's from now on.
+    deadline
+        When, by the monotonic clock, the peer must have ended its handshake.
+    place
+        Asked where the chunks of messages go; see :data:`tapml_rpc.zmtp.incoming.Place`.
+
+    Attributes
+    ----------
+    torn
+        Whether an exception that is none of ours, such as Ctrl-C, may have left a frame half sent
+        or half counted; then nothing more can be sent or received.
+
+    Raises
+    ------
+    SetupError
+        If the peer speaks no ZMTP, or says nothing in time.
+    """
+
+    def __init__(self, connection: socket.socket, deadline: float, place: Place) -> None:
+        self.torn = False
+        self._socket = connection
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sending = threading.Lock()
+        self._poll_in, self._poll_out = select.poll(), select.poll()
+        self._poll_in.register(connection, select.POLLIN)
+        self._poll_out.register(connection, select.POLLOUT)
+        self._incoming = Incoming(connection, b"DEALER", place, self._answer)
+        try:
+            self._shake_hands(deadline)
+        except (EndedError, ProtocolError) as error:
+            self.abort()
+            raise SetupError(f"the server's data connection does not come about: {error}") from None
+        except BaseException:
+            self.abort()
+            raise
+
+    def send(
+        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
+    ) -> None:
+        """Send one message.
+
+        Parameters
+        ----------
+        packed, chunk
+            Its header, and its chunk if it has one.
+        check
+            Called now and then while the peer takes nothing; what it raises ends the waiting in
+            the middle of the message, and the connection with it.
+
+        Raises
+        ------
+        EndedError
+            If the connection is gone.
+        """
+        if not len(chunk):
+            self._send([framing.frame_head(len(packed)) + packed], check)
+            return
+        head = framing.frame_head(len(packed), framing.MORE)
+        self._send([b"".join((head, packed, framing.frame_head(len(chunk)))), chunk], check)
+
+    def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
+        """The next message's header and chunk; None where it has not all come in time.
+
+        Raises
+        ------
+        EndedError
+            If the connection is gone.
+        ProtocolError
+            If the peer sent what is no message within bounds.
+        """
+        self.torn = True
+        while (message := self._incoming.next()) is None:
+            # Everything received is counted: an interrupt may come here and leave us whole.
+            self.torn = False
+            if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
+                return None
+            self.torn = True
+        self.torn = False
+        if message[2] > 2:
+            raise ProtocolError(f"the server sent a message of {message[2]} frames")
+        return message[:2]
+
+    def beat(self) -> None:
+        """Let the peer hear that we are here, if nothing is being sent; from any thread."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            sent = self._socket.send(_BEAT)
+            self.torn = self.torn or sent < len(_BEAT)
+        except OSError:
+            # Whoever sends or receives next finds out.
+            pass
+        finally:
+            self._sending.release()
+
+    def close(self, packed: bytes) -> None:
+        """Send a last message if the peer takes it soon, and close. Never raises."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise EndedError("the peer takes nothing")
+
+        with suppress(EndedError):
+            self.send(packed, check=check)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._socket.close()
+
+    def abort(self) -> None:
+        """Close without a word."""
+        self._socket.close()
+
+    def _shake_hands(self, deadline: float) -> None:
+        self._send([framing.GREETING + framing.ready(b"DEALER")], None)
+        while not self._incoming.ready:
+            if self._incoming.next() is not None:
+                raise ProtocolError("the server speaks before it is asked")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ProtocolError("it has not ended its ZMTP handshake in time")
+            if not self._incoming.ready:
+                self._poll_in.poll(min(1000 * left, _POLL_MILLISECONDS))
+
+    def _answer(self, command: bytes) -> None:
+        self._send([command], None)
+
+    def _send(self, parts: list[bytes | memoryview], check: Check | None) -> None:
+        with self._sending:
+            torn, self.torn = self.torn, True
+            self._send_all(parts, check)
+            self.torn = torn
+
+    def _send_all(self, parts: list[bytes | memoryview], check: Check | None) -> None:
+        while parts:
+            try:
+                sent = self._socket.sendmsg(parts)
+            except (BlockingIOError, InterruptedError):
+                self._poll_out.poll(_POLL_MILLISECONDS)
+                if check is not None:
+                    check()
+                continue
+            except (OSError, ValueError) as error:
+                raise EndedError(f"the connection dropped: {error}") from None
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if sent:
+                parts[0] = memoryview(parts[0])[sent:]
