@@ -260,9 +260,8 @@ def run_list(arguments: argparse.Namespace) -> int:
 def _target(facts: SessionFacts) -> Target:
     """What the session's kernels are for, with its device's limits."""
     from tapml_rpc.reach import describe_device
-    from tapml_targets.target import Target
 
-    return Target(facts.settings.target, limits=describe_device(facts.device).limits)
+    return facts.target(describe_device(facts.device).limits)
 
 
 def _target_here_or_not(facts: SessionFacts) -> Target:

@@ -20,10 +20,12 @@ from tapml.cli.model_arguments import (
 from tapml.cli.next_step import next_step, resume_command
 from tapml.cli.progress import watch
 from tapml.cli.report import time_lines
+from tapml.offload.run_settings import DEVICE_LIMITS
 from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
 from tapml_rpc.reach import check_spec, is_remote
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
+from tapml_targets.limit_profiles import load_profile
 from tapml_targets.platforms import check_platform
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ examples:
   tapml offload --session my-session                     go on where it stopped
   tapml offload --keep-on-source '*sort*' --keep-going   leave some operators on the source
   tapml offload --policy limits.toml                     other limits, each with its reason
+  tapml offload --target webgpu --limits mali            kernels that a phone takes as well
 
 The session's folder holds the journal, the carved tests, the compiled kernels, a report as HTML and
 JSON, and a repro folder for every operator that failed. Interrupt it at any time: run it again with
@@ -126,6 +129,13 @@ def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
         "wss://HOST:PORT, tracker:NAME",
     )
     group.add_argument(
+        "--limits",
+        metavar="PROFILE",
+        help="make kernels for the limits of another device while running on this one, and hold "
+        "them against both: a profile of the target, or a file of one; it holds for later runs of "
+        "the session, and `device` ends that",
+    )
+    group.add_argument(
         "--budget", type=byte_size, metavar="SIZE", help="most the tests may take (default: 4G)"
     )
     group.add_argument("--workers", type=positive, default=0, metavar="N", help="compilers at once")
@@ -158,6 +168,8 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
         given["budget_bytes"] = arguments.budget
     settings = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
     check_platform(settings.target)
+    if arguments.limits not in (None, DEVICE_LIMITS):
+        load_profile(settings.target, arguments.limits)
     # What a device elsewhere is shows when it is reached.
     local = settings.device and not is_remote(settings.device)
     if local and settings.device.partition(":")[0] != settings.target:
@@ -186,6 +198,7 @@ def run(arguments: argparse.Namespace) -> int:
         order=arguments.order,
         kernels=None if arguments.kernels is None else tuple(arguments.kernels),
         memory_bytes=arguments.device_memory,
+        limits=arguments.limits,
         workers=arguments.workers,
         policy=None if arguments.policy is None else policy_of(arguments.policy),
     )

@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = RunOptions(
             keep_going=True,
             workers=arguments.workers,
+            limits=arguments.limits,
             policy=None if arguments.policy is None else policy_of(arguments.policy),
         )
         with watch(quiet=arguments.quiet) as watcher:

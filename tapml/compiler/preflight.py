@@ -16,6 +16,7 @@ from tapml_targets.errors import LimitExceededError
 from tapml_targets.expression import Expression, product
 from tapml_targets.library import (
     Bind,
+    BufferArgument,
     Condition,
     EntryProgram,
     Kernel,
@@ -219,12 +220,15 @@ def _gravest(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 def _operator_problems(
     operator: OperatorProgram, library: Library, limits: Limits, symbols: Mapping[str, int]
 ) -> Iterator[Problem]:
+    sizes = _parameter_sizes(operator)
+    sizes += [(f"workspace {w.name!r}", w.nbytes) for w in operator.workspaces]
+    names = [p.name for p in operator.parameters] + [w.name for w in operator.workspaces]
+    tensors = dict(zip(names, sizes, strict=True))
     for launch, known in _launches(operator.statements, dict(symbols)):
         where = f"kernel {launch.kernel!r} of operator {operator.name!r}"
         yield from _kernel_problems(where, library.kernels[launch.kernel], limits)
         yield from _launch_problems(where, launch, limits, known)
-    sizes = _parameter_sizes(operator)
-    sizes += [(f"workspace {w.name!r}", w.nbytes) for w in operator.workspaces]
+        yield from _binding_problems(where, launch, tensors, limits, symbols)
     yield from _memory_problems(f"operator {operator.name!r}", sizes, limits, symbols)
 
 
@@ -290,6 +294,24 @@ def _kernel_problems(where: str, kernel: Kernel, limits: Limits) -> Iterator[Pro
         if feature not in limits.features:
             has = ", ".join(sorted(limits.features)) or "none of the optional features"
             yield Problem(where, "feature", feature, has)
+
+
+def _binding_problems(
+    where: str,
+    launch: Launch,
+    tensors: Mapping[str, tuple[str, Expression]],
+    limits: Limits,
+    symbols: Symbols,
+) -> Iterator[Problem]:
+    """Buffers that a kernel is given: how many, and how large a window on each."""
+    names = [a.name for a in launch.arguments if isinstance(a, BufferArgument)]
+    yield from _above(where, "max_storage_buffers", len(names), limits.max_storage_buffers)
+    for name in dict.fromkeys(names):
+        what, size = tensors[name]
+        nbytes = known_extent(size, symbols) or 0
+        yield from _above(
+            f"{what} in {where}", "max_binding_bytes", nbytes, limits.max_binding_bytes
+        )
 
 
 def _launch_problems(

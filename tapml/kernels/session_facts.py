@@ -20,10 +20,12 @@ from tapml.carving.suite import Suite
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
 from tapml.kernels.written import OWN_FOLDER
-from tapml.offload.run_settings import KERNELS, POLICY
+from tapml.offload.run_settings import KERNELS, LIMITS, POLICY, within_profile
 from tapml.offload.session import JOURNAL, is_session
 from tapml.offload.settings import Settings
 from tapml_targets.errors import InputError
+from tapml_targets.limits import Limits
+from tapml_targets.target import Target
 
 SUITE: Final = "suite"
 _BUSY_SECONDS: Final = 5.0
@@ -80,6 +82,8 @@ class SessionFacts:
         The limits of its verdicts.
     shared
         Folders of kernels its last run was given.
+    limits
+        Limit profile it makes kernels for; empty for the device's own limits.
     """
 
     folder: Path
@@ -87,6 +91,12 @@ class SessionFacts:
     device: str
     policy: Policy
     shared: tuple[Path, ...]
+    limits: str = ""
+
+    def target(self, device: Limits) -> Target:
+        """What its kernels are made for, on a device with limits `device`."""
+        limits = within_profile(self.limits, self.settings.target, device)
+        return Target(self.settings.target, limits=limits)
 
     @property
     def suite(self) -> Path:
@@ -153,7 +163,8 @@ def read_facts(folder: Path) -> SessionFacts:
             f"with `tapml offload --session {folder} --kernels FOLDER`"
         ) from error
     device = str(kept.get("device") or "") or settings.device or settings.target
-    return SessionFacts(folder, settings, device, policy, tuple(shared))
+    limits = str(kept.get(LIMITS) or "")
+    return SessionFacts(folder, settings, device, policy, tuple(shared), limits)
 
 
 def find_operator(suite: Suite, name: str) -> Operator:

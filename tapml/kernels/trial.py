@@ -43,7 +43,6 @@ from tapml_rpc.reach import describe_device, is_remote, open_device
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import CompileError, DeviceLostError, InputError, KernelTimeoutError
 from tapml_targets.library import CodeModule, Library
-from tapml_targets.target import Target
 
 DEADLINE_SECONDS: Final = 20.0
 """How long one command of a trial may take before the kernel counts as hanging."""
@@ -112,7 +111,7 @@ class KernelTrial:
             raise InputError(
                 f"the session moves to {facts.settings.target}, not to {self.description.platform}"
             )
-        self.target = Target(facts.settings.target, limits=self.description.limits)
+        self.target = facts.target(self.description.limits)
         self._suite = Suite.open(facts.suite)
         self._session: Session | None = None
         try:

@@ -1,4 +1,4 @@
-"""What a run is told and the session remembers for the next: policy, folders of kernels; memory."""
+"""What a run is told and the session remembers: policy, folders of kernels, limits; memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tapml.compare.policy import Policy
 from tapml_targets.errors import InputError
+from tapml_targets.limit_profiles import load_profile
 
 if TYPE_CHECKING:
     from tapml.offload.journal import Journal
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 POLICY: Final = "policy"
 KERNELS: Final = "kernels"
+LIMITS: Final = "limits"
+DEVICE_LIMITS: Final = "device"
+"""In the place of a profile's name: what the device itself can take."""
 
 
 def policy_of(journal: Journal, options: RunOptions) -> Policy:
@@ -70,6 +74,40 @@ def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
             f"{journal.path}); name them with --kernels"
         )
     return tuple(map(Path, kept))
+
+
+def limits_of(journal: Journal, options: RunOptions, platform: str, device: Limits) -> Limits:
+    """What a run compiles for and checks against: the device, within a profile if one was named.
+
+    A profile given for this run holds for later ones, until another is named or ``device``.
+
+    Raises
+    ------
+    InputError
+        If there is no such profile.
+    """
+    name = options.limits
+    if name is None:
+        return within_profile(journal.read_setting(LIMITS), platform, device)
+    if name.endswith(".toml"):
+        # The next run may begin in another folder.
+        name = str(Path(name).absolute())
+    limits = within_profile(name, platform, device)
+    journal.write_setting(LIMITS, name)
+    return limits
+
+
+def within_profile(name: str | None, platform: str, device: Limits) -> Limits:
+    """A device's limits within a profile, which may be none or ``device``.
+
+    Raises
+    ------
+    InputError
+        If there is no such profile.
+    """
+    if not name or name == DEVICE_LIMITS:
+        return device
+    return load_profile(platform, name).within(device)
 
 
 def lowered(limits: Limits, memory_bytes: int) -> Limits:

@@ -116,6 +116,9 @@ class RunOptions:
         before.
     memory_bytes
         Most of the device's memory to use; 0 for what the device states.
+    limits
+        Limit profile, by name or as a file, that kernels are made for and held against beside the
+        device's own limits; ``device`` for those alone, None for what the run before had.
     workers
         Compilers at the same time; 0 for one per core.
     policy
@@ -130,6 +133,7 @@ class RunOptions:
     order: Order = "graph"
     kernels: tuple[Path, ...] | None = None
     memory_bytes: int = 0
+    limits: str | None = None
     workers: int = 0
     policy: Policy | None = None
 

@@ -33,7 +33,7 @@ from tapml.offload.journal import Journal
 from tapml.offload.kept_twins import KeptTwins
 from tapml.offload.model_check import ReferenceTrace
 from tapml.offload.phases import HOST, Phases
-from tapml.offload.run_settings import kernel_folders, lowered, policy_of
+from tapml.offload.run_settings import kernel_folders, limits_of, lowered, policy_of
 from tapml.offload.selection import check_patterns
 from tapml.offload.session_device import SessionDevice
 from tapml.offload.session_suite import open_suite
@@ -133,7 +133,7 @@ def open_workbench(
                 self_test_over(session) if device.elsewhere else usual_self_test(session.device)
             )
             self_test = settle_self_test(folder, session, measured, watcher)
-        limits = session.device.limits
+        limits = limits_of(journal, options, settings.target, session.device.limits)
         target = Target(settings.target, limits=lowered(limits, options.memory_bytes))
         policy = policy_of(journal, options)
         background = _Background(stack, compiler, target, policy, folder)

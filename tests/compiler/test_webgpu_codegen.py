@@ -185,7 +185,6 @@ def test_the_same_operator_gives_the_same_library() -> None:
     assert compiled(softmax()) == compiled(softmax())
 
 
-@pytest.mark.xfail(reason="the device states what one axis of an unfolded grid takes")
 def test_a_grid_beyond_one_axis_is_folded(adapter: Driver) -> None:
     """70,000 workgroups of 32 threads; an axis has 65,535."""
     target = Target("webgpu", limits=Limits(max_threads_per_block=32, max_binding_bytes=128 << 20))
