@@ -82,7 +82,7 @@ function compilerOf(agent: string): ShaderCompiler {
   if (/\bFirefox\//.test(agent)) {
     return "naga";
   }
-  return /\bChrom(e|ium)\//.test(agent) ? "tint" : "unknown";
+  return /Chrom(e|ium)\//.test(agent) ? "tint" : "unknown";
 }
 
 function nameOf(info: GPUAdapterInfo): string {

@@ -250,7 +250,8 @@ function compileError(
     const quoted = lines[line - 1];
     return `${type}${place}: ${text}${quoted === undefined || quoted.trim() === "" ? "" : `\n    ${quoted.trim()}`}`;
   });
-  const said = [...told, message].filter((each) => each !== "").join("\n");
+  // The browser's own error repeats the messages where there are any.
+  const said = told.length > 0 ? told.join("\n") : message;
   return new TapmlError(
     "CompileError",
     `kernel '${kernel.name}' does not compile in this browser (${stage}):\n` +

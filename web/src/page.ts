@@ -118,6 +118,7 @@ function showConnection(state: Connection, detail: string): void {
     stopped: "Stopped: press Connect to be a device again.",
   };
   show("detail", said[state] ?? detail);
+  show("connect", state === "registered" || state === "waiting" ? "Reconnect" : "Connect");
   document.title = `${STATES[state]} · tapml device`;
 }
 
@@ -128,7 +129,7 @@ function showFacts(name: string, facts: Facts): void {
       const row = document.createElement("div");
       const dt = document.createElement("dt");
       const dd = document.createElement("dd");
-      dt.textContent = term.replaceAll("_", " ");
+      dt.textContent = term;
       dd.textContent = value;
       row.append(dt, dd);
       return row;
@@ -205,3 +206,18 @@ element("clear").onclick = () => {
   element("log").replaceChildren();
 };
 start();
+
+/** A phone whose screen goes dark is no device any more. */
+async function stayAwake(): Promise<void> {
+  try {
+    await (navigator as { wakeLock?: WakeLock }).wakeLock?.request("screen");
+  } catch {
+    // Not allowed now, e.g. on a low battery: then the person keeps it awake.
+  }
+}
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible") {
+    void stayAwake();
+  }
+});
+void stayAwake();

@@ -8,7 +8,7 @@ import { messageOf, TapmlError } from "./errors";
 import { openGpu, type Gpu } from "./gpu";
 import type { Connection, Facts, FromWorker, Level, Start, ToWorker } from "./messages";
 import { TrackerLink } from "./tracker";
-import { isMap, type Header } from "./wire";
+import type { Header } from "./wire";
 
 const RETRY_MILLISECONDS = [500, 1000, 2000, 5000];
 const NUMBERS_MILLISECONDS = 500;
@@ -24,24 +24,36 @@ const connection = (state: Connection, detail: string): void => {
 };
 
 function reportFailure(failure: Header): void {
-  const detail = [failure["command"], failure["log"]].filter((part) => part !== "").join("\n");
-  log("error", `${String(failure["kind"])}: ${String(failure["message"])}`, detail);
+  const line = `${String(failure["kind"])}: ${String(failure["message"])}`;
+  log("error", line, `in ${String(failure["command"])}`);
 }
 
+const amount = (count: number): string => {
+  const unit = count >= 2 ** 30 ? 30 : count >= 2 ** 20 ? 20 : count >= 2 ** 10 ? 10 : 0;
+  const names: Record<number, string> = { 30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes" };
+  return `${Number((count / 2 ** unit).toFixed(2))} ${names[unit]}`;
+};
+
 function factsOf(gpu: Gpu): Facts {
-  const limits = isMap(gpu.description["limits"]) ? gpu.description["limits"] : {};
-  const facts: [string, string][] = [
+  const { limits } = gpu.device;
+  const workgroup = [
+    limits.maxComputeWorkgroupSizeX,
+    limits.maxComputeWorkgroupSizeY,
+    limits.maxComputeWorkgroupSizeZ,
+  ];
+  return [
     ["Browser", String(gpu.description["driver_version"])],
     ["WGSL compiler", gpu.compiler],
-    ["Device type", String(gpu.description["device_type"])],
+    ["Kind", gpu.description["device_type"] === "cpu" ? "processor" : "GPU"],
     ["Features", [...gpu.features].join(", ") || "none beyond the core"],
+    ["Threads in a workgroup", String(limits.maxComputeInvocationsPerWorkgroup)],
+    ["Largest workgroup", workgroup.join(" × ")],
+    ["Workgroups along an axis", String(limits.maxComputeWorkgroupsPerDimension)],
+    ["Workgroup memory", amount(limits.maxComputeWorkgroupStorageSize)],
+    ["Largest buffer", amount(limits.maxBufferSize)],
+    ["Largest binding", amount(limits.maxStorageBufferBindingSize)],
+    ["Buffers of a kernel", String(limits.maxStorageBuffersPerShaderStage)],
   ];
-  for (const [name, value] of Object.entries(limits)) {
-    if (name !== "features" && value !== 0) {
-      facts.push([name, Array.isArray(value) ? value.join(" × ") : String(value)]);
-    }
-  }
-  return facts;
 }
 
 class Device {
@@ -50,6 +62,7 @@ class Device {
   private link: TrackerLink | null = null;
   private failures = 0;
   private stopped = false;
+  private everRegistered = false;
 
   constructor(private readonly start: Start) {}
 
@@ -77,6 +90,7 @@ class Device {
     this.link = new TrackerLink(options, server, {
       registered: (name) => {
         this.failures = 0;
+        this.everRegistered = true;
         connection("registered", name);
         log("good", `registered as ${name} at ${this.start.address}`);
       },
@@ -124,7 +138,10 @@ class Device {
     if (refusal !== null) {
       connection("refused", refusal);
     } else {
-      connection("waiting", `${why}; trying again`);
+      const hint = this.everRegistered
+        ? ""
+        : ": no tracker answers, or it does not take this token; a browser does not say which";
+      connection("waiting", `${why}${hint}; trying again`);
       if (this.failures === 1) {
         log("info", `${why}; trying again until the tracker is back`);
       }

@@ -10,12 +10,14 @@ import argparse
 import json
 import os
 import secrets
+import socket
 import sys
 from pathlib import Path
 
 from tapml_rpc.security.curve import ServerCurve
 from tapml_rpc.tracker.loop import TrackerLoop
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
+from tapml_rpc.tracker.page_address import how_to_open
 from tapml_rpc.tracker.records import VERSION
 from tapml_rpc.tracker.stopping import StopRequest
 from tapml_rpc.websocket.listening import Listening, prepare
@@ -57,6 +59,9 @@ def run_tracker(options: TrackerOptions) -> int:
     if loop.entrance is not None and websocket is not None:
         line |= {"websocket": loop.entrance.address, **websocket.announced}
     print(json.dumps(line), flush=True)
+    if sys.stderr.isatty():
+        for text in how_to_open(line, socket.gethostname()):
+            print(f"tapml: {text}", file=sys.stderr, flush=True)
     loop.run(stopping)
     return 0
 

@@ -135,8 +135,9 @@ class WebSocketDoor:
         self._board = Switchboard(self.forwarder, dial)
         allowed = (*LOOPBACK_ORIGINS, *origins)
         paths = (TRACKER_PATH, CONTROL_PATH, DATA_PATH, LEG_PATH)
-        self._peers_admission = Admission(guard, allowed, paths)
-        self._legs_admission = Admission(_Secrets(self._board), allowed, paths)
+        page = "http" if context is None else "https"
+        self._peers_admission = Admission(guard, allowed, paths, page)
+        self._legs_admission = Admission(_Secrets(self._board), allowed, paths, page)
         self._visitors: dict[Visitor, None] = {}
         self._peers: dict[bytes, WebSocketPeer] = {}
         self._checked = 0

@@ -82,6 +82,9 @@ class Admission:
         What a page's Origin may be: texts that must be equal, patterns that must match whole.
     paths
         Of the connections there are; the first one uses up a token that is good for one session.
+    own_page
+        ``http`` or ``https`` where pages are served at the same address, which may come: those who
+        must show a token cannot be led here by another's page that has taken a name for it.
     """
 
     def __init__(
@@ -89,11 +92,13 @@ class Admission:
         guard: Guard | None,
         origins: Sequence[str | re.Pattern[str]],
         paths: Sequence[str] = (CONTROL_PATH, DATA_PATH),
+        own_page: str = "",
     ) -> None:
         self.guarded = guard is not None
         self._guard = guard
         self._origins = tuple(origins)
         self._paths = tuple(paths)
+        self._own_page = own_page if guard is not None else ""
 
     def check(self, request: Request, address: str) -> Refusal | str:
         """Why a request is refused, or the identity of whoever sent it.
@@ -109,7 +114,7 @@ class Admission:
                 f"this is a tapml server; its connections are {' and '.join(self._paths)}",
             )
         origins = request.headers.get_all("Origin")
-        if origins and not (len(origins) == 1 and self._allows(origins[0])):
+        if origins and not (len(origins) == 1 and self._allows(origins[0], request)):
             return Refusal(
                 HTTPStatus.FORBIDDEN,
                 f"pages from {origins[0][:200]} may not use this device; its owner can allow "
@@ -140,7 +145,10 @@ class Admission:
                 wait,
             )
 
-    def _allows(self, origin: str) -> bool:
+    def _allows(self, origin: str, request: Request) -> bool:
+        hosts = request.headers.get_all("Host")
+        if self._own_page and len(hosts) == 1 and origin == f"{self._own_page}://{hosts[0]}":
+            return True
         return any(
             origin == allowed if isinstance(allowed, str) else bool(allowed.fullmatch(origin))
             for allowed in self._origins
