@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     import zmq
 
 # Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
-INLINE_READ_BYTES: Final = 1 << 20
+INLINE_READ_BYTES: Final = 512 << 10
 PIECE_BYTES: Final = 2 << 20
 # A read from here on that is its batch's whole answer is made where the answer is sent from.
 _DIRECT_BYTES: Final = 64 << 10
+_PIECE_ALIGNMENT: Final = 64
+_LEAST_PIECE_BYTES: Final = 256 << 10
 MAX_PATTERN_BYTES: Final = 4096
 # Of a blob, between two looks at the deadline.
 PASTE_BYTES: Final = 16 << 20
@@ -287,8 +289,13 @@ class Commands:
         self, batch: RunningBatch, index: Index, held: HeldBuffer, start: int, length: int
     ) -> Iterator[None]:
         session, message = batch.session, batch.message
-        for offset in range(0, length, PIECE_BYTES):
-            size = min(PIECE_BYTES, length - offset)
+        step = PIECE_BYTES
+        if length <= PIECE_BYTES:
+            # In two halves: one is on its way while the device gives the other.
+            half = -(-length // (2 * _PIECE_ALIGNMENT)) * _PIECE_ALIGNMENT
+            step = max(half, _LEAST_PIECE_BYTES)
+        for offset in range(0, length, step):
+            size = min(step, length - offset)
             while session.download_credit < size:
                 self.running = None
                 yield
