@@ -1,4 +1,4 @@
-"""Every operator of the shipped model, in decode and in prefill, is right on the device."""
+"""Every operator of the shipped model, in decode and in prefill, is right on each platform."""
 
 from __future__ import annotations
 
@@ -41,9 +41,15 @@ def reference(model: tuple[GraphPlan, dict[str, Array]]) -> ReferenceModule:
     return compile_reference(model[0])
 
 
+@pytest.fixture(scope="module", params=["driver", "adapter"], ids=["opencl", "webgpu"])
+def device(request: pytest.FixtureRequest) -> Driver:
+    opened: Driver = request.getfixturevalue(request.param)
+    return opened
+
+
 @pytest.fixture(scope="module")
-def libraries(model: tuple[GraphPlan, dict[str, Array]], driver: Driver) -> dict[str, Library]:
-    target = Target("opencl", limits=driver.description.limits)
+def libraries(model: tuple[GraphPlan, dict[str, Array]], device: Driver) -> dict[str, Library]:
+    target = Target(device.description.platform, limits=device.description.limits)
     with Compiler() as compiler:
         compiled = list(compiler.compile_all(model[0].operators.values(), target))
     assert not [outcome for _, outcome in compiled if not isinstance(outcome, Library)]
@@ -54,7 +60,7 @@ def test_every_operator_agrees_with_float64(
     model: tuple[GraphPlan, dict[str, Array]],
     libraries: dict[str, Library],
     reference: ReferenceModule,
-    driver: Driver,
+    device: Driver,
 ) -> None:
     plan, _ = model
     twins = compile_twins(plan.operators.values())
@@ -65,7 +71,7 @@ def test_every_operator_agrees_with_float64(
         trusted = [a.copy() for a in given]
         twins[operator.name](*expected)
         reference[operator.name](*trusted)
-        measured = run(driver, libraries[operator.name], operator.name, given)
+        measured = run(device, libraries[operator.name], operator.name, given)
         for who, results in (("device", measured), ("reference", trusted)):
             for parameter, result, exact in zip(
                 operator.parameters, results, expected, strict=True
@@ -85,13 +91,13 @@ def test_a_whole_entry_is_one_call_that_agrees_with_the_reference(
     model: tuple[GraphPlan, dict[str, Array]],
     libraries: dict[str, Library],
     reference: ReferenceModule,
-    driver: Driver,
+    device: Driver,
     name: str,
 ) -> None:
     plan, weights = model
     entry = plan.entries[name]
     linked = link_entries(plan, libraries)
-    assert check(linked, driver.description.limits, SYMBOLS) == ()
+    assert check(linked, device.description.limits, SYMBOLS) == ()
     memory = _run_on_reference(entry, weights, reference)
     arrays, expected = [], []
     for parameter in linked.entries[name].parameters:
@@ -103,7 +109,7 @@ def test_a_whole_entry_is_one_call_that_agrees_with_the_reference(
         else:
             arrays.append(weights[of] if kind == "weight" else memory[of])
             expected.append(arrays[-1])
-    results = run(driver, linked, name, arrays)
+    results = run(device, linked, name, arrays)
     for parameter, result, exact in zip(
         linked.entries[name].parameters, results, expected, strict=True
     ):
