@@ -55,6 +55,7 @@ class PlainData:
         self._connections: dict[PlainConnection, None] = {}
         # Those with something that has been received and not looked at.
         self._pending: set[PlainConnection] = set()
+        self._listens = True
         selector.register(self._listener, EVENT_READ, self._accept)
 
     def serve(self) -> bool:
@@ -65,6 +66,9 @@ class PlainData:
 
     def check(self, now: float) -> None:
         """Hang up on who does not end its handshake."""
+        if not self._listens:
+            self._listens = True
+            self._selector.register(self._listener, EVENT_READ, self._accept)
         for connection in list(self._connections):
             peer = connection.peer
             if peer.closed or (not peer.ready and now - peer.opened > HANDSHAKE_SECONDS):
@@ -72,7 +76,8 @@ class PlainData:
 
     def close(self) -> None:
         """See the protocol."""
-        self._selector.unregister(self._listener)
+        if self._listens:
+            self._selector.unregister(self._listener)
         self._listener.close()
         for connection in list(self._connections):
             connection.peer.flush()
@@ -81,8 +86,12 @@ class PlainData:
     def _accept(self, mask: int) -> None:
         try:
             accepted, _ = self._listener.accept()
+        except BlockingIOError:
+            return
         except OSError:
-            # It has gone again, or there are no descriptors left: others may end.
+            # It has gone again, or there are no descriptors left: others may end until a check.
+            self._listens = False
+            self._selector.unregister(self._listener)
             return
         if len(self._connections) >= MOST_CONNECTIONS and not self._make_room():
             accepted.close()
@@ -113,6 +122,11 @@ class PlainData:
                 if not connection.take():
                     break
         except (EndedError, ProtocolError):
+            self._end(connection)
+            return
+        except Exception as error:
+            # A fault of ours must cost the one client, and must be seen.
+            self._desk.show(error)
             self._end(connection)
             return
         if connection.peer.pending:

@@ -214,6 +214,9 @@ class ZmqFront:
         welcome["data_address"] = self.data_address
         self._relays[relay.token] = relay, channel
         self._watched[relay.fileno()] = relay
+        with suppress(KeyError):
+            # The number of one that has ended and was not settled yet.
+            self._selector.unregister(relay.fileno())
         self._selector.register(relay.fileno(), EVENT_READ, partial(self._readable, relay))
         if not channel.send_control(wire.pack(welcome)):
             relay.end("its connection is gone")

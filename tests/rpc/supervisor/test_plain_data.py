@@ -1,0 +1,170 @@
+"""Plain data connections, with a front and sessions that only take notes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from selectors import DefaultSelector
+from typing import Any
+
+import pytest
+
+from tapml_rpc import wire
+from tapml_rpc.supervisor import plain_data
+from tapml_rpc.supervisor.plain_data import HANDSHAKE_SECONDS, PlainData
+from tapml_rpc.supervisor.ring import Room
+from tapml_rpc.zmtp import framing
+from tapml_targets.errors import ProtocolError
+
+PATIENCE = 60.0
+HANDSHAKE = framing.GREETING + framing.ready(b"DEALER")
+BATCH = wire.pack({"type": "batch", "session": b"it", "sequence": 7})
+
+
+class Session:
+    """Takes the part of a relay, and notes what comes."""
+
+    def __init__(self) -> None:
+        self.ended = ""
+        self.taken: list[Any] = []
+        self.refused: list[Room] = []
+        self.memory = memoryview(bytearray(1 << 20))
+
+    def room(self, header: wire.Header, nbytes: int) -> Room | None:
+        return Room(64, self.memory[:nbytes]) if nbytes > 100 else None
+
+    def refuse(self, room: Room) -> None:
+        self.refused.append(room)
+
+    def accept(self, header: wire.Header, packed: bytes, chunk: Any) -> None:
+        self.taken.append((header, packed, chunk))
+
+    def end(self, why: str) -> None:
+        self.ended = why
+
+
+class Desk:
+    """A front with one session, called ``it``."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self.selector = DefaultSelector()
+        self.data = PlainData(self, self.selector, "tcp://127.0.0.1:0")
+
+    def claim(self, header: wire.Header, who: str, end: Any) -> Any:
+        if header.get("session") != b"it":
+            raise ProtocolError("no such session")
+        return self.session, None
+
+    def settle(self, relay: Any) -> None:
+        pass
+
+    def show(self, error: Exception) -> None:
+        raise error
+
+    def connect(self, sent: bytes = HANDSHAKE) -> socket.socket:
+        host, _, port = self.data.address.removeprefix("tcp://").rpartition(":")
+        connection = socket.create_connection((host, int(port)))
+        connection.settimeout(PATIENCE)
+        connection.sendall(sent)
+        return connection
+
+    def serve_until(self, done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < deadline
+            for key, events in self.selector.select(0.01):
+                key.data(events)
+            self.data.serve()
+
+    def count(self) -> int:
+        return len(self.selector.get_map()) - 1
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.data.close()
+    desk.selector.close()
+
+
+def message(packed: bytes, *chunks: bytes) -> bytes:
+    sent = b""
+    for place, frame in enumerate((packed, *chunks)):
+        sent += framing.frame_head(len(frame), framing.MORE * (place < len(chunks))) + frame
+    return sent
+
+
+def answered(connection: socket.socket) -> wire.Header:
+    """The first message after the server's handshake."""
+    left = len(framing.GREETING + framing.ready(b"ROUTER"))
+    heard = b""
+    while True:
+        heard += connection.recv(4096)
+        _, nbytes, size = framing.parse_head(heard, left, len(heard)) if heard[left:] else (0, 0, 0)
+        if size and len(heard) >= left + size + nbytes:
+            return wire.unpack(heard[left + size :])
+
+
+def test_a_long_chunk_is_read_to_its_room_and_a_short_one_elsewhere(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE + message(BATCH, b"c" * 70_000) + message(BATCH, b"short")):
+        desk.serve_until(lambda: len(desk.session.taken) == 2)
+    (_, packed, room), (_, _, short) = desk.session.taken
+    assert packed == BATCH
+    assert room.start == 64
+    assert bytes(room.memory) == b"c" * 70_000
+    assert bytes(short) == b"short"
+
+
+def test_a_message_for_nobody_is_read_and_answered_and_the_next_one_is_taken(desk: Desk) -> None:
+    stray = wire.pack({"type": "batch", "session": b"no", "sequence": 3})
+    sent = HANDSHAKE + message(stray, b"c" * 70_000) + message(BATCH)
+    with desk.connect(sent) as connection:
+        desk.serve_until(lambda: desk.session.taken)
+        assert answered(connection)["sequence"] == 3
+
+
+def test_a_message_of_three_frames_gives_its_room_back_and_is_answered(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE + message(BATCH, b"c" * 200, b"more")) as connection:
+        desk.serve_until(lambda: desk.session.refused)
+        reply = answered(connection)
+    assert reply["sequence"] == 7
+    assert "at most a chunk" in reply["error"]["message"]
+    assert not desk.session.taken
+
+
+def test_a_session_ends_with_its_connection_even_in_the_middle_of_a_message(desk: Desk) -> None:
+    half = message(BATCH, b"c" * 70_000)[:-1]
+    with desk.connect(HANDSHAKE + message(BATCH) + half):
+        desk.serve_until(lambda: desk.session.taken)
+    desk.serve_until(lambda: desk.session.ended)
+    assert "data connection" in desk.session.ended
+    assert len(desk.session.taken) == 1
+    assert not desk.count()
+
+
+def test_who_does_not_end_its_handshake_is_hung_up_on(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE[:-1]) as slow, desk.connect(HANDSHAKE + message(BATCH)):
+        desk.serve_until(lambda: desk.session.taken and desk.count() == 2)
+        desk.data.check(time.monotonic() + HANDSHAKE_SECONDS + 1)
+        assert desk.count() == 1
+        while slow.recv(4096):
+            pass
+
+
+def test_a_full_house_lets_go_of_the_oldest_without_a_session(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_data, "MOST_CONNECTIONS", 2)
+    with desk.connect(HANDSHAKE + message(BATCH)):
+        desk.serve_until(lambda: desk.session.taken)
+        with desk.connect() as second:
+            desk.serve_until(lambda: desk.count() == 2)
+            with desk.connect(HANDSHAKE + message(BATCH)):
+                desk.serve_until(lambda: len(desk.session.taken) == 2)
+                while second.recv(4096):
+                    pass
+                assert desk.count() == 2
+                assert not desk.session.ended
