@@ -225,3 +225,33 @@ def test_a_server_that_speaks_no_zmtp_or_says_nothing_is_named() -> None:
         connection = socket.create_connection(listener.getsockname())
         with listener.accept()[0], pytest.raises(SetupError, match="in time"):
             Stream(connection, time.monotonic() + 0.05, fresh)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=30),
+            st.builds(framing.frame_head, st.integers(0, 1 << 40), st.sampled_from([0, 1, 4])),
+            st.binary(max_size=30).map(lambda body: framing.frame_head(len(body), 1) + body),
+            st.builds(
+                framing.command, st.sampled_from([b"PING", b"PONG", b"X"]), st.binary(max_size=30)
+            ),
+        ),
+        max_size=12,
+    ),
+    st.integers(0, len(HANDSHAKE)),
+)
+def test_any_bytes_are_messages_or_the_end_of_the_connection(
+    pieces: list[bytes], greeted: int
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        incoming = Incoming(ours, b"ROUTER", lambda packed, nbytes: None, lambda command: None)
+        theirs.sendall(HANDSHAKE[:greeted] if greeted % 7 == 0 else HANDSHAKE)
+        theirs.sendall(b"".join(pieces))
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises((EndedError, ProtocolError)):
+            for _ in range(1000):
+                incoming.next()
