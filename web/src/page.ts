@@ -221,3 +221,14 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 void stayAwake();
+
+// A page that is left is no device any more, though a browser may keep it to come back to.
+window.addEventListener("pagehide", () => {
+  worker?.terminate();
+  worker = null;
+});
+window.addEventListener("pageshow", (event) => {
+  if (event.persisted) {
+    start();
+  }
+});

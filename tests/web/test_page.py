@@ -1,0 +1,185 @@
+"""The page itself: what is served and nothing else, and what a person sees there."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tapml_rpc.client import connect
+from tapml_rpc.tracker import list_devices, request_device
+from tapml_rpc.tracker.page_address import how_to_open
+from tapml_rpc.tracker.web_page import FOLDER
+from tapml_targets.errors import ProtocolError, SetupError
+from tests.report.browser import open_browser
+from tests.rpc.tracker.trackers import TrackerProcess, registered, wait_for
+from tests.web.pages import WEBGPU_FLAGS, DevicePage
+
+COMMON = "name=page"
+
+
+def get(tracker: TrackerProcess, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    place = tracker.websocket.removeprefix("ws://")
+    with closing(http.client.HTTPConnection(place, timeout=60)) as connection:
+        connection.putrequest("GET", path, skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+
+
+def test_the_tracker_serves_the_files_of_the_page(tracker: TrackerProcess) -> None:
+    for path in FOLDER.iterdir():
+        status, headers, body = get(tracker, f"/{path.name}?version=1")
+        assert (status, body) == (200, path.read_bytes())
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert get(tracker, "/")[2] == (FOLDER / "index.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../__init__.py", "/%2e%2e/__init__.py", "//etc/passwd", "/page.js/", "/web_page/page.js"],
+)
+def test_nothing_else_is_served(tracker: TrackerProcess, path: str) -> None:
+    assert get(tracker, path)[0] == 404
+
+
+def test_a_page_is_none_where_a_websocket_is_asked_for(tracker: TrackerProcess) -> None:
+    assert get(tracker, "/", Upgrade="websocket", Connection="Upgrade")[0] == 404
+
+
+def test_the_page_asks_for_its_own_files_and_no_other(shown: DevicePage) -> None:
+    shown.open()
+    shown.wait_ready()
+    asked = {url.partition("#")[0] for url in shown.page.requests}
+    assert asked == {
+        f"{shown.address}/{name}"
+        for name in ("", "icon.svg", "page.js", "style.css", "worker.js")
+        if f"{shown.address}/{name}" in asked or name in ("", "page.js", "style.css")
+    }
+
+
+def test_a_person_sees_the_adapter_and_who_has_the_device(
+    shown: DevicePage, tracker: TrackerProcess
+) -> None:
+    assert "SwiftShader" in shown.text("#adapter")
+    assert "Largest buffer" in shown.text("#facts")
+    with request_device(tracker.address, name="page", label="ada@desk"):
+        shown.wait("#holder", "ada@desk")
+    shown.wait("#holder", "nobody")
+    shown.wait("#log", "given back by ada@desk")
+
+
+def test_everything_can_be_reached_and_named_without_a_mouse(shown: DevicePage) -> None:
+    unnamed = shown.evaluate(
+        "[...document.querySelectorAll('input, button, section, [role=img], [role=log]')]"
+        ".filter(e => !(e.labels?.length || e.ariaLabel || e.innerText.trim() ||"
+        " e.getAttribute('aria-labelledby'))).map(e => e.outerHTML)"
+    )
+    assert unnamed == []
+    order = shown.evaluate(
+        "[...document.querySelectorAll('a[href], input, button, [tabindex]')]"
+        ".filter(e => e.tabIndex >= 0).map(e => e.id || e.className)"
+    )
+    assert order == ["skip", "name", "token", "connect", "stop", "clear", "log"]
+    assert shown.evaluate("document.querySelector('[role=status]').id") == "state"
+    assert shown.evaluate("document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_it_fits_its_window_and_can_be_read(shown: DevicePage, width: int, dark: bool) -> None:
+    shown.page.resize(width, 800, dark=dark)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (
+        shown.evaluate(
+            f"getComputedStyle(document.querySelector('.card')).{name}.match(/[0-9.]+/g).map(Number)"
+        )
+        for name in ("color", "backgroundColor")
+    )
+    assert (sum(ink[:3]) > sum(paper[:3])) == dark
+    assert contrast(ink, paper) > 7
+
+
+def contrast(ink: list[float], paper: list[float]) -> float:
+    """As WCAG counts it."""
+
+    def light(color: list[float]) -> float:
+        linear = [
+            c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
+            for c in (value / 255 for value in color[:3])
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bright, dim = sorted((light(ink), light(paper)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def test_a_name_that_is_taken_is_refused_in_words(
+    shown: DevicePage, tracker: TrackerProcess
+) -> None:
+    with registered(tracker.address, "taken"):
+        shown.open("name=taken")
+        shown.wait("#state", "refused")
+        shown.wait("#detail", "taken")
+    shown.wait_ready()
+    shown.open(COMMON)
+    shown.wait_ready()
+
+
+def test_a_person_can_stop_and_begin_again(shown: DevicePage, tracker: TrackerProcess) -> None:
+    shown.click("#stop")
+    shown.wait("#state", "stopped")
+    wait_for(lambda: list_devices(tracker.address) == [])
+    shown.click("#connect")
+    shown.wait_ready()
+
+
+def test_who_does_not_show_the_lease_or_speaks_another_version_is_refused(
+    shown: DevicePage, tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with request_device(tracker.address, name="page") as lease:
+        with pytest.raises(SetupError, match="another one's device"):
+            connect(lease.address, lease="guess")
+        monkeypatch.setattr("tapml_rpc.wire.VERSION", 99)
+        with pytest.raises(ProtocolError, match=r"version 1, the client \[99\]"):
+            connect(lease.address, lease=lease)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[TrackerProcess]:
+    """A tracker that asks for a token."""
+    (tmp_path / "tokens").write_text("", "ascii")
+    (tmp_path / "tokens").chmod(0o600)
+    options = ("--websocket", "ws://127.0.0.1:0", "--tokens", str(tmp_path / "tokens"))
+    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
+        yield process
+
+
+def test_a_token_opens_a_tracker_and_leaves_the_address_bar(
+    guarded: TrackerProcess, tmp_path: Path
+) -> None:
+    with open_browser(tmp_path / "profile", *WEBGPU_FLAGS) as page:
+        shown = DevicePage(page, guarded)
+        shown.open("name=page&token=wrong")
+        shown.wait("#detail", "does not take this token")
+        assert list_devices(guarded.address) == []
+        (line,) = [text for text in how_to_open(guarded.line, "here") if "http" in text]
+        page.open(line.strip())
+        shown.wait_ready()
+        assert shown.evaluate("location.href") == f"{shown.address}/"
+
+
+def test_who_starts_a_tracker_reads_where_the_page_is_and_what_makes_it_secure() -> None:
+    line = {"websocket": "wss://0.0.0.0:9443", "token": "t0", "fingerprint": "ab12"}
+    text = "\n".join(how_to_open(line, "farm"))
+    assert "https://farm:9443/#token=t0" in text and "ab12" in text
+    assert "adb reverse tcp:9192 tcp:9192" in "\n".join(
+        how_to_open({"websocket": "ws://127.0.0.1:9192"}, "farm")
+    )
+    assert how_to_open({"address": "tcp://127.0.0.1:9190"}, "farm") == []
