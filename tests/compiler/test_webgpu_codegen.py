@@ -154,7 +154,7 @@ def test_infinities_and_nan_are_constants_too(adapter: Driver, value: float, dty
     )
 
 
-@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, 5.0, -1.0, 0.5, 0.0])
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 5.0, -1.0, 0.5, 0.0])
 def test_a_power_of_a_negative_number_is_what_it_is_elsewhere(
     adapter: Driver, exponent: float
 ) -> None:
@@ -163,6 +163,20 @@ def test_a_power_of_a_negative_number_is_what_it_is_elsewhere(
     with np.errstate(invalid="ignore"):
         expected = given.astype(np.float64) ** exponent
     np.testing.assert_allclose(apply(adapter, of, given, given), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_waves_are_exact_far_from_zero_too(adapter: Driver, name: str) -> None:
+    """A rotary embedding takes them of its positions; WebGPU promises nothing beyond pi."""
+    of = elementwise(getattr(tirx, name))
+    near, far = np.linspace(-8, 8, 4001), np.linspace(-99_999, 99_999, 4007)
+    given = np.concatenate([near, far]).astype(np.float32).reshape(-1, 8)
+    expected = getattr(np, name)(given.astype(np.float64))
+    assert np.abs(apply(adapter, of, given, given) - expected).max() < 1.5e-7
+    half = given[:400].astype(np.float16)
+    of = elementwise(getattr(tirx, name), "float16")
+    expected = getattr(np, name)(half.astype(np.float64))
+    assert np.abs(apply(adapter, of, half, half) - expected).max() < 5e-4
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -2,6 +2,9 @@
 
 - ``pow`` of a negative number is undefined in WGSL, also to a whole power: x * x is 9 for -3, and
   ``pow(-3, 2)`` may be NaN. Small whole powers become products, others keep to the sign's rules.
+- ``sin`` and ``cos`` may be wrong by 2**-11 between -pi and pi, by anything beyond, and on some
+  implementations they are: the positions of a model are beyond. They are computed here instead,
+  to about one unit in the last place of 1 up to 100,000.
 - An infinity or a NaN cannot be written down; as a bit pattern it would be an error as well, if the
   compiler could see that it is constant.
 """
@@ -18,10 +21,38 @@ from tvm import tirx
 _PRODUCTS: Final = 4
 _POWER: Final = """\
 fn tapml_power_{t}(x : {t}, y : {t}) -> {t} {{
-  if (x > 0.0{s} || y != floor(y)) {{ return pow(x, y); }}
+  if (y == 0.0{s}) {{ return 1.0{s}; }}
+  if (x == 0.0{s} && y > 0.0{s}) {{ return 0.0{s}; }}
+  if (x > 0.0{s}) {{ return pow(x, y); }}
+  if (y != floor(y)) {{ return {t}(tapml_nan()); }}
   let size = pow(abs(x), y);
   return select(size, -size, x < 0.0{s} && floor(y * 0.5{s}) * 2.0{s} != y);
 }}"""
+# x less the nearest multiple of pi/2, taken off in four parts: 8 bits of pi/2 each, so that their
+# products with up to 2**16 quarter turns are exact. Then polynomials around zero, those of Cephes.
+_WAVE: Final = """\
+fn tapml_wave(x : f32, quarters : i32) -> f32 {
+  let turns = round(x * 0.636619772f);
+  let part = (((x - turns * 1.5703125f) - turns * 0.0004825592041015625f)
+    - turns * 1.2665987014770508e-6f) - turns * 9.920935796805404e-10f;
+  let square = part * part;
+  let odd = part + part * square * (-1.6666654611e-1f
+    + square * (8.3321608736e-3f + square * -1.9515295891e-4f));
+  let even = 1.0f - 0.5f * square + square * square * (4.166664568298827e-2f
+    + square * (-1.388731625493765e-3f + square * 2.443315711809948e-5f));
+  let quarter = i32(turns) + quarters;
+  let size = select(odd, even, (quarter & 1i) != 0i);
+  return select(size, -size, (quarter & 2i) != 0i);
+}
+fn tapml_sin(x : f32) -> f32 {
+  if (abs(x) > 100000.0f) { return sin(x); }
+  return tapml_wave(x, 0i);
+}
+fn tapml_cos(x : f32) -> f32 {
+  if (abs(x) > 100000.0f) { return cos(x); }
+  return tapml_wave(x, 1i);
+}"""
+_WAVES: Final = frozenset({"sin", "cos"})
 _BITS: Final = {
     "tapml_infinity": "0x7f800000u",
     "tapml_nan": "0x7fc00000u",
@@ -55,6 +86,10 @@ def spell_out(function: Any) -> tuple[Any, str]:
     def call(node: Any) -> Any:
         kind = _KINDS.get(str(node.ty))
         name = _called(node)
+        if kind is not None and name in _WAVES:
+            functions["tapml_wave"] = _WAVE
+            wave = tirx.call_pure_extern("float32", f"tapml_{name}", _single(node.args[-1]))
+            return wave if kind == "f32" else tirx.Cast("float16", wave)
         if kind is None or name != "pow":
             return node
         base, exponent = list(node.args)[-2:]
@@ -62,11 +97,16 @@ def spell_out(function: Any) -> tuple[Any, str]:
             product = _product(base, float(exponent.value), str(node.ty), functions)
             if product is not None:
                 return product
+        functions["tapml_nan"] = _bit_pattern("tapml_nan")
         functions[f"tapml_power_{kind}"] = _POWER.format(t=kind, s=_SUFFIX[kind])
         return tirx.call_pure_extern(str(node.ty), f"tapml_power_{kind}", base, exponent)
 
     function = tvm_ffi.structural_map(function, [(tirx.FloatImm, constant), (tvm.ir.Call, call)])
     return function, "\n".join(functions.values())
+
+
+def _single(value: Any) -> Any:
+    return value if str(value.ty) == "float32" else tirx.Cast("float32", value)
 
 
 def _bit_pattern(name: str) -> str:
