@@ -13,20 +13,17 @@ brought into that form:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
-from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription, ScalarUse
+from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription
 from tapml_targets.errors import InputError, LimitExceededError
 from tapml_targets.webgpu.commands import Command, Dispatch
 from tapml_targets.webgpu.memory import ByteMover, DeviceBuffer, rounded
 from tapml_targets.webgpu.module_text import READ_WRITE
 from tapml_targets.webgpu.programs import Builder, LoadedKernel
-
-_FORMATS: Final = {"int32": "<i", "uint32": "<I", "float32": "<f"}
-_WORD: Final = 4
+from tapml_targets.webgpu.uniforms import Uniforms, kinds, uniform_bytes
 
 
 @dataclass
@@ -92,22 +89,6 @@ class _Window:
         )
 
 
-@dataclass
-class _Uniforms:
-    """The scalars of a sequence, each distinct set once, at its place in one buffer."""
-
-    alignment: int
-    places: dict[bytes, int] = field(default_factory=dict)
-
-    def place(self, data: bytes) -> int:
-        return self.places.setdefault(data, len(self.places) * self.alignment)
-
-    def content(self) -> bytes:
-        return b"".join(
-            data.ljust(rounded(len(data), self.alignment), b"\0") for data in self.places
-        )
-
-
 class Binder:
     """Makes sequences on one open device."""
 
@@ -137,13 +118,13 @@ class Binder:
         LimitExceededError
             If a window or a grid is larger than the device allows.
         """
-        uniforms = _Uniforms(self._uniform_alignment)
+        uniforms = Uniforms(self._uniform_alignment)
         prepared = [
-            (launch, *self._windows(launch), self._place_scalars(launch, uniforms))
+            (launch, *self._windows(launch), uniforms.place(launch))
             for launch in launches
             if 0 not in launch.grid
         ]
-        uniform = self._uniform_memory(uniforms.content()) if uniforms.places else None
+        uniform = uniforms.memory(self._wgpu, self._device)
         commands: list[Command] = []
         buffers: dict[int, DeviceBuffer] = {}
         stand_ins = variants = 0
@@ -173,7 +154,7 @@ class Binder:
         if len(uses) != len(access) or not all(isinstance(use, BufferUse) for use in uses):
             raise InputError(
                 f"kernel {kernel.name!r} takes {len(access)} buffers first, then "
-                f"{len(kernel.text.scalars)} scalars; got {_kinds(launch)}"
+                f"{len(kernel.text.scalars)} scalars; got {kinds(launch)}"
             )
         if launch.block != kernel.text.block:
             raise InputError(
@@ -232,30 +213,6 @@ class Binder:
             if any(window is each for each in promoted)
         )
 
-    def _place_scalars(self, launch: BoundLaunch, uniforms: _Uniforms) -> int:
-        kernel: LoadedKernel = launch.kernel
-        text = kernel.text
-        scalars = launch.arguments[len(text.access) :]
-        given = [use for use in scalars if isinstance(use, ScalarUse)]
-        if len(given) != len(scalars) or tuple(use.dtype for use in given) != text.scalars:
-            raise InputError(
-                f"kernel {kernel.name!r} takes {len(text.access)} buffers and the scalars "
-                f"({', '.join(text.scalars)}); got {_kinds(launch)}"
-            )
-        if not text.has_uniform:
-            return 0
-        data = b""
-        for use in given:
-            try:
-                data += struct.pack(_FORMATS[use.dtype], use.value)
-            except (struct.error, OverflowError):
-                raise InputError(
-                    f"kernel {kernel.name!r}: the scalar {use.value} does not fit {use.dtype}"
-                ) from None
-        if text.packs_grid:
-            data += struct.pack("<I", launch.grid[0] - 1)
-        return uniforms.place(data)
-
     def _dispatch(
         self,
         launch: BoundLaunch,
@@ -268,8 +225,8 @@ class Binder:
         pipeline, layout = self._builder.pipeline(kernel, promoted)
         shown = [self._shown(window) for window in windows]
         if kernel.text.has_uniform:
-            scalars = len(kernel.text.scalars) + kernel.text.packs_grid
-            shown.append({"buffer": uniform, "offset": place, "size": rounded(4 * scalars, 16)})
+            size = uniform_bytes(kernel.text)
+            shown.append({"buffer": uniform, "offset": place, "size": size})
         group = self._device.create_bind_group(
             layout=layout,
             entries=[{"binding": index, "resource": each} for index, each in enumerate(shown)],
@@ -304,17 +261,3 @@ class Binder:
                 f"{self._description.name} runs at most {most} along each axis"
             )
         return x, y, z
-
-    def _uniform_memory(self, content: bytes) -> Any:
-        usage = self._wgpu.BufferUsage
-        memory = self._device.create_buffer(size=len(content), usage=usage.UNIFORM | usage.COPY_DST)
-        self._device.queue.write_buffer(memory, 0, content)
-        return memory
-
-
-def _kinds(launch: BoundLaunch) -> str:
-    return ", ".join(
-        use.dtype if isinstance(use, ScalarUse) else "a buffer"
-        if isinstance(use, BufferUse) else "a whole tensor"
-        for use in launch.arguments
-    ) or "nothing"  # fmt: skip
