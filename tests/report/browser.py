@@ -50,6 +50,12 @@ class Page:
                 answer: dict[str, Any] = heard["result"]
                 return answer
 
+    def tell(self, method: str, **parameters: Any) -> None:
+        """A command that the page does not live to answer."""
+        self._next += 1
+        message = {"id": self._next, "method": method, "params": parameters}
+        self._connection.send(json.dumps({**message, "sessionId": self._session}))
+
     def open(self, place: Path | str, part: str = "") -> None:
         """Load a file or an address and wait until it is there; `part` is where in it, with #."""
         # The same address with another part would only move there.

@@ -46,6 +46,7 @@ ENDS: dict[str, Callable[[DevicePage], object]] = {
     "its tab is closed": lambda shown: shown.page.open("about:blank"),
     "it is reloaded": lambda shown: shown.open(),
     "it is stopped": lambda shown: shown.click("#stop"),
+    "it crashes": lambda shown: shown.page.tell("Page.crash"),
 }
 
 

@@ -160,31 +160,33 @@ export class Commands {
   ): Promise<void> {
     const { session, message, steps } = batch;
     const send = this.sendFor(batch);
-    const ask = (offset: number): { size: number; bytes: Promise<Uint8Array<ArrayBuffer>> } => {
+    const ask = (offset: number): { readback: Readback; size: number; ready: Promise<void> } => {
       const size = Math.min(PIECE_BYTES, length - offset);
       const readback = new Readback(this.memory, this.pool, size);
       readback.add(steps, buffer, start + offset, size, 0);
-      const bytes = readback.take();
+      const ready = readback.ready();
       // Where the batch fails before this one is awaited, its loss is nobody's error.
-      bytes.catch(() => null);
-      return { size, bytes };
+      ready.catch(() => null);
+      return { readback, size, ready };
     };
     let next = ask(0);
     for (let offset = 0; offset < length; offset += PIECE_BYTES) {
-      const current = next;
+      const { readback, size, ready } = next;
       if (offset + PIECE_BYTES < length) {
         next = ask(offset + PIECE_BYTES);
       }
       await steps.settle();
-      const bytes = await current.bytes;
-      await session.takeCredit(current.size);
+      await ready;
+      await session.takeCredit(size);
       if (session.ended !== "") {
         throw new TapmlError("DeviceLostError", "the session ended while a read was streamed");
       }
       if (session.running !== null) {
         session.running.since = performance.now();
       }
-      send({ type: "data", sequence: message.sequence, index, offset }, bytes);
+      readback.hand((bytes) => {
+        send({ type: "data", sequence: message.sequence, index, offset }, bytes);
+      });
     }
     batch.give(index, length);
   }

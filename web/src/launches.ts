@@ -65,7 +65,7 @@ export class LaunchSequence {
   ) {
     try {
       this.launches = steps.run("binding memory to kernels", () => {
-        const scalars = new Scalars(memory.device, this.owned);
+        const scalars = new Scalars(memory, this.owned);
         const bound = planned.map((launch) => this.bind(kernels, launch, places, scalars));
         scalars.write();
         return bound.map((make) => make());
@@ -302,7 +302,7 @@ class Scalars {
   private buffer: GPUBuffer | undefined;
 
   constructor(
-    private readonly device: GPUDevice,
+    private readonly memory: Memory,
     private readonly owned: GPUBuffer[],
   ) {}
 
@@ -326,7 +326,7 @@ class Scalars {
     if (packed !== undefined) {
       words.setUint32(4 * values.length, packed, true);
     }
-    const alignment = this.device.limits.minUniformBufferOffsetAlignment;
+    const alignment = this.memory.device.limits.minUniformBufferOffsetAlignment;
     const offset = Math.ceil(this.nbytes / alignment) * alignment;
     this.nbytes = offset + size;
     this.slots.push({ offset, words });
@@ -342,7 +342,7 @@ class Scalars {
     if (this.nbytes === 0) {
       return;
     }
-    this.buffer = this.device.createBuffer({
+    this.buffer = this.memory.device.createBuffer({
       size: Math.ceil(this.nbytes / 4) * 4,
       usage: UNIFORM,
       mappedAtCreation: true,
@@ -352,6 +352,7 @@ class Scalars {
       mapped.set(new Uint8Array(words.buffer), offset);
     }
     this.buffer.unmap();
+    this.memory.allocated += this.buffer.size;
     this.owned.push(this.buffer);
   }
 }

@@ -91,8 +91,16 @@ export class Readback {
     return bytes;
   }
 
-  /** Give the memory back without reading it. */
-  drop(): void {
-    this.stage.destroy();
+  /** Wait until the bytes, one window from position 0, can be looked at. */
+  async ready(): Promise<void> {
+    await this.stage.mapAsync(MAP_READ, 0, Math.ceil(this.end / 8) * 8);
+  }
+
+  /** Hand out the bytes where they lie, once `ready` has come, and give the memory back. */
+  hand(take: (bytes: Uint8Array) => void): void {
+    const size = Math.ceil(this.end / 8) * 8;
+    take(new Uint8Array(this.stage.getMappedRange(0, size)).subarray(0, this.end));
+    this.stage.unmap();
+    this.pool.giveBack(this.stage);
   }
 }

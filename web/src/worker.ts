@@ -190,4 +190,9 @@ onmessage = ({ data }: MessageEvent<ToWorker>): void => {
   }
 };
 
+// What nobody expected is not passed over in silence.
+addEventListener("unhandledrejection", (event: PromiseRejectionEvent) => {
+  log("error", `the page failed: ${messageOf(event.reason)}`);
+});
+
 setInterval(() => device?.numbers(), NUMBERS_MILLISECONDS);

@@ -13,6 +13,8 @@ _COMMENT: Final = re.compile(r"^//.*$\n?", re.MULTILINE)
 _MEMBERS: Final = re.compile(r"struct PODArgs \{([^}]*)\}")
 _PACKED: Final = "packGridDimX: u32"
 _FLOAT16: Final = re.compile(r"\bf16\b|\d[hH]\b")
+# The largest float as TVM rounds it is no float any more: Tint refuses it, naga takes it.
+_LARGEST: Final = ("3.40282347e+38f", "3.40282346638528859e+38f")
 
 
 def split_kernels(printed: str) -> dict[str, str]:
@@ -24,7 +26,7 @@ def split_kernels(printed: str) -> dict[str, str]:
         # A module of one kernel has the mark twice; what is between the two is empty.
         body = _PROLOGUE.sub("", _COMMENT.sub("", printed[mark.end() : end])).strip()
         if body:
-            texts[mark[1]] = body + "\n"
+            texts[mark[1]] = body.replace(*_LARGEST) + "\n"
     return texts
 
 
