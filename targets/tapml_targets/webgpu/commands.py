@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 
@@ -59,10 +60,57 @@ def count_passes(commands: Sequence[Command]) -> int:
     return passes
 
 
+class PassCalls(NamedTuple):
+    """What a pass is told for each dispatch."""
+
+    set_pipeline: Callable[[Any], None]
+    set_bind_group: Callable[[Any], None]
+    dispatch: Callable[[tuple[int, int, int]], None]
+
+
+def pass_calls(current: Any) -> PassCalls:
+    """The calls of a pass, below wgpu's Python objects where those are what they were.
+
+    There each takes half the time: a decode step makes hundreds, and what goes wrong in one is told
+    by the encoder's end in any case.
+    """
+    below = calls_below()
+    if below is None:
+        return PassCalls(
+            current.set_pipeline,
+            partial(current.set_bind_group, 0),
+            lambda grid: current.dispatch_workgroups(*grid),
+        )
+    set_pipeline, set_bind_group, dispatch, null = below
+    handle = current._internal
+    return PassCalls(
+        lambda pipeline: set_pipeline(handle, pipeline._internal),
+        lambda group: set_bind_group(handle, 0, group._internal, 0, null),
+        lambda grid: dispatch(handle, *grid),
+    )
+
+
+@cache
+def calls_below() -> tuple[Any, Any, Any, Any] | None:
+    """The three calls as C functions, and C's null; None where this wgpu names them otherwise."""
+    try:
+        from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+        return (
+            lib.wgpuComputePassEncoderSetPipeline,
+            lib.wgpuComputePassEncoderSetBindGroup,
+            lib.wgpuComputePassEncoderDispatchWorkgroups,
+            ffi.NULL,
+        )
+    except (ImportError, AttributeError):
+        return None
+
+
 def encode(device: Any, commands: Sequence[Command], queries: Queries | None = None) -> Any:
     """A command buffer that does all of it, in order."""
     encoder = device.create_command_encoder()
     current: Any = None
+    calls: Any = None
     pipeline: Any = None
     group: Any = None
     for command in commands:
@@ -71,13 +119,14 @@ def encode(device: Any, commands: Sequence[Command], queries: Queries | None = N
                 writes = None if queries is None else queries.next_pass()
                 current = encoder.begin_compute_pass(timestamp_writes=writes)
                 pipeline = group = None
+                calls = pass_calls(current)
             if command.pipeline is not pipeline:
                 pipeline = command.pipeline
-                current.set_pipeline(pipeline)
+                calls.set_pipeline(pipeline)
             if command.bind_group is not group:
                 group = command.bind_group
-                current.set_bind_group(0, group)
-            current.dispatch_workgroups(*command.grid)
+                calls.set_bind_group(group)
+            calls.dispatch(command.grid)
         else:
             if current is not None:
                 current.end()

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,9 +47,7 @@ def import_wgpu() -> Any:
     SetupError
         If wgpu is not installed or does not load.
     """
-    module = sys.modules.get("wgpu")
-    if module is None:
-        os.environ.update(prepare_environment(os.environ))
+    _prepare_this_process()
     try:
         module = importlib.import_module("wgpu")
         importlib.import_module("wgpu.backends.wgpu_native")
@@ -63,6 +62,12 @@ def import_wgpu() -> Any:
             f"wgpu is installed but does not load: {error}; "
             "reinstall it with: pip install --force-reinstall wgpu"
         ) from None
+
+
+@cache
+def _prepare_this_process() -> None:
+    # Whoever imported wgpu before: the loader reads this when adapters are first asked for.
+    os.environ.update(prepare_environment(os.environ))
 
 
 def list_adapters() -> list[Any]:

@@ -125,6 +125,18 @@ def test_both_software_adapters_are_listed_as_processors_in_a_settled_order(
     assert len({device.driver_version for device in found}) == len(found)
 
 
+def test_who_imports_wgpu_first_sees_the_same_adapters(require_device: RequireDevice) -> None:
+    expected = len(require_device("webgpu"))
+    code = (
+        "import wgpu; from tapml_targets.webgpu.driver import list_devices; "
+        "print(len(list_devices()))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert int(found.stdout) >= expected
+
+
 def test_a_missing_wgpu_is_named_with_its_extra(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['wgpu'] = None\n"

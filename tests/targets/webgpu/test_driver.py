@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tapml_targets.driver import BoundLaunch, Buffer, BufferUse, Driver, ScalarUse, TensorUse
 from tapml_targets.errors import InputError
 from tapml_targets.evaluator import LoadedLibrary
+from tapml_targets.webgpu import commands
 from tapml_targets.webgpu.programs import LoadedKernel
 from tests.targets.webgpu.wgsl import ADD, SLOW, add_library, copy, load, overrun_library
 
@@ -199,7 +200,13 @@ def test_a_read_waits_for_the_work_before_it(driver: Driver) -> None:
     assert np.array_equal(found, expected)
 
 
-def test_a_sequence_is_bound_once_and_launched_in_order(driver: Driver, add: LoadedKernel) -> None:
+@pytest.mark.parametrize("below", [True, False], ids=["below wgpu's objects", "by them"])
+def test_a_sequence_is_bound_once_and_launched_in_order(
+    driver: Driver, add: LoadedKernel, below: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert commands.calls_below() is not None, "this wgpu names what passes are told otherwise"
+    if not below:
+        monkeypatch.setattr(commands, "calls_below", lambda: None)
     a = np.arange(100, dtype=np.float32)
     first, second = floats(driver, a), floats(driver, a)
     scalars = (ScalarUse(100, "int32"), ScalarUse(1, "float32"))
