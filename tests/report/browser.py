@@ -50,11 +50,13 @@ class Page:
                 answer: dict[str, Any] = heard["result"]
                 return answer
 
-    def tell(self, method: str, **parameters: Any) -> None:
-        """A command that the page does not live to answer."""
+    def tell(self, method: str, *, browser: bool = False) -> None:
+        """A command whose answer is not waited for, to the page or the whole browser."""
         self._next += 1
-        message = {"id": self._next, "method": method, "params": parameters}
-        self._connection.send(json.dumps({**message, "sessionId": self._session}))
+        message: dict[str, Any] = {"id": self._next, "method": method}
+        if not browser:
+            message["sessionId"] = self._session
+        self._connection.send(json.dumps(message))
 
     def open(self, place: Path | str, part: str = "") -> None:
         """Load a file or an address and wait until it is there; `part` is where in it, with #."""

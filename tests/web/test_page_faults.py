@@ -63,6 +63,18 @@ def test_a_session_ends_with_its_page_and_the_next_page_serves_again(
     assert_works(tracker)
 
 
+def test_a_gpu_that_is_lost_is_named_and_opened_anew(
+    shown: DevicePage, tracker: TrackerProcess, session: Session
+) -> None:
+    session.fence()
+    shown.page.tell("Browser.crashGpuProcess", browser=True)
+    assert "the GPU device was lost" in str(assert_lost(session))
+    # Said once the page is not ready any more.
+    shown.wait("#log", "the GPU device was lost; connecting again")
+    shown.wait_ready()
+    assert_works(tracker)
+
+
 def test_a_page_that_comes_back_holds_nothing_of_the_session_before(
     shown: DevicePage, tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,11 +77,11 @@ export class TrackerLink {
   }
 
   /** Say goodbye and end. */
-  close(): void {
+  close(why: string): void {
     if (this.socket.readyState === WebSocket.OPEN) {
       this.say({ type: "goodbye" });
     }
-    this.finish("closed");
+    this.finish(why);
   }
 
   private open(path: string, secret: string): WebSocket {

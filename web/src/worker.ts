@@ -114,7 +114,7 @@ class Device {
 
   stop(): void {
     this.stopped = true;
-    this.link?.close();
+    this.link?.close("the page stops");
     this.server?.close("the page stops");
     this.server?.gpu.device.destroy();
     this.server = null;
@@ -143,7 +143,7 @@ class Device {
         : ": no tracker answers, or it does not take this token; a browser does not say which";
       connection("waiting", `${why}${hint}; trying again`);
       if (this.failures === 1) {
-        log("info", `${why}; trying again until the tracker is back`);
+        log("info", `${why}; connecting again`);
       }
     }
     setTimeout(() => void this.run(), wait);
@@ -175,7 +175,7 @@ class Device {
     );
     this.server?.close("the GPU device was lost", error);
     this.server = null;
-    this.link?.close();
+    this.link?.close("the GPU device was lost");
   }
 }
 
