@@ -1,10 +1,11 @@
-"""Plain data connections, with a front and sessions that only take notes."""
+"""Plain data connections: with a front and sessions that only take notes, and in a supervisor."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from selectors import DefaultSelector
 from typing import Any
 
@@ -16,6 +17,7 @@ from tapml_rpc.supervisor.plain_data import HANDSHAKE_SECONDS, PlainData
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
+from tests.rpc.peers import RawPeer, ServerProcess
 
 PATIENCE = 60.0
 HANDSHAKE = framing.GREETING + framing.ready(b"DEALER")
@@ -168,3 +170,32 @@ def test_a_full_house_lets_go_of_the_oldest_without_a_session(
                     pass
                 assert desk.count() == 2
                 assert not desk.session.ended
+
+
+def test_liars_beside_it_disturb_no_session_and_one_that_loses_its_data_connection_ends() -> None:
+    module = "tapml_rpc.supervisor.serve"
+    with ServerProcess(module=module, device="cpu") as server, RawPeer(server.address) as good:
+        host, _, port = good.welcome["data_address"].removeprefix("tcp://").rpartition(":")
+        payload = bytes(range(256)) * 512
+        length = len(payload)
+        good.batch(["allocate", 1, length], ["write", 1, 0, length, 0], chunk=payload)
+        for lie in (
+            b"GET / HTTP/1.1\r\n\r\n" * 10,
+            HANDSHAKE + b"\xff" * 100,
+            HANDSHAKE + framing.frame_head(1 << 40),
+            HANDSHAKE + message(BATCH, payload)[:-1],
+        ):
+            with socket.create_connection((host, int(port))) as liar:
+                liar.settimeout(PATIENCE)
+                liar.sendall(lie)
+                liar.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionResetError):
+                    while liar.recv(4096):
+                        pass
+            assert good.batch(["read", 1, 0, length])[1] == payload
+        good.data.close(linger=0)
+        deadline = time.monotonic() + PATIENCE
+        while (reply := good.ping())["type"] == "pong":
+            assert time.monotonic() < deadline
+        assert reply["type"] == "refused"
+        assert "its data connection is gone" in reply["error"]["message"]
