@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+# What one query set holds at most, in any implementation.
+_SET: Final = 4096
 
 
 class Copy(NamedTuple):
@@ -33,7 +36,10 @@ class Queries:
 
     def __init__(self, wgpu: Any, device: Any, passes: int) -> None:
         self.count = 2 * passes
-        self.set = device.create_query_set(type="timestamp", count=self.count)
+        self.sets = [
+            (start, device.create_query_set(type="timestamp", count=min(_SET, self.count - start)))
+            for start in range(0, self.count, _SET)
+        ]
         usage = wgpu.BufferUsage
         self.memory = device.create_buffer(
             size=8 * self.count, usage=usage.QUERY_RESOLVE | usage.COPY_SRC
@@ -42,12 +48,19 @@ class Queries:
 
     def next_pass(self) -> dict[str, Any]:
         """What the next pass is to write."""
-        first, self.used = self.used, self.used + 2
+        at, first = divmod(self.used, _SET)
+        self.used += 2
         return {
-            "query_set": self.set,
+            "query_set": self.sets[at][1],
             "beginning_of_pass_write_index": first,
             "end_of_pass_write_index": first + 1,
         }
+
+    def resolve(self, encoder: Any) -> None:
+        """Have the timestamps written to memory, behind all passes."""
+        for start, queries in self.sets:
+            count = min(_SET, self.count - start)
+            encoder.resolve_query_set(queries, 0, count, self.memory, 8 * start)
 
 
 def count_passes(commands: Sequence[Command]) -> int:
@@ -135,5 +148,5 @@ def encode(device: Any, commands: Sequence[Command], queries: Queries | None = N
     if current is not None:
         current.end()
     if queries is not None:
-        encoder.resolve_query_set(queries.set, 0, queries.count, queries.memory, 0)
+        queries.resolve(encoder)
     return encoder.finish()

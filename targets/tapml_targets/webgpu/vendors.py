@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ _PLAYWRIGHT: Final = "ms-playwright/chromium*/chrome-linux*"
 _MAX_MANIFEST: Final = 64 << 10
 
 
-def system_manifests(environ: dict[str, str] | os._Environ[str] = os.environ) -> list[Path]:
+def system_manifests(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """The manifests in the loader's own folders, each file name once, sorted by folder and name."""
     home = environ.get("HOME", "")
     data = environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
@@ -51,7 +52,7 @@ def system_manifests(environ: dict[str, str] | os._Environ[str] = os.environ) ->
     return list(found.values())
 
 
-def browser_manifests(environ: dict[str, str] | os._Environ[str] = os.environ) -> list[Path]:
+def browser_manifests(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """SwiftShader's manifest in the first installed browser that brings it; none is no fault."""
     folders = [Path(folder) for folder in _BROWSERS]
     cache_home = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "/")) / ".cache")

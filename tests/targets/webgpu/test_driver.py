@@ -279,6 +279,18 @@ def test_kernels_are_timed(driver: Driver, add: LoadedKernel) -> None:
     assert driver.description.details["kernel_time"] != "timestamp queries" or nothing() == 0
 
 
+def test_a_sequence_of_any_number_of_passes_is_timed(driver: Driver, add: LoadedKernel) -> None:
+    """A copy ends a pass, and a set of queries holds those of 2048."""
+    buffer = floats(driver, np.zeros(300, np.float32))
+    sequence = driver.bind([_bound(add, buffer, 800, 4)] * 2100)
+    driver.begin_timing()
+    driver.launch_all(sequence)
+    elapsed = driver.end_timing()
+    driver.finish()
+    assert elapsed() > 0
+    assert read(driver, buffer).tolist() == [0.0] * 200 + [3.0] * 100
+
+
 def _bound(kernel: LoadedKernel, buffer: Buffer, to: int, at: int) -> BoundLaunch:
     """`kernel` over 100 elements of one buffer."""
     uses = (BufferUse(buffer, to, 400), BufferUse(buffer, at, 400))
