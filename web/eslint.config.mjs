@@ -1,3 +1,6 @@
+import { dirname } from "node:path";
+import { fileURLToPath } from "node:url";
+
 import eslint from "@eslint/js";
 import tseslint from "typescript-eslint";
 
@@ -7,7 +10,7 @@ export default tseslint.config(
   {
     files: ["**/*.ts"],
     extends: [...tseslint.configs.strictTypeChecked],
-    languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
+    languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: dirname(fileURLToPath(import.meta.url)) } },
     rules: {
       "@typescript-eslint/restrict-template-expressions": [
         "error",
