@@ -3,7 +3,7 @@
 ::
 
     with request_device("tcp://127.0.0.1:9190", kind="opencl", features=["float16"]) as lease:
-        with connect(lease.address, lease=lease.token) as session:
+        with connect(lease.address, lease=lease) as session:
             ...
 """
 
