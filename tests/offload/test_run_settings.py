@@ -8,7 +8,14 @@ import pytest
 
 from tapml.compare.policy import Policy
 from tapml.offload.journal import Journal
-from tapml.offload.run_settings import KERNELS, POLICY, kernel_folders, lowered, policy_of
+from tapml.offload.run_settings import (
+    KERNELS,
+    POLICY,
+    kernel_folders,
+    limits_of,
+    lowered,
+    policy_of,
+)
 from tapml.offload.settings import RunOptions
 from tapml_targets.errors import InputError
 from tapml_targets.limits import Limits
@@ -27,6 +34,33 @@ def test_folders_of_kernels_are_those_of_the_run_before_until_others_are_given(
         assert kernel_folders(journal, RunOptions()) == (tmp_path / "shared",)
         assert kernel_folders(journal, RunOptions(kernels=())) == ()
         assert kernel_folders(journal, RunOptions()) == ()
+
+
+def test_a_limit_profile_holds_until_another_is_named_or_the_device_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("[limits]\nmax_threads_per_block = 64\n")
+    device = Limits(max_threads_per_block=1024, memory_bytes=1 << 30)
+    with Journal(tmp_path / "journal") as journal:
+
+        def threads(name: str | None = None) -> int:
+            limits = limits_of(journal, RunOptions(limits=name), "webgpu", device)
+            assert limits.memory_bytes == device.memory_bytes
+            return limits.max_threads_per_block
+
+        assert threads() == 1024
+        assert threads("mali") == 256
+        assert threads() == 256
+        assert threads("mine.toml") == 64
+        # The next run may begin in another folder.
+        monkeypatch.chdir("/")
+        assert threads() == 64
+        with pytest.raises(InputError, match="no limit profile 'nokia' of webgpu"):
+            threads("nokia")
+        assert threads() == 64
+        assert threads("device") == 1024
+        assert threads() == 1024
 
 
 @pytest.mark.parametrize("text", ["{", "1", "[1]"])
