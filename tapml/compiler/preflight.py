@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tapml.compiler.loop_counts import loop_iterations
 from tapml.compiler.reach import Reach, Symbols, known_extent
+from tapml.compiler.wgsl_loops import WGSL, like_c
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import LimitExceededError
 from tapml_targets.expression import Expression, product
@@ -185,11 +186,14 @@ def long_loops(
 
 def _iterations(library: Library, launch: Launch, symbols: Symbols) -> int:
     kernel = library.kernels[launch.kernel]
+    module = library.modules[kernel.module]
     try:
-        source = library.modules[kernel.module].code.decode()
+        source = module.code.decode()
     except UnicodeDecodeError:
         # Machine code runs on processors, which end no loops.
         return 0
+    if module.dialect == WGSL:
+        source = like_c(source, kernel.symbol)
     scalars = {
         position: value
         for position, argument in enumerate(launch.arguments)
