@@ -15,6 +15,8 @@ from typing import Any, Final
 from tapml_targets.errors import CompileError, DeviceLostError, RemoteError, SetupError, TapmlError
 
 _LOST: Final = re.compile(r"device (?:is |was )?lost|DeviceLost|DEVICE LOST", re.IGNORECASE)
+# The second line of a lost device's two says why; the first would be told of any other device.
+_EXPECTED: Final = re.compile(r"^DEVICE LOST!$|device was lost \((?:destroyed|CallbackCancelled)\)")
 _NO_MEMORY: Final = re.compile(r"not enough memory|out of memory", re.IGNORECASE)
 _MAX_KEPT: Final = 32
 _MAX_TEXT: Final = 8000
@@ -28,8 +30,10 @@ class ErrorLog(logging.Handler):
         self._kept: deque[str] = deque(maxlen=_MAX_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record's text."""
-        self._kept.append(record.getMessage())
+        """Keep a record's text, unless it says that a device is gone that was told to go."""
+        text = record.getMessage()
+        if not _EXPECTED.search(text):
+            self._kept.append(text)
 
     def __bool__(self) -> bool:
         return bool(self._kept)

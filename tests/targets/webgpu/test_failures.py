@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from dataclasses import replace
 
 import pytest
@@ -20,6 +22,7 @@ from tapml_targets.errors import (
     InputError,
     LimitExceededError,
     NoSuchDeviceError,
+    RemoteError,
     SetupError,
 )
 from tapml_targets.library import CodeModule, Kernel
@@ -223,6 +226,26 @@ def test_a_lost_device_is_told_by_everything_and_closes(webgpu_device: DeviceDes
         with pytest.raises(DeviceLostError, match=r"the device is lost[\s\S]*open it again"):
             use()
     driver.close()
+
+
+def test_a_device_nobody_closed_is_no_failure_of_another(
+    driver: Driver, webgpu_device: DeviceDescription
+) -> None:
+    other = open_device(webgpu_device)
+    other._device.destroy()
+    del other
+    gc.collect()
+    driver.finish()
+
+
+def test_what_is_found_while_the_work_runs_is_told_by_who_waits(driver: Driver) -> None:
+    logging.getLogger("wgpu").error("The WGPU device was lost (unknown):\nthe driver was reset")
+    with pytest.raises(DeviceLostError, match="the driver was reset"):
+        driver.finish()
+    logging.getLogger("wgpu").error("a fault")
+    with pytest.raises(RemoteError, match="the work before this point failed: a fault"):
+        driver.read(driver.allocate(4), 0, 4)
+    driver.finish()
 
 
 def test_a_device_that_is_gone_is_named(webgpu_device: DeviceDescription) -> None:
