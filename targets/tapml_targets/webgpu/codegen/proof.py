@@ -21,11 +21,12 @@ from typing import Any, Final
 
 import tvm
 import tvm_ffi
-from tvm import sym, tirx
+from tvm import tirx
 
 from tapml_targets.codegen.expression import call_name
 from tapml_targets.errors import CompileError
 from tapml_targets.webgpu.codegen.symbol_bounds import INT32, LaunchRange, Range
+from tapml_targets.webgpu.codegen.value_ranges import ValueRanges
 
 LOW: Final = "low"
 SATURATED: Final = "saturated"
@@ -35,8 +36,6 @@ _RING: Final = frozenset({"Add", "Sub", "Mul"})
 _COMPARISONS: Final = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
 _CLAMPS: Final = frozenset({"Min", "Max"})
 _INTEGERS: Final = ("int", "uint")
-# A range as wide as this says nothing, and its extent does not fit 64 bits.
-_UNBOUNDED: Final = 1 << 62
 # Rounds until the ranges of what a reduction keeps in shared memory stand still.
 _ROUNDS: Final = 6
 
@@ -93,31 +92,18 @@ class _Proof:
     """One walk over a function, with what shared and local 64-bit memory is known to hold."""
 
     def __init__(self, function: Any, launch: LaunchRange, kept: dict[Any, Range]) -> None:
-        self._analyzer = sym.Analyzer()
         self._grid = dict(zip("xyz", launch.grid, strict=True))
         self._pointers: dict[Any, str] = {}
-        self._stand_ins: dict[Any, Any] = {}
-        self.kept = kept
+        self._ranges = ValueRanges(kept)
         self.modes: dict[str, str] = {}
         scalars = [p for p in function.params if tvm.ir.is_prim_var(p)]
         for variable, (lower, upper) in zip(scalars, launch.scalars, strict=True):
-            self._bind(variable, lower, upper)
+            self._ranges.bind(variable, lower, upper)
 
-    def _bind(self, variable: Any, lower: int, upper: int) -> None:
-        kind = str(variable.ty)
-        if not kind.startswith(_INTEGERS):
-            return
-        bits = int(kind.lstrip("uint"))
-        if upper - lower >= _UNBOUNDED:
-            return
-        first, count = (tirx.IntImm("int64", v) for v in (lower, upper - lower + 1))
-        if bits == 64:
-            self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(first, count), True)
-        elif INT32[0] <= lower and upper < INT32[1]:
-            narrow = (tirx.IntImm(kind, int(v.value)) for v in (first, count))
-            self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(*narrow), True)
-
-    # Statements
+    @property
+    def kept(self) -> dict[Any, Range]:
+        """What shared and local 64-bit memory was seen to be given."""
+        return self._ranges.kept
 
     def statement(self, statement: Any) -> None:
         """Prove one statement and what is in it."""
@@ -131,9 +117,10 @@ class _Proof:
             case "DeclBuffer":
                 if isinstance(statement.data, tvm.ir.Var):
                     self._pointers[statement.buffer] = str(statement.data.name)
+                    self._ranges.given.add(statement.buffer)
             case "Bind":
                 self._value(statement.value, exact=False)
-                self._name(statement.var, statement.value)
+                self._ranges.name(statement.var, statement.value)
             case "For":
                 self._loop(statement)
             case "While":
@@ -158,14 +145,14 @@ class _Proof:
             return
         tag = str(statement.node.thread_tag)
         known = self._grid.get(tag[-1]) if tag.startswith("blockIdx.") else None
-        upper = self._range(statement.value)[1]
-        self._bind(statement.node.var, 0, max(0, min(upper, known or upper) - 1))
+        upper = self._ranges.of(statement.value)[1]
+        self._ranges.bind(statement.node.var, 0, max(0, min(upper, known or upper) - 1))
 
     def _loop(self, loop: Any) -> None:
         self._value(loop.min)
         self._value(loop.extent)
-        first, extent = self._range(loop.min), self._range(loop.extent)
-        self._bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
+        first, extent = self._ranges.of(loop.min), self._ranges.of(loop.extent)
+        self._ranges.bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
         self.statement(loop.body)
 
     def _store(self, store: Any) -> None:
@@ -179,19 +166,9 @@ class _Proof:
         if buffer in self._pointers:
             self._require(store.value, f"is written to {self._pointers[buffer]!r} and")
             return
-        lower, upper = self._range(store.value)
-        before = self.kept.get(buffer, (lower, upper))
-        self.kept[buffer] = (min(lower, before[0]), max(upper, before[1]))
-        self._stand_ins.pop(buffer, None)
+        lower, upper = self._ranges.of(store.value)
+        self._ranges.keep(buffer, lower, upper)
         self._require(store.value, "is kept in shared or local memory and")
-
-    def _name(self, variable: Any, value: Any) -> None:
-        if str(variable.ty) == _WIDE:
-            self._bind(variable, *self._range(value))
-        elif str(variable.ty).startswith(_INTEGERS):
-            self._analyzer.bind(variable, value, True)
-
-    # Expressions
 
     def _value(self, node: Any, *, exact: bool = True) -> None:
         """Prove `node`: its true value where `exact`, or modulo 2**32."""
@@ -221,7 +198,7 @@ class _Proof:
             self._value(node.a, exact=False)
         elif kind == "Let":
             self._value(node.value, exact=False)
-            self._name(node.var, node.value)
+            self._ranges.name(node.var, node.value)
             self._value(node.body, exact=exact)
         else:
             self._parts(node, kind, exact=exact)
@@ -286,7 +263,7 @@ class _Proof:
             if read:
                 continue
             self._value(part)
-            lower, upper = self._range(part)
+            lower, upper = self._ranges.of(part)
             if other and not INT32[0] < lower <= upper < INT32[1]:
                 self._refuse(part, "is compared with a 64-bit integer and")
         if all(saturated):
@@ -314,7 +291,7 @@ class _Proof:
             )
 
     def _require(self, node: Any, what: str = "") -> None:
-        lower, upper = self._range(node)
+        lower, upper = self._ranges.of(node)
         if lower < INT32[0] or upper > INT32[1]:
             self._refuse(node, what)
 
@@ -324,30 +301,12 @@ class _Proof:
                 _refuse_element(self._pointers[load.source])
 
         tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, look)])
-        lower, upper = self._range(node)
+        lower, upper = self._ranges.of(node)
         raise CompileError(
             f"the 64-bit integer `{str(node)[:120]}` {what + ' ' if what else ''}may be from "
             f"{lower} to {upper}, as far as the shapes tell: WGSL has 32 bits; compile for smaller "
             "shapes or bindings, or keep the operator on the source"
         )
-
-    def _range(self, node: Any) -> Range:
-        def stand_in(load: Any) -> Any:
-            if str(load.ty) != _WIDE or load.source in self._pointers:
-                return load
-            if load.source not in self._stand_ins:
-                variable = tirx.Var(str(load.source.name), _WIDE)
-                self._stand_ins[load.source] = variable
-                self._bind(variable, *self.kept.get(load.source, (0, 0)))
-            return self._stand_ins[load.source]
-
-        def choice(call: Any) -> Any:
-            # TVM bounds a Select by its branches, and knows nothing of this.
-            return tirx.Select(*call.args) if call_name(call) == "if_then_else" else call
-
-        plain = tvm_ffi.structural_map(node, [(tvm.ir.TensorLoad, stand_in), (tvm.ir.Call, choice)])
-        bound = self._analyzer.const_int_bound(plain)
-        return int(bound.min_value), int(bound.max_value)
 
 
 def _refuse_element(name: str) -> None:
