@@ -1,10 +1,8 @@
-"""The page itself: what is served and nothing else, and what a person sees there."""
+"""The page itself: what a person sees there, and what it does."""
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,45 +10,12 @@ import pytest
 from tapml_rpc.client import connect
 from tapml_rpc.tracker import list_devices, request_device
 from tapml_rpc.tracker.page_address import how_to_open
-from tapml_rpc.tracker.web_page import FOLDER
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser
 from tests.rpc.tracker.trackers import TrackerProcess, registered, wait_for
 from tests.web.pages import WEBGPU_FLAGS, DevicePage
 
 COMMON = "name=page"
-
-
-def get(tracker: TrackerProcess, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    place = tracker.websocket.removeprefix("ws://")
-    with closing(http.client.HTTPConnection(place, timeout=60)) as connection:
-        connection.putrequest("GET", path, skip_accept_encoding=True)
-        for name, value in headers.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        answer = connection.getresponse()
-        return answer.status, dict(answer.getheaders()), answer.read()
-
-
-def test_the_tracker_serves_the_files_of_the_page(tracker: TrackerProcess) -> None:
-    for path in FOLDER.iterdir():
-        status, headers, body = get(tracker, f"/{path.name}?version=1")
-        assert (status, body) == (200, path.read_bytes())
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert get(tracker, "/")[2] == (FOLDER / "index.html").read_bytes()
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/../__init__.py", "/%2e%2e/__init__.py", "//etc/passwd", "/page.js/", "/web_page/page.js"],
-)
-def test_nothing_else_is_served(tracker: TrackerProcess, path: str) -> None:
-    assert get(tracker, path)[0] == 404
-
-
-def test_a_page_is_none_where_a_websocket_is_asked_for(tracker: TrackerProcess) -> None:
-    assert get(tracker, "/", Upgrade="websocket", Connection="Upgrade")[0] == 404
 
 
 def test_the_page_asks_for_its_own_files_and_no_other(shown: DevicePage) -> None:
