@@ -12,6 +12,10 @@ import type { Header } from "./wire";
 
 const RETRY_MILLISECONDS = [500, 1000, 2000, 5000];
 const NUMBERS_MILLISECONDS = 500;
+const OPEN_MILLISECONDS = 10_000;
+const GPU_SILENT =
+  "the browser's GPU does not answer: a kernel that never ends may hold it; close the browser, all " +
+  "its windows, and open this page again";
 
 const tell = (message: FromWorker): void => {
   postMessage(message);
@@ -151,7 +155,13 @@ class Device {
 
   private async open(): Promise<Gpu> {
     connection("starting", "opening the GPU");
-    const gpu = await openGpu();
+    const slow = setTimeout(() => {
+      connection("starting", GPU_SILENT);
+      log("error", GPU_SILENT);
+    }, OPEN_MILLISECONDS);
+    const gpu = await openGpu().finally(() => {
+      clearTimeout(slow);
+    });
     tell({ type: "adapter", name: gpu.name, facts: factsOf(gpu) });
     gpu.device.onuncapturederror = (event) => {
       log("error", `uncaptured WebGPU error: ${event.error.message}`);
