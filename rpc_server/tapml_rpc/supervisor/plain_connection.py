@@ -81,6 +81,8 @@ class PlainConnection:
     def end(self) -> None:
         """Close it; what came over it only half has never come."""
         self.peer.release()
+        # Half a chunk lies in a session's ring, whose memory stays while anybody points into it.
+        self._room = None
         for relay in self._relays:
             if not relay.ended:
                 relay.end("its data connection is gone")

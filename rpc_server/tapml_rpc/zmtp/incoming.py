@@ -102,6 +102,10 @@ class Incoming:
         self.pending = True
         return None
 
+    def forget(self) -> None:
+        """Let go of the memory of a message that will not become whole."""
+        self._packed, self._chunk, self._target = b"", _NO_CHUNK, None
+
     def _whole(self) -> Message:
         self._end_header()
         message = self._packed, self._chunk, self._frames

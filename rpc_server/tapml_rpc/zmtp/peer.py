@@ -163,9 +163,10 @@ class Peer:
                 sent()
 
     def release(self) -> None:
-        """Close, and let go of the descriptor."""
+        """Close, and let go of the descriptor and of a session's memory."""
         self.close()
         self._socket.close()
+        self._incoming.forget()
 
     def _answer(self, command: bytes) -> None:
         self.put([command])
