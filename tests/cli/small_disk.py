@@ -17,8 +17,8 @@ class SmallDisk:
 
     Attributes
     ----------
-    pid
-        Of the process that has it mounted.
+    place
+        ``/proc/PID`` of the process that has it mounted.
     """
 
     def __init__(self, folder: Path, options: str) -> None:
@@ -30,7 +30,7 @@ class SmallDisk:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.pid = self._shell.pid
+        self.place = f"/proc/{self._shell.pid}"
         self._mount(f"-t tmpfs -o {options} tmpfs")
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class SmallDisk:
 
     def hidden(self, folder: Path) -> list[str]:
         """What lies half-written below a folder on it."""
-        seen = Path(f"/proc/{self.pid}/root") / folder.relative_to("/")
+        seen = Path(self.place, "root") / folder.relative_to("/")
         return [
             each.name for each in seen.rglob("*") if each.match(".*") or each.match("*.partial")
         ]

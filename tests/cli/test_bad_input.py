@@ -256,7 +256,7 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
     with small_disk(folder, "ro") as disk:
         ended = run_forked(
             "offload", "--session", folder / "session",
-            cache=tmp_path, errors=tmp_path / "errors", inside=disk.pid,
+            cache=tmp_path, errors=tmp_path / "errors", inside=disk.place,
         )  # fmt: skip
     line = said_in_one_line(ended)
     assert "Read-only file system" in line
@@ -271,10 +271,10 @@ def test_a_full_disk(finished: FinishedSession, tmp_path: Path, size: str) -> No
     session = folder / "session"
     arguments = (*finished.arguments(session), "--quiet")
     with small_disk(folder, f"size={size}") as disk:
-        ended = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.pid)
+        ended = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.place)
         left = disk.hidden(session)
         disk.grow("64m")
-        again = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.pid)
+        again = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.place)
     assert ended.exit_code == 2, ended
     assert "Traceback" not in ended.errors
     (line,) = ended.error_lines

@@ -65,7 +65,7 @@ def forked(
     cache: Path,
     errors: Path,
     fault: str = "",
-    inside: int | None = None,
+    inside: str = "",
     **environ: str,
 ) -> Iterator[Forked]:
     """A command that runs with its messages in a file; what is left of it is killed.
@@ -75,7 +75,7 @@ def forked(
     fault
         What ``TAPML_FAULT`` asks for.
     inside
-        A process whose file systems it sees.
+        ``/proc/PID`` of a process whose file systems it sees.
     environ
         Variables it has beside this process's.
     """
@@ -99,7 +99,7 @@ def run_forked(
     cache: Path,
     errors: Path,
     fault: str = "",
-    inside: int | None = None,
+    inside: str = "",
     **environ: str,
 ) -> Ended:
     """Run a command to its end."""
@@ -119,21 +119,19 @@ def timed(*arguments: str | Path, cache: Path, errors: Path, fault: str = "") ->
     return time.monotonic() - started
 
 
-def _run(
-    arguments: list[str], environment: dict[str, str], errors: Path, inside: int | None
-) -> None:
+def _run(arguments: list[str], environment: dict[str, str], errors: Path, inside: str) -> None:
     descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    if inside is not None:
+    if inside:
         _join(inside)
     be_tapml(arguments, environment, descriptor, descriptor)
 
 
-def _join(pid: int) -> None:
+def _join(process: str) -> None:
     """See the file systems that a process has mounted for itself; this process has one thread."""
     libc, here = ctypes.CDLL(None, use_errno=True), Path.cwd()
-    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]
+    spaces = [os.open(f"{process}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]
     for space in spaces:
         if libc.setns(space, 0):
-            raise OSError(ctypes.get_errno(), f"cannot join process {pid}")
+            raise OSError(ctypes.get_errno(), f"cannot join {process}")
         os.close(space)
     os.chdir(here)
