@@ -20,15 +20,11 @@ Socket = zmq.Socket[bytes]
 
 
 class DataConnection(Protocol):
-    """Messages to a server and from it; one thread at a time.
+    """Messages to a server and from it; one thread at a time."""
 
-    Attributes
-    ----------
-    torn
-        Whether an exception may have left a message half sent or half received.
-    """
-
-    torn: bool
+    @property
+    def torn(self) -> bool:
+        """Whether an exception may have left a message half sent or half received."""
 
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None

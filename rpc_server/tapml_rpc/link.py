@@ -26,7 +26,13 @@ from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
 from tapml_rpc.welcome import connect_dealer, say_hello
 from tapml_rpc.zmtp.incoming import EndedError
 from tapml_targets.description_format import from_plain
-from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, TapmlError
+from tapml_targets.errors import (
+    DeviceLostError,
+    InputError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
 
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
@@ -113,6 +119,7 @@ class Link:
             self._data: DataConnection
             if curve is None:
                 self._data = open_plain(data_address, timeout, self._place)
+                self._say_whose_it_is()
             else:
                 dealer, monitor = connect_dealer(self._context, data_address, curve)
                 monitors.append(monitor)
@@ -319,17 +326,23 @@ class Link:
             raise ProtocolError("the server sent bytes that no read asked for")
         return pending
 
+    def _say_whose_it_is(self) -> None:
+        """A full server lets go of data connections that are no session's."""
+        try:
+            self._data.send(self._credit(0))
+        except EndedError as error:
+            raise SetupError(f"the server's data connection does not last: {error}") from None
+
     def _give_credit(self, nbytes: int) -> None:
         self._uncredited += nbytes
         if self._uncredited >= _CREDIT_BYTES:
-            credit = {
-                "type": "credit",
-                "session": self.token,
-                "epoch": self.epoch,
-                "bytes": self._uncredited,
-            }
-            self._uncredited = 0
-            self._send(wire.pack(credit))
+            credit, self._uncredited = self._uncredited, 0
+            self._send(self._credit(credit))
+
+    def _credit(self, nbytes: int) -> bytes:
+        return wire.pack(
+            {"type": "credit", "session": self.token, "epoch": self.epoch, "bytes": nbytes}
+        )
 
     def _lose(self) -> NoReturn:
         self._watch.look_at_drop(_LAST_WORDS_SECONDS)

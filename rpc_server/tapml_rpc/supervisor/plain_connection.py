@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tapml_rpc import wire
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
@@ -15,6 +15,11 @@ from tapml_targets.errors import ProtocolError, TapmlError
 if TYPE_CHECKING:
     from tapml_rpc.supervisor.relay import Relay
     from tapml_rpc.supervisor.ring import Room
+
+
+# What a connection of no session may leave unread, and how long it may keep memory here.
+STRANGER_BYTES: Final = 1 << 20
+STRANGER_SECONDS: Final = 30.0
 
 
 class PlainConnection:
@@ -37,6 +42,8 @@ class PlainConnection:
         self.peer = Peer(accepted, time.monotonic(), self._place)
         self._desk = desk
         self._relays: list[Relay] = []
+        # When it last had a session, or kept no memory.
+        self._light = self.peer.opened
         # Of the message whose chunk is arriving: its header, its room, what is wrong with it.
         self._header: wire.Header | None = None
         self._room: tuple[Relay, Room] | None = None
@@ -45,6 +52,15 @@ class PlainConnection:
     def has_session(self) -> bool:
         """Whether it is the data connection of a session that has not ended."""
         return any(not relay.ended for relay in self._relays)
+
+    def lingers(self, now: float) -> bool:
+        """Whether it has kept memory for long that is of use to no session.
+
+        That of one that has ended, for instance, whose chunk was arriving.
+        """
+        if self.has_session() or not self.peer.holds:
+            self._light = now
+        return now - self._light > STRANGER_SECONDS
 
     def take(self) -> bool:
         """Take a message, if one has come.
@@ -115,5 +131,7 @@ class PlainConnection:
         """Tell the peer what was wrong with a message; it may be gone, or never read it."""
         if not isinstance(error, TapmlError):
             self._desk.show(error)
-        if reply := error_reply(error, header):
+        if self.peer.unsent_bytes > STRANGER_BYTES and not self.has_session():
+            self.peer.close()
+        elif reply := error_reply(error, header):
             self.peer.send(reply)

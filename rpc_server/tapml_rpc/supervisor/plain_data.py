@@ -65,13 +65,14 @@ class PlainData:
         return bool(self._pending)
 
     def check(self, now: float) -> None:
-        """Hang up on who does not end its handshake."""
+        """Hang up on who does not end its handshake, or keeps memory without a session."""
         if not self._listens:
             self._listens = True
             self._selector.register(self._listener, EVENT_READ, self._accept)
         for connection in list(self._connections):
             peer = connection.peer
-            if peer.closed or (not peer.ready and now - peer.opened > HANDSHAKE_SECONDS):
+            late = not peer.ready and now - peer.opened > HANDSHAKE_SECONDS
+            if peer.closed or late or connection.lingers(now):
                 self._end(connection)
 
     def close(self) -> None:

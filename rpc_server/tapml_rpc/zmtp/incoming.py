@@ -99,8 +99,16 @@ class Incoming:
             if self._frames and not self._more:
                 self.pending = self._end > self._start
                 return self._whole()
+            if self._filled >= AHEAD_BYTES:
+                # A message of many long frames is of no use, and may be gigabytes.
+                break
         self.pending = True
         return None
+
+    @property
+    def halfway(self) -> bool:
+        """Whether a message has begun and is not whole."""
+        return self._frames > 0
 
     def forget(self) -> None:
         """Let go of the memory of a message that will not become whole."""

@@ -14,6 +14,8 @@ from tapml_rpc.zmtp.incoming import EndedError, Incoming, Message, Place
 
 # What a session's ring holds, and its small messages.
 MOST_UNSENT_BYTES: Final = 40 << 20
+# Behind so much the answer to a heartbeat says nothing: the peer reads no more, or hears us anyway.
+_HEARS_US_BYTES: Final = 64 << 10
 _MOST_PARTS: Final = 64
 
 Parts = Sequence[memoryview | bytes]
@@ -73,6 +75,11 @@ class Peer:
     def pending(self) -> bool:
         """Whether :meth:`next` may have something even if nothing more comes."""
         return self._incoming.pending
+
+    @property
+    def holds(self) -> bool:
+        """Whether it keeps memory: half a message that came, or what the peer has not taken."""
+        return self._incoming.halfway or self.unsent_bytes > 0
 
     def next(self) -> Message | None:
         """The next message; None while it has not all come, or others should have their turn.
@@ -169,4 +176,5 @@ class Peer:
         self._incoming.forget()
 
     def _answer(self, command: bytes) -> None:
-        self.put([command])
+        if self.unsent_bytes <= _HEARS_US_BYTES:
+            self.put([command])

@@ -37,12 +37,6 @@ class Stream:
     place
         Asked where the chunks of messages go; see :data:`tapml_rpc.zmtp.incoming.Place`.
 
-    Attributes
-    ----------
-    torn
-        Whether an exception that is none of ours, such as Ctrl-C, may have left a frame half sent
-        or half counted; then nothing more can be sent or received.
-
     Raises
     ------
     SetupError
@@ -50,7 +44,8 @@ class Stream:
     """
 
     def __init__(self, connection: socket.socket, deadline: float, place: Place) -> None:
-        self.torn = False
+        # Two marks, for a beat may be sent by one thread while another receives.
+        self._half_sent = self._half_received = False
         self._socket = connection
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,6 +62,14 @@ class Stream:
         except BaseException:
             self.abort()
             raise
+
+    @property
+    def torn(self) -> bool:
+        """Whether an exception may have left a frame half sent or half counted, such as Ctrl-C.
+
+        Then nothing more can be sent or received.
+        """
+        return self._half_sent or self._half_received
 
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
@@ -102,14 +105,14 @@ class Stream:
         ProtocolError
             If the peer sent what is no message within bounds.
         """
-        self.torn = True
+        self._half_received = True
         while (message := self._incoming.next()) is None:
             # Everything received is counted: an interrupt may come here and leave us whole.
-            self.torn = False
+            self._half_received = False
             if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
                 return None
-            self.torn = True
-        self.torn = False
+            self._half_received = True
+        self._half_received = False
         if message[2] > 2:
             raise ProtocolError(f"the server sent a message of {message[2]} frames")
         return message[:2]
@@ -119,8 +122,9 @@ class Stream:
         if not self._sending.acquire(blocking=False):
             return
         try:
-            sent = self._socket.send(_BEAT)
-            self.torn = self.torn or sent < len(_BEAT)
+            # In the middle of a frame it would be taken for a piece of that.
+            if not self._half_sent:
+                self._half_sent = self._socket.send(_BEAT) < len(_BEAT)
         except OSError:
             # Whoever sends or receives next finds out.
             pass
@@ -139,11 +143,13 @@ class Stream:
             self.send(packed, check=check)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-        self._socket.close()
+        self.abort()
 
     def abort(self) -> None:
         """Close without a word."""
         self._socket.close()
+        # A read that has come only half is kept by nobody.
+        self._incoming.forget()
 
     def _shake_hands(self, deadline: float) -> None:
         self._send([framing.GREETING + framing.ready(b"DEALER")], None)
@@ -161,9 +167,9 @@ class Stream:
 
     def _send(self, parts: list[bytes | memoryview], check: Check | None) -> None:
         with self._sending:
-            torn, self.torn = self.torn, True
+            half, self._half_sent = self._half_sent, True
             self._send_all(parts, check)
-            self.torn = torn
+            self._half_sent = half
 
     def _send_all(self, parts: list[bytes | memoryview], check: Check | None) -> None:
         while parts:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from selectors import DefaultSelector
 from typing import Any
 
 import pytest
 
 from tapml_rpc import wire
+from tapml_rpc.client import connect
 from tapml_rpc.supervisor import plain_data
+from tapml_rpc.supervisor.plain_connection import (
+    STRANGER_BYTES,
+    STRANGER_SECONDS,
+    PlainConnection,
+)
 from tapml_rpc.supervisor.plain_data import HANDSHAKE_SECONDS, PlainData
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.zmtp import framing
@@ -30,10 +36,12 @@ class Session:
     def __init__(self) -> None:
         self.ended = ""
         self.taken: list[Any] = []
+        self.rooms = 0
         self.refused: list[Room] = []
         self.memory = memoryview(bytearray(1 << 20))
 
     def room(self, header: wire.Header, nbytes: int) -> Room | None:
+        self.rooms += 1
         return Room(64, self.memory[:nbytes]) if nbytes > 100 else None
 
     def refuse(self, room: Room) -> None:
@@ -147,6 +155,31 @@ def test_a_session_ends_with_its_connection_even_in_the_middle_of_a_message(desk
     assert not desk.count()
 
 
+def test_half_a_chunk_of_a_session_that_has_ended_is_not_kept_for_long(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE + message(BATCH, b"c" * 70_000)[:-1]):
+        desk.serve_until(lambda: desk.session.rooms)
+        later = time.monotonic() + 1000
+        desk.data.check(later)
+        assert desk.count() == 1
+        desk.session.ended = "its worker died"
+        desk.data.check(later + STRANGER_SECONDS - 1)
+        assert desk.count() == 1
+        desk.data.check(later + STRANGER_SECONDS + 1)
+        assert not desk.count()
+
+
+def test_a_stranger_that_does_not_read_its_refusals_is_hung_up_on(desk: Desk) -> None:
+    ours, theirs = socket.socketpair()
+    stray = wire.pack({"type": "batch", "session": b"no", "sequence": 3})
+    connection = PlainConnection(desk, ours)
+    with theirs:
+        theirs.sendall(HANDSHAKE + message(stray))
+        connection.peer.put([bytes(2 * STRANGER_BYTES)])
+        assert connection.take()
+        assert connection.peer.closed
+    connection.end()
+
+
 def test_who_does_not_end_its_handshake_is_hung_up_on(desk: Desk) -> None:
     with desk.connect(HANDSHAKE[:-1]) as slow, desk.connect(HANDSHAKE + message(BATCH)):
         desk.serve_until(lambda: desk.session.taken and desk.count() == 2)
@@ -170,6 +203,23 @@ def test_a_full_house_lets_go_of_the_oldest_without_a_session(
                     pass
                 assert desk.count() == 2
                 assert not desk.session.ended
+
+
+def test_strangers_that_fill_a_server_end_no_session_that_has_sent_nothing_yet() -> None:
+    module = "tapml_rpc.supervisor.serve"
+    with ServerProcess(module=module, device="cpu") as server, ExitStack() as stack:
+        with RawPeer(server.address) as first:
+            host, _, port = first.welcome["data_address"].removeprefix("tcp://").rpartition(":")
+        session = stack.enter_context(connect(server.address, timeout=PATIENCE))
+        strangers = []
+        for _ in range(plain_data.MOST_CONNECTIONS):
+            strangers.append(socket.create_connection((host, int(port)), PATIENCE))
+            stack.enter_context(strangers[-1])
+        # One too many: the first of them makes room, the session does not.
+        with suppress(ConnectionResetError):
+            while strangers[0].recv(4096):
+                pass
+        session.fence()
 
 
 def test_liars_beside_it_disturb_no_session_and_one_that_loses_its_data_connection_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tapml_rpc.wire import MAX_CHUNK_BYTES
 from tapml_rpc.zmtp import framing
-from tapml_rpc.zmtp.incoming import EndedError, Incoming
+from tapml_rpc.zmtp.incoming import AHEAD_BYTES, EndedError, Incoming
 from tapml_rpc.zmtp.peer import MOST_UNSENT_BYTES, Peer
 from tapml_rpc.zmtp.stream import Stream
 from tapml_targets.errors import ProtocolError, SetupError
@@ -88,6 +89,8 @@ def test_a_router_of_libzmq_and_our_stream_exchange_messages(
 ) -> None:
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.HEARTBEAT_IVL, 20)
+    # Otherwise as short, and a busy machine does not answer within it.
+    router.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * PATIENCE))
     router.rcvtimeo = router.sndtimeo = int(1000 * PATIENCE)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     memory = bytearray(3 << 20)
@@ -213,6 +216,57 @@ def test_who_takes_nothing_is_hung_up_on_at_a_bound() -> None:
         assert peer.closed
         assert not peer.unsent_bytes
         assert len(told) > MOST_UNSENT_BYTES // len(block)
+
+
+def test_who_asks_for_answers_and_takes_none_is_given_no_more() -> None:
+    with accepted() as (peer, other):
+        # More than lies in the sockets' own memory.
+        peer.put([bytes(MOST_UNSENT_BYTES // 2)])
+        waiting = peer.unsent_bytes
+        assert waiting
+        other.sendall(HANDSHAKE + framing.command(b"PING", b"\0\0") * 100 + framing.frame_head(0))
+        until(peer.next)
+        assert peer.unsent_bytes == waiting
+
+
+def test_others_have_their_turn_between_the_long_frames_of_one_message() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        incoming = Incoming(ours, b"ROUTER", fresh, lambda command: None)
+        long = bytes(AHEAD_BYTES)
+        head = framing.frame_head(len(long), framing.MORE)
+        theirs.sendall(HANDSHAKE + head + long)
+        assert incoming.next() is None
+        assert incoming.pending
+        assert incoming.halfway
+        theirs.sendall(framing.frame_head(0))
+        assert until(incoming.next)[2] == 2
+        assert not incoming.halfway
+
+
+def test_a_message_that_was_cut_off_is_not_completed_by_a_beat() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = socket.create_connection(listener.getsockname())
+        other = listener.accept()[0]
+    with other:
+        other.sendall(framing.GREETING + framing.ready(b"ROUTER"))
+        stream = Stream(connection, time.monotonic() + PATIENCE, fresh)
+        with pytest.raises(KeyboardInterrupt):
+            stream.send(b"header", bytes(64 << 20), check=interrupt)
+        assert stream.torn
+        other.settimeout(PATIENCE)
+        while not select.select([], [connection], [], 0)[1]:
+            other.recv(1 << 20)
+        stream.beat()
+        stream.abort()
+        heard = b""
+        while data := other.recv(1 << 20):
+            heard = heard[-100:] + data
+        assert b"PONG" not in heard
 
 
 def test_a_server_that_speaks_no_zmtp_or_says_nothing_is_named() -> None:
