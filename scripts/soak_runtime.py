@@ -69,6 +69,11 @@ class Account:
     own_descriptors: int
     own_threads: int
 
+    def is_within(self, before: Account) -> bool:
+        """Whether nothing is more than it was, and the worker that waits is there."""
+        now, was = asdict(self), asdict(before)
+        return self.processes == before.processes and all(now[each] <= was[each] for each in was)
+
 
 class Bookkeeper:
     """Holds one session with a server for as long as it is looked at, and asks it how it is.
@@ -138,7 +143,9 @@ class Bookkeeper:
         )
 
     def settle(self, before: Account) -> None:
-        """Wait until there is again what there was `before`.
+        """Wait until there is no more than there was `before`, and as many processes.
+
+        It may be less: a thread that was reaping an earlier session's worker has ended since.
 
         Raises
         ------
@@ -146,7 +153,7 @@ class Bookkeeper:
             If that does not come to be; it says what is more or less.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while (now := self.account()) != before:
+        while not (now := self.account()).is_within(before):
             if time.monotonic() > deadline:
                 was, found = asdict(before), asdict(now)
                 changed = {k: f"{was[k]} -> {found[k]}" for k in was if was[k] != found[k]}

@@ -14,6 +14,7 @@ import zmq
 from scripts.wire_fuzz.peer import Wire
 from scripts.wire_fuzz.websocket_wire import WebSocketWire, throw_frames
 from scripts.wire_fuzz.zmq_wire import ZmqWire
+from scripts.wire_fuzz.zmtp_bytes import throw_zmtp
 
 BINDINGS: Final = ("zmq", "websocket")
 # What each binding's options to `tapml rpc serve` are, and where the announcement has its address.
@@ -52,10 +53,12 @@ def address_of(binding: str, line: dict[str, Any]) -> str:
     return address
 
 
-def throw_garbage(rng: random.Random, address: str) -> int:
-    """Random bytes on a plain connection, which speaks neither binding; how many were sent."""
+def throw_garbage(rng: random.Random, address: str, data_address: str) -> int:
+    """Random bytes on plain connections, which speak neither binding; how many were sent."""
     if address.startswith("ws"):
         throw_frames(rng, address)
+    else:
+        throw_zmtp(rng, data_address)
     parts = urlsplit(address)
     data = rng.choice(
         [

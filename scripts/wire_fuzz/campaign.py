@@ -174,7 +174,7 @@ class Campaign:
                 return
             self._look(server, first, index - 1)
             report.sent["random bytes on a plain connection"] += 1
-            throw_garbage(rng, address)
+            throw_garbage(rng, address, scout.data_address)
             # A session that says nothing for a minute is ended, the scout's too.
             scout.ask()
             self._progress(report.frames)

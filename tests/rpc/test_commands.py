@@ -32,7 +32,9 @@ def tapml(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", WITHOUT_TOOLKIT, *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        # A doctor tries every driver there is, with programs of its own: most of a minute where
+        # others work beside it.
+        timeout=600,
         check=False,
         env={**os.environ, **environment},
     )
