@@ -178,10 +178,6 @@ def _entries(folder: Path, suffix: str) -> list[tuple[Path, os.stat_result]]:
 def library_key(source: OperatorSource, target: Target) -> str:
     """Everything a compilation depends on, as one hexadecimal number."""
     limits = target.limits
-    bounds = [limits.max_threads_per_block, limits.max_shared_memory_bytes]
-    if limits.max_binding_bytes:
-        # Where indices have 32 bits, what a binding holds is part of the proof that they do.
-        bounds.append(limits.max_binding_bytes)
     parts = [
         _FORMAT,
         compiler_versions(),
@@ -195,7 +191,7 @@ def library_key(source: OperatorSource, target: Target) -> str:
         *source.symbols,
         target.platform,
         *(f"{name}={value}" for name, value in target.options),
-        " ".join(map(str, bounds)),
+        f"{limits.max_threads_per_block} {limits.max_shared_memory_bytes}",
     ]
     return joint_hash(parts)
 

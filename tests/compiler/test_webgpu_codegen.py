@@ -172,6 +172,31 @@ def test_a_power_of_a_negative_number_is_what_it_is_elsewhere(
     np.testing.assert_allclose(apply(adapter, of, given, given), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("exponent", [-0.5, -1.0, -2.0, 5.0])
+def test_a_power_of_what_is_no_usual_number_is_what_it_is_elsewhere(
+    adapter: Driver, exponent: float
+) -> None:
+    """As C has it: implementations of WGSL give 0, NaN or 1.7e38 for one over zero."""
+    given = np.array([[0.0, -0.0, np.inf, -np.inf, np.nan, -2, 4, 1]], np.float32)
+    of = elementwise(lambda x: tirx.power(x, tirx.const(exponent, "float32")))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = given.astype(np.float64) ** exponent
+    expected[0, 1] = -np.inf if exponent == -1 else expected[0, 1]
+    np.testing.assert_allclose(apply(adapter, of, given, given), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_nan_is_told_by_its_bits(adapter: Driver, name: str, dtype: str) -> None:
+    """naga compiles ``x != x`` to a comparison that is false for NaN."""
+    if dtype == "float16":
+        require_half(adapter)
+    of = from_relax(name, ("n", 5), getattr(relax.op, name), dtype=dtype)
+    given = np.array([[0.0, np.nan, np.inf, -np.inf, -np.nan]], dtype)
+    result = apply(adapter, of, given, np.zeros(given.shape, bool))
+    np.testing.assert_array_equal(result, getattr(np, name)(given))
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_waves_are_exact_far_from_zero_too(adapter: Driver, name: str) -> None:
     """A rotary embedding takes them of its positions; WebGPU promises nothing beyond pi."""

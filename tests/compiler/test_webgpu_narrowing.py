@@ -152,6 +152,18 @@ def test_what_a_binding_holds_bounds_the_indices(nbytes: int) -> None:
     assert "i64" not in text(compiled(of, target))
 
 
+def test_what_is_proven_holds_on_devices_that_bind_more_than_the_target() -> None:
+    """A Library made for a phone runs on a desktop, with longer tensors than a phone binds."""
+    wide = tirx.Var("n", "int64")
+    given = te.placeholder((wide,), "int8", name="given")
+    places = te.compute((wide,), lambda i: i * 100 + given[i].astype("int64"), "places")
+    of = operator("places", te.create_prim_func([given, places]))
+    for nbytes in (128 << 20, 1 << 30):
+        target = Target("webgpu", limits=Limits(max_binding_bytes=nbytes))
+        with pytest.raises(CompileError, match="WGSL has 32 bits"):
+            compiled(of, target)
+
+
 def test_an_index_that_no_shape_bounds_is_refused_by_name() -> None:
     start = tirx.Var("start", "int64")
     given = te.placeholder((16,), "float32", name="given")

@@ -56,7 +56,8 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
             # WebGPU tells nobody how much a GPU has.
             memory_bytes=_machine_memory() if kind == "cpu" else 0,
             features=frozenset(FEATURES[name] for name in features & FEATURES.keys()),
-            max_binding_bytes=limits["max-storage-buffer-binding-size"] // 4 * 4,
+            # Kernels count elements with 31 bits, whatever an adapter binds.
+            max_binding_bytes=min(limits["max-storage-buffer-binding-size"], _MAX_INDEX) // 4 * 4,
             max_storage_buffers=limits["max-storage-buffers-per-shader-stage"],
             offset_alignment=limits["min-storage-buffer-offset-alignment"],
         ),

@@ -5,6 +5,8 @@
 - ``sin`` and ``cos`` may be wrong by 2**-11 between -pi and pi, by anything beyond, and on some
   implementations they are: the positions of a model are beyond. They are computed here instead,
   to about one unit in the last place of 1 up to 100,000.
+- ``x != x`` asks whether x is a NaN; WGSL may take it that there are none, and implementations do:
+  the bits are asked instead.
 - An infinity or a NaN cannot be written down; as a bit pattern it would be an error as well, if the
   compiler could see that it is constant.
 """
@@ -18,16 +20,30 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tapml_targets.codegen.expression import call_name
+
 _PRODUCTS: Final = 4
 _POWER: Final = """\
 fn tapml_power_{t}(x : {t}, y : {t}) -> {t} {{
   if (y == 0.0{s}) {{ return 1.0{s}; }}
-  if (x == 0.0{s} && y > 0.0{s}) {{ return 0.0{s}; }}
-  if (x > 0.0{s}) {{ return pow(x, y); }}
-  if (y != floor(y)) {{ return {t}(tapml_nan()); }}
+  if (tapml_isnan(f32(x)) || tapml_isnan(f32(y))) {{ return {t}(tapml_nan()); }}
+  let whole = y == floor(y);
+  let odd = whole && floor(y * 0.5{s}) * 2.0{s} != y;
+  let negative = (bitcast<u32>(f32(x)) >> 31u) != 0u;
+  let endless = {t}(tapml_infinity());
+  if (x == 0.0{s}) {{
+    let edge = select(endless, 0.0{s}, y > 0.0{s});
+    return select(edge, -edge, negative && odd);
+  }}
+  if (negative && !whole && abs(x) != endless) {{ return {t}(tapml_nan()); }}
   let size = pow(abs(x), y);
-  return select(size, -size, x < 0.0{s} && floor(y * 0.5{s}) * 2.0{s} != y);
+  return select(size, -size, negative && odd);
 }}"""
+# A comparison of a number with itself is true for NaN on some implementations, and on others not.
+_IS_NAN: Final = """\
+fn tapml_isnan(x : f32) -> bool {
+  return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}"""
 # x less the nearest multiple of pi/2, taken off in four parts: 8 bits of pi/2 each, so that their
 # products with up to 2**16 quarter turns are exact. Then polynomials around zero, those of Cephes.
 _WAVE: Final = """\
@@ -83,7 +99,13 @@ def spell_out(function: Any) -> tuple[Any, str]:
         found = found if kind == "float32" else tirx.Cast(kind, found)
         return tirx.Mul(found, tirx.FloatImm(kind, -1.0)) if value < 0 else found
 
+    def is_nan(value: Any) -> Any:
+        functions["tapml_isnan"] = _IS_NAN
+        return tirx.call_pure_extern("bool", "tapml_isnan", _single(value))
+
     def call(node: Any) -> Any:
+        if call_name(node) == "isnan":
+            return is_nan(node.args[0])
         kind = _KINDS.get(str(node.ty))
         name = _called(node)
         if kind is not None and name in _WAVES:
@@ -97,11 +119,26 @@ def spell_out(function: Any) -> tuple[Any, str]:
             product = _product(base, float(exponent.value), str(node.ty), functions)
             if product is not None:
                 return product
-        functions["tapml_nan"] = _bit_pattern("tapml_nan")
+        for pattern in _BITS:
+            functions[pattern] = _bit_pattern(pattern)
+        functions["tapml_isnan"] = _IS_NAN
         functions[f"tapml_power_{kind}"] = _POWER.format(t=kind, s=_SUFFIX[kind])
         return tirx.call_pure_extern(str(node.ty), f"tapml_power_{kind}", base, exponent)
 
-    function = tvm_ffi.structural_map(function, [(tirx.FloatImm, constant), (tvm.ir.Call, call)])
+    def comparison(node: Any) -> Any:
+        if str(node.a.ty) not in _KINDS or not tvm_ffi.structural_equal(node.a, node.b):
+            return node
+        return is_nan(node.a) if isinstance(node, tirx.NE) else tirx.Not(is_nan(node.a))
+
+    function = tvm_ffi.structural_map(
+        function,
+        [
+            (tirx.FloatImm, constant),
+            (tvm.ir.Call, call),
+            (tirx.NE, comparison),
+            (tirx.EQ, comparison),
+        ],
+    )
     return function, "\n".join(functions.values())
 
 

@@ -305,7 +305,7 @@ class _Proof:
         raise CompileError(
             f"the 64-bit integer `{str(node)[:120]}` {what + ' ' if what else ''}may be from "
             f"{lower} to {upper}, as far as the shapes tell: WGSL has 32 bits; compile for smaller "
-            "shapes or bindings, or keep the operator on the source"
+            "shapes, or keep the operator on the source"
         )
 
 
