@@ -84,9 +84,9 @@ def add_library(source: str = ADD) -> Library:
     )
 
 
-def overrun_library() -> Library:
-    """An operator ``overrun(o)`` that writes float `place` of its workspace of 4 KiB."""
-    launch = Launch("overrun", (BufferArgument("w"), ScalarArgument("place", "int32")))
+def overrun_library(target: str = "w") -> Library:
+    """An operator ``overrun(o)`` that writes float `place` of its workspace of 4 KiB, or of `o`."""
+    launch = Launch("overrun", (BufferArgument(target), ScalarArgument("place", "int32")))
     operator = OperatorProgram(
         "overrun",
         (Parameter("o", ("n",), "float32", "output"),),

@@ -47,7 +47,10 @@ class DevicePage:
         """Wait until an element shows a text."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while text not in (shown := self.text(selector)):
-            assert time.monotonic() < deadline, f"{selector} shows {shown!r}, not {text!r}"
+            assert time.monotonic() < deadline, (
+                f"{selector} shows {shown!r}, not {text!r}; the page's log:\n{self.text('#log')}\n"
+                f"{self.page.complaints}"
+            )
             time.sleep(0.02)
 
     def wait_ready(self) -> None:

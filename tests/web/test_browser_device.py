@@ -112,6 +112,30 @@ def test_a_poisoned_workspace_shows_who_writes_around_it(session: Session) -> No
     assert timed.kernel_nanoseconds is not None and timed.kernel_nanoseconds > 0
 
 
+def test_a_poisoned_call_shows_who_writes_behind_a_tensor(session: Session) -> None:
+    """WebGPU moves a stray write into what is bound, so a guard band is bound as well."""
+    library = session.upload(overrun_library(target="o"))
+    buffer = session.allocate(4096)
+    for place, poison, damaged in ((9, None, False), (9, b"\x5a", False), (10, b"\x5a", True)):
+        session.fill(buffer, b"\xee")
+        o = RemoteTensor(buffer, 256, (10,), "float32")
+        session.call_and_report(library, "overrun", [o], {"place": place}, workspace_poison=poison)
+        band = bytes(session.read(buffer, 4096 - 296, 296))
+        assert (band != b"\xee" * len(band)) == damaged, place
+        assert bytes(session.read(buffer, 256)) == b"\xee" * 256
+
+
+def test_a_guard_band_ends_where_another_tensor_of_the_call_begins(session: Session) -> None:
+    library = session.upload(add_library())
+    buffer = session.allocate(3 * 1024)
+    session.write(buffer, VALUES[:256], 1024)
+    a, o, p = (RemoteTensor(buffer, at, (256,), "float32") for at in (1024, 2048, 0))
+    for target in (o, p):
+        session.call_and_report(library, "chain", [a, target], workspace_poison=b"\x5a")
+        np.testing.assert_array_equal(read(session, target), VALUES[:256] + 4)
+    np.testing.assert_array_equal(read(session, a), VALUES[:256])
+
+
 def test_a_bad_shader_gives_everything_the_compiler_says(
     session: Session, shown: DevicePage
 ) -> None:

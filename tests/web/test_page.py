@@ -105,6 +105,28 @@ def test_a_person_can_stop_and_begin_again(shown: DevicePage, tracker: TrackerPr
     shown.wait_ready()
 
 
+def test_who_changes_their_mind_while_the_gpu_opens_leaves_no_second_device(
+    shown: DevicePage, tracker: TrackerProcess
+) -> None:
+    presses = "['#connect', '#stop', '#connect', '#connect']"
+    shown.click("#clear")
+    shown.evaluate(f"{presses}.forEach(each => document.querySelector(each).click())")
+    shown.wait_ready()
+    assert "taken" not in shown.text("#log")
+    shown.click("#stop")
+    shown.wait("#state", "stopped")
+    wait_for(lambda: list_devices(tracker.address) == [])
+    shown.click("#connect")
+    shown.wait_ready()
+
+
+def test_a_token_that_no_browser_sends_is_refused_in_words(shown: DevicePage) -> None:
+    shown.open("name=page&token=two%20words")
+    shown.wait("#detail", "address or token cannot be used")
+    shown.open(COMMON)
+    shown.wait_ready()
+
+
 def test_who_does_not_show_the_lease_or_speaks_another_version_is_refused(
     shown: DevicePage, tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

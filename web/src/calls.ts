@@ -1,6 +1,6 @@
 /** The commands that run operators and entries: each said in full, or recorded and run by handle. */
 
-import { inputError, protocolError } from "./errors";
+import { inputError, protocolError, TapmlError } from "./errors";
 import type { LaunchSequence, SlotPlace } from "./launches";
 import type { BuiltLibrary } from "./library_store";
 import type { TensorUse } from "./loaded_library";
@@ -46,7 +46,8 @@ export class Calls {
     this.counters.calls += 1;
     this.counters.lastCall = called;
     if (poison === undefined || poison === null) {
-      await this.launch(batch, index, loaded.bindCall(batch.steps, called, uses, values), timed);
+      const bind = (): LaunchSequence => loaded.bindCall(batch.steps, called, uses, values);
+      await this.launch(batch, index, bind, timed);
       return;
     }
     const pattern = octets(poison, "workspace poison", 4096);
@@ -81,7 +82,11 @@ export class Calls {
       call,
       buffers: [...handles].map((each) => [each, session.buffer(each)] as const),
     });
-    batch.makes(() => session.recordings.delete(number));
+    batch.makes(() => {
+      if (session.recordings.delete(number)) {
+        call.bound.launches.close();
+      }
+    });
   }
 
   async run(batch: RunningBatch, index: Index, handle: unknown, options: unknown): Promise<void> {
@@ -105,29 +110,36 @@ export class Calls {
     }
     this.counters.calls += 1;
     this.counters.lastCall = recording.call.name;
-    const launches = recording.built.loaded.bindRecorded(batch.steps, recording.call);
-    await this.launch(batch, index, launches, timed);
+    const { loaded } = recording.built;
+    const bind = (): LaunchSequence => loaded.bindRecorded(batch.steps, recording.call);
+    await this.launch(batch, index, bind, timed);
   }
 
-  /** Enqueue launches; timed ones are waited for, between two points where the GPU is idle. */
+  /**
+   * Enqueue launches; timed ones are waited for, between two points where the GPU is idle. They are
+   * bound only then: while this one waits, another session may move what both are bound to.
+   */
   private async launch(
     batch: RunningBatch,
     index: Index,
-    launches: LaunchSequence,
+    bind: () => LaunchSequence,
     timed: boolean,
-    damaged: readonly string[] | null = null,
   ): Promise<void> {
-    const { queue } = this.memory.device;
-    const started = timed ? await this.idle() : 0;
-    this.submit(batch, launches);
-    if (timed) {
-      await batch.steps.settle();
-      await queue.onSubmittedWorkDone();
-      const elapsed = Math.round((performance.now() - started) * 1e6);
-      batch.give(index, [elapsed, damaged ?? []]);
-    } else if (damaged !== null) {
-      batch.give(index, [null, damaged]);
+    if (!timed) {
+      this.submit(batch, bind());
+      return;
     }
+    const { queue } = this.memory.device;
+    await queue.onSubmittedWorkDone();
+    if (batch.session.ended !== "") {
+      throw new TapmlError("DeviceLostError", "the session ended before a call was timed");
+    }
+    const launches = bind();
+    const started = performance.now();
+    this.submit(batch, launches);
+    await batch.steps.settle();
+    await queue.onSubmittedWorkDone();
+    batch.give(index, [Math.round((performance.now() - started) * 1e6), []]);
   }
 
   private submit(batch: RunningBatch, launches: LaunchSequence): void {
@@ -160,6 +172,7 @@ export class Calls {
     // Another poison has other guard bands: what reads them gives another result.
     const pattern = Uint8Array.from(GUARD_PATTERN, (byte) => byte ^ (poison[0] ?? 0));
     const buffers: DeviceBuffer[] = [];
+    let owned: LaunchSequence | undefined;
     try {
       const { plan, launches } = loaded.bindOn(steps, name, tensors, symbols, (planned) =>
         planned.workspaces.map(({ nbytes }): SlotPlace => {
@@ -167,9 +180,11 @@ export class Calls {
           buffers.push(buffer);
           memory.fill(steps, buffer, 0, buffer.nbytes, pattern);
           memory.fill(steps, buffer, GUARD_BYTES, nbytes, poison);
-          return { buffer, byteOffset: GUARD_BYTES, behind: GUARD_BYTES };
+          return { buffer, byteOffset: GUARD_BYTES, band: { nbytes, behind: GUARD_BYTES } };
         }),
+        GUARD_BYTES,
       );
+      owned = launches;
       const started = timed ? await this.idle() : 0;
       this.submit(batch, launches);
       const guards = new Readback(memory, this.pool, Math.max(1, 2 * GUARD_BYTES * buffers.length));
@@ -178,7 +193,6 @@ export class Calls {
         guards.add(steps, buffer, 0, GUARD_BYTES, at);
         guards.add(steps, buffer, buffer.nbytes - GUARD_BYTES, GUARD_BYTES, at + GUARD_BYTES);
       });
-      launches.close();
       await steps.settle();
       const elapsed = timed ? Math.round(((await this.idle()) - started) * 1e6) : null;
       const bytes = await guards.take();
@@ -189,6 +203,7 @@ export class Calls {
       });
       batch.give(index, [elapsed, damaged.map((workspace) => workspace.name)]);
     } finally {
+      owned?.close();
       for (const buffer of buffers) {
         memory.free(buffer);
       }

@@ -348,6 +348,9 @@ export class Commands {
       const command = body.command(place, values);
       batch.program = { name: called, place };
       batch.begin(command, outer);
+      if (batch.session.ended !== "") {
+        throw new TapmlError("DeviceLostError", "the session ended while a program ran");
+      }
       if (batch.message.sequence <= batch.session.cancelThrough) {
         throw new TapmlError("RemoteError", "cancelled by the client before it ran");
       }

@@ -295,6 +295,9 @@ export class DeviceServer {
     for (const [token, { session }] of [...this.served]) {
       const { running } = session;
       const allowed = session.kernelDeadline * 1000 * (running?.deadlineFactor ?? 1);
+      if (session.waitsForCredit && running !== null) {
+        running.since = now;
+      }
       if (running !== null && now - running.since > allowed) {
         const error = new TapmlError(
           "KernelTimeoutError",

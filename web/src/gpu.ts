@@ -18,6 +18,9 @@ const WANTED_LIMITS = [
   "maxUniformBufferBindingSize",
   "minStorageBufferOffsetAlignment",
 ] as const;
+/** Kernels count elements with 31 bits, whatever an adapter binds. */
+const MOST_BOUND = 2 ** 31 - 4;
+const MOST_BLOCKS = 2 ** 31 - 1;
 type LimitName = (typeof WANTED_LIMITS)[number];
 
 const FEATURES: readonly (readonly [GPUFeatureName, string])[] = [
@@ -37,6 +40,10 @@ export interface Gpu {
   /** What the adapter says of itself, for people. */
   readonly name: string;
 }
+
+/** Bytes that a kernel may be given as one buffer. */
+export const mostBound = (limits: GPUSupportedLimits): number =>
+  Math.min(MOST_BOUND, Math.floor(limits.maxStorageBufferBindingSize / 4) * 4);
 
 /** Open the GPU; raises a SetupError that says what is missing and what to do. */
 export async function openGpu(): Promise<Gpu> {
@@ -118,12 +125,13 @@ function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompi
         limit("maxComputeWorkgroupSizeY"),
         limit("maxComputeWorkgroupSizeZ"),
       ],
-      max_grid: [perDimension, perDimension, perDimension],
+      // What is wider than one dimension is folded into another.
+      max_grid: [Math.min(perDimension ** 2, MOST_BLOCKS), perDimension, perDimension],
       max_shared_memory_bytes: limit("maxComputeWorkgroupStorageSize"),
       max_buffer_bytes: limit("maxBufferSize"),
       memory_bytes: 0,
       max_arguments: 0,
-      max_binding_bytes: limit("maxStorageBufferBindingSize"),
+      max_binding_bytes: mostBound(device.limits),
       max_storage_buffers: limit("maxStorageBuffersPerShaderStage"),
       offset_alignment: limit("minStorageBufferOffsetAlignment"),
       features: FEATURES.filter(([feature]) => device.features.has(feature))

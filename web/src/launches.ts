@@ -9,6 +9,7 @@
 
 import type { PlannedLaunch } from "./call_plan";
 import { inputError, TapmlError } from "./errors";
+import { mostBound } from "./gpu";
 import { hasUniform, type BuiltKernel } from "./kernels";
 import type { DeviceBuffer, Memory } from "./memory";
 import type { Access } from "./shader";
@@ -21,8 +22,8 @@ const SCRATCH = 0x80 | 0x04 | 0x08;
 export interface SlotPlace {
   readonly buffer: DeviceBuffer;
   readonly byteOffset: number;
-  /** Bytes behind the slot that a kernel may reach: WebGPU keeps it within its binding. */
-  readonly behind?: number;
+  /** The slot's bytes and those of a guard band behind it: WebGPU keeps a kernel within its binding. */
+  readonly band?: { readonly nbytes: number; readonly behind: number };
 }
 
 interface Copy {
@@ -250,15 +251,20 @@ function bindingsOf(
     }
     const { buffer } = place;
     const offset = place.byteOffset + window.byteOffset;
-    const nbytes = window.nbytes + (place.behind ?? 0);
-    const size = boundSize(nbytes);
-    if (size > limits.maxStorageBufferBindingSize) {
+    const most = mostBound(limits);
+    if (boundSize(window.nbytes) > most) {
       throw new TapmlError(
         "LimitExceededError",
-        `kernel '${built.kernel.name}': buffer ${index} is bound with ${nbytes} bytes; this ` +
-          `browser's adapter binds at most ${limits.maxStorageBufferBindingSize}`,
+        `kernel '${built.kernel.name}': buffer ${index} is bound with ${window.nbytes} bytes; this ` +
+          `browser's adapter binds at most ${most}`,
       );
     }
+    // A stray write goes to the last word of what is bound: that has to be a guard band's.
+    const { band = { nbytes: -1, behind: 0 } } = place;
+    const ends = band.nbytes === window.byteOffset + window.nbytes;
+    const watched = ends && window.nbytes > 0 && !built.shape.asksLength;
+    const nbytes = watched ? Math.min(window.nbytes + band.behind, most) : window.nbytes;
+    const size = boundSize(nbytes);
     const fits =
       offset % limits.minStorageBufferOffsetAlignment === 0 && offset + size <= buffer.gpu.size;
     const access = buffers[index] ?? "read";

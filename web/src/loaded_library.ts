@@ -18,6 +18,7 @@ import type { Steps } from "./steps";
 const MAX_PLANS = 256;
 const MAX_BOUND = 4;
 const MAX_KEPT_WORKSPACE_BYTES = 256 << 20;
+const NOTHING: TensorShape = { shape: [0n], dtype: "uint8" };
 
 export interface TensorUse extends TensorShape {
   readonly buffer: DeviceBuffer;
@@ -40,6 +41,20 @@ export interface RecordedCall {
   readonly plan: CallPlan;
   readonly tensors: readonly TensorUse[];
   bound: BoundCall;
+}
+
+/** A tensor's bytes, and how many behind it belong to no other tensor of the call. */
+function bandOf(
+  { buffer, byteOffset }: SlotPlace,
+  nbytes: number,
+  tensors: readonly TensorUse[],
+  most: number,
+): NonNullable<SlotPlace["band"]> {
+  const end = byteOffset + nbytes;
+  const starts = tensors
+    .filter((other) => other.buffer === buffer && other.byteOffset >= end)
+    .map((other) => other.byteOffset);
+  return { nbytes, behind: Math.min(buffer.nbytes, end + most, ...starts) - end };
 }
 
 export class LoadedLibrary {
@@ -105,9 +120,16 @@ export class LoadedLibrary {
     tensors: readonly TensorUse[],
     symbols: ReadonlyMap<string, bigint>,
     place: (plan: CallPlan) => readonly SlotPlace[],
+    guardBytes: number,
   ): { readonly plan: CallPlan; readonly launches: LaunchSequence } {
     const { plan } = this.prepare(name, tensors, symbols);
-    const places = [...this.checkWindows(name, plan, tensors), ...place(plan)];
+    const given = this.checkWindows(name, plan, tensors).map(
+      (each, index): SlotPlace => ({
+        ...each,
+        band: bandOf(each, Number(tensorBytes(plan.tensors[index] ?? NOTHING)), tensors, guardBytes),
+      }),
+    );
+    const places = [...given, ...place(plan)];
     const launches = new LaunchSequence(this.memory, steps, this.kernels, plan.launches, places);
     return { plan, launches };
   }

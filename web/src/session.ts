@@ -66,6 +66,8 @@ export class Session {
   heard = performance.now();
   cancelThrough = -1;
   running: Running | null = null;
+  /** Whether a read waits for its client: no kernel is to blame for how long that takes. */
+  waitsForCredit = false;
   /** Why it has ended; empty while it lives. */
   ended = "";
   private credit: number;
@@ -117,11 +119,13 @@ export class Session {
 
   /** Wait until so many bytes may be sent, and use that credit up. */
   async takeCredit(bytes: number): Promise<void> {
+    this.waitsForCredit = true;
     while (this.credit < bytes && this.ended === "") {
       await new Promise<void>((resolve) => {
         this.wakeForCredit = resolve;
       });
     }
+    this.waitsForCredit = false;
     this.credit -= bytes;
   }
 

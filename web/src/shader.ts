@@ -23,6 +23,8 @@ export interface ShaderShape {
   readonly workgroup: Extents<number>;
   /** Memory of its workgroup variables, as far as their types are understood. */
   readonly workgroupBytes: number;
+  /** Whether it asks how long a binding is, which then has to be as long as its tensor. */
+  readonly asksLength: boolean;
 }
 
 const NAME = "[A-Za-z_][A-Za-z0-9_]*";
@@ -72,7 +74,8 @@ export function readShader(source: string): ShaderShape {
   for (const [, kind] of text.matchAll(WORKGROUP)) {
     workgroupBytes += bytesOf((kind ?? "").trim());
   }
-  return { symbol, buffers, qualifiers, scalars, packsGrid, workgroup, workgroupBytes };
+  const asksLength = text.includes("arrayLength");
+  return { symbol, buffers, qualifiers, scalars, packsGrid, workgroup, workgroupBytes, asksLength };
 }
 
 /** The text with these `read` bindings made `read_write`. */

@@ -31,6 +31,15 @@ export interface TrackerEvents {
   closed(why: string): void;
 }
 
+const MAX_REASON_BYTES = 123;
+
+/** What a close frame holds of a reason: more of it would be an error of its own. */
+export function shortened(reason: string): string {
+  const room = new Uint8Array(MAX_REASON_BYTES);
+  const { read } = new TextEncoder().encodeInto(reason, room);
+  return reason.slice(0, read);
+}
+
 interface Lease {
   readonly token: string;
   readonly label: string;
@@ -170,7 +179,7 @@ export class TrackerLink {
         }
       },
       close(code, reason) {
-        socket.close(code === 1001 ? 4001 : code, reason.slice(0, 120));
+        socket.close(code === 1001 ? 4001 : code, shortened(reason));
       },
     };
     let session = "";

@@ -7,7 +7,7 @@ import { DeviceServer } from "./device_server";
 import { messageOf, TapmlError } from "./errors";
 import { openGpu, type Gpu } from "./gpu";
 import type { Connection, Facts, FromWorker, Level, Start, ToWorker } from "./messages";
-import { TrackerLink } from "./tracker";
+import { TrackerLink, type TrackerEvents } from "./tracker";
 import type { Header } from "./wire";
 
 const RETRY_MILLISECONDS = [500, 1000, 2000, 5000];
@@ -67,6 +67,7 @@ class Device {
   private failures = 0;
   private stopped = false;
   private everRegistered = false;
+  private readonly gone = new WeakSet<GPUDevice>();
 
   constructor(private readonly start: Start) {}
 
@@ -80,18 +81,33 @@ class Device {
       // Each registration is a life of the server: handles of the one before mean nothing.
       const gpu = this.server?.gpu ?? (await this.open());
       this.server?.close("a new connection begins");
+      if (this.over()) {
+        // Stopped meanwhile: a device that nobody wants must not take the name of the next.
+        gpu.device.destroy();
+        return;
+      }
+      if (this.gone.has(gpu.device)) {
+        // An adapter whose process has just died opens a device that is lost from the start.
+        this.again("the GPU device was lost", null);
+        return;
+      }
       server = this.server = new DeviceServer(gpu, reportFailure, () => {
         gpu.device.destroy();
       });
     } catch (error) {
-      connection("failed", messageOf(error));
       log("error", messageOf(error));
+      if (this.everRegistered && !this.over()) {
+        // It was there before: a GPU that comes back may take its time.
+        this.again(messageOf(error), null);
+      } else {
+        connection("failed", messageOf(error));
+      }
       return;
     }
     connection("connecting", this.start.address);
     const options = { ...this.start, life: this.life };
     let refusal: string | null = null;
-    this.link = new TrackerLink(options, server, {
+    const events: TrackerEvents = {
       registered: (name) => {
         this.failures = 0;
         this.everRegistered = true;
@@ -113,7 +129,15 @@ class Device {
         this.link = null;
         this.again(why, refusal);
       },
-    });
+    };
+    try {
+      this.link = new TrackerLink(options, server, events);
+    } catch (error) {
+      // A browser's WebSocket does not even begin with a token that has, say, a blank in it.
+      const line = `this address or token cannot be used: ${messageOf(error)}`;
+      connection("failed", line);
+      log("error", line);
+    }
   }
 
   stop(): void {
@@ -131,6 +155,10 @@ class Device {
       const { sessions, deviceBytes, counters, running } = server;
       tell({ type: "numbers", numbers: { sessions, deviceBytes, running, ...counters } });
     }
+  }
+
+  private over(): boolean {
+    return this.stopped;
   }
 
   private again(why: string, refusal: string | null): void {
@@ -167,6 +195,7 @@ class Device {
       log("error", `uncaptured WebGPU error: ${event.error.message}`);
     };
     void gpu.device.lost.then((info) => {
+      this.gone.add(gpu.device);
       this.lost(info);
     });
     return gpu;
