@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_LIMIT_SECONDS = 30.0
+_LIMIT_SECONDS = 60.0
 
 
 class Page:
@@ -27,6 +29,7 @@ class Page:
         self._connection = connection
         self._next = 0
         self._session: str | None = None
+        self._loads = 0
         self.complaints: list[str] = []
         self.requests: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
@@ -61,13 +64,18 @@ class Page:
     def open(self, place: Path | str, part: str = "") -> None:
         """Load a file or an address and wait until it is there; `part` is where in it, with #."""
         # The same address with another part would only move there.
-        self.send("Page.navigate", url="about:blank")
-        while self._hear().get("method") != "Page.loadEventFired":
-            pass
+        self._navigate("about:blank")
         self.requests.clear()
-        self.send("Page.navigate", url=(place if isinstance(place, str) else place.as_uri()) + part)
-        while self._hear().get("method") != "Page.loadEventFired":
-            pass
+        self._navigate((place if isinstance(place, str) else place.as_uri()) + part)
+
+    def _navigate(self, url: str) -> None:
+        """Go to an address; its load event may come before the answer to the command."""
+        before, deadline = self._loads, time.monotonic() + _LIMIT_SECONDS
+        answer = self.send("Page.navigate", url=url)
+        while self._loads == before:
+            # A page that is open goes on to tell of other things, so silence ends nothing here.
+            assert time.monotonic() < deadline, f"{url} was not loaded: {answer}"
+            self._hear()
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
@@ -91,7 +99,9 @@ class Page:
     def _hear(self) -> dict[str, Any]:
         heard: dict[str, Any] = json.loads(self._connection.recv(timeout=_LIMIT_SECONDS))
         method, parameters = heard.get("method"), heard.get("params", {})
-        if method == "Network.requestWillBeSent":
+        if method == "Page.loadEventFired":
+            self._loads += 1
+        elif method == "Network.requestWillBeSent":
             self.requests.append(str(parameters["request"]["url"]))
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(parameters["exceptionDetails"]))
@@ -126,15 +136,33 @@ def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )  # fmt: skip
+    told: list[str] = []
+    too_late = threading.Timer(_LIMIT_SECONDS, _kill, (process,))
+    too_late.start()
     try:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        address = next(line.split()[-1] for line in lines if "DevTools listening on" in line)
+        for line in lines:
+            told.append(line)
+            if "DevTools listening on" in line:
+                break
+        else:
+            pytest.fail(f"{found} does not say where it listens; it said\n{''.join(told[-40:])}")
+        too_late.cancel()
         # What it goes on to say must not fill the pipe, or it waits for a reader.
         threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
-        with connect(address, max_size=None) as connection:
+        address = told[-1].split()[-1]
+        with connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection:
             yield Page(connection)
     finally:
-        process.kill()
-        process.communicate()
+        too_late.cancel()
+        _kill(process)
+        process.wait()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a browser and the processes it has started: one of them may hang on its GPU."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
