@@ -109,6 +109,20 @@ def test_a_constant_of_more_than_32_bits_is_refused() -> None:
         compiled(of)
 
 
+def test_a_shift_that_leaves_32_bits_is_refused_and_one_that_is_cut_to_them_is_not(
+    adapter: Driver,
+) -> None:
+    def shifted(x: Any) -> Any:
+        return x.astype("int64") << tirx.const(3, "int64")
+
+    with pytest.raises(CompileError, match="WGSL has 32 bits"):
+        compiled(of_elements(lambda x: shifted(x) < tirx.const(0, "int64"), "int32", "bool"))
+    of = of_elements(lambda x: shifted(x).astype("int32"), "int32", "int32")
+    given = np.array([[1 << 28, 1 << 30, -1, 5, -(1 << 31), 0]], np.int32)
+    expected = (given.astype(np.int64) << 3).astype(np.int32)
+    np.testing.assert_array_equal(apply(adapter, of, given, "int32"), expected)
+
+
 def test_a_small_number_is_written_with_its_sign(adapter: Driver) -> None:
     of = of_elements(
         lambda x: tirx.min(tirx.max(x, -50), 49).astype("int64") * tirx.const(3, "int64"),

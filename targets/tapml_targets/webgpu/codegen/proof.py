@@ -36,6 +36,7 @@ _RING: Final = frozenset({"Add", "Sub", "Mul"})
 _COMPARISONS: Final = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
 _CLAMPS: Final = frozenset({"Min", "Max"})
 _INTEGERS: Final = ("int", "uint")
+_WORD_BITS: Final = 32
 # Rounds until the ranges of what a reduction keeps in shared memory stand still.
 _ROUNDS: Final = 6
 
@@ -185,6 +186,8 @@ class _Proof:
                 self._require(node)
             self._value(node.a, exact=not wide)
             self._value(node.b, exact=not wide)
+        elif kind == "LShift" and wide:
+            self._shifted(node, exact=exact)
         elif kind == "TensorLoad":
             self._load(node, exact=exact)
         elif kind == "Cast":
@@ -202,6 +205,16 @@ class _Proof:
             self._value(node.body, exact=exact)
         else:
             self._parts(node, kind, exact=exact)
+
+    def _shifted(self, node: Any, *, exact: bool) -> None:
+        """A shift to the left is a product, as long as 32 bits can be shifted so far."""
+        if exact:
+            self._require(node)
+        self._value(node.a, exact=False)
+        self._value(node.b)
+        lower, upper = self._ranges.of(node.b)
+        if lower < 0 or upper >= _WORD_BITS:
+            self._refuse(node.b, "is how far to shift and")
 
     def _parts(self, node: Any, kind: str, *, exact: bool) -> None:
         if kind == "Select":
