@@ -22,6 +22,7 @@ SERVE_OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "zmq": (),
     "websocket": ("--websocket", "ws://127.0.0.1:0"),
 }
+_LIARS: Final = 8
 ADDRESS_KEYS: Final = {"zmq": "address", "websocket": "websocket"}
 
 
@@ -58,7 +59,8 @@ def throw_garbage(rng: random.Random, address: str, data_address: str) -> int:
     if address.startswith("ws"):
         throw_frames(rng, address)
     else:
-        throw_zmtp(rng, data_address)
+        for _ in range(_LIARS):
+            throw_zmtp(rng, data_address)
     parts = urlsplit(address)
     data = rng.choice(
         [

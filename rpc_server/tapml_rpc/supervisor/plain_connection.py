@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from tapml_rpc.supervisor.ring import Room
 
 
-# What a connection of no session may leave unread, and how long it may keep memory here.
-STRANGER_BYTES: Final = 1 << 20
+# How often a connection of no session is refused something: two bytes are a message, and have to be
+# answered. And how long it may keep memory here.
+STRANGER_REFUSALS: Final = 256
 STRANGER_SECONDS: Final = 30.0
 
 
@@ -44,6 +45,7 @@ class PlainConnection:
         self._relays: list[Relay] = []
         # When it last had a session, or kept no memory.
         self._light = self.peer.opened
+        self._refusals = 0
         # Of the message whose chunk is arriving: its header, its room, what is wrong with it.
         self._header: wire.Header | None = None
         self._room: tuple[Relay, Room] | None = None
@@ -131,7 +133,8 @@ class PlainConnection:
         """Tell the peer what was wrong with a message; it may be gone, or never read it."""
         if not isinstance(error, TapmlError):
             self._desk.show(error)
-        if self.peer.unsent_bytes > STRANGER_BYTES and not self.has_session():
+        self._refusals = 0 if self.has_session() else self._refusals + 1
+        if self._refusals > STRANGER_REFUSALS:
             self.peer.close()
         elif reply := error_reply(error, header):
             self.peer.send(reply)

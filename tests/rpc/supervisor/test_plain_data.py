@@ -14,11 +14,7 @@ import pytest
 from tapml_rpc import wire
 from tapml_rpc.client import connect
 from tapml_rpc.supervisor import plain_data
-from tapml_rpc.supervisor.plain_connection import (
-    STRANGER_BYTES,
-    STRANGER_SECONDS,
-    PlainConnection,
-)
+from tapml_rpc.supervisor.plain_connection import STRANGER_REFUSALS, STRANGER_SECONDS
 from tapml_rpc.supervisor.plain_data import HANDSHAKE_SECONDS, PlainData
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.zmtp import framing
@@ -168,16 +164,16 @@ def test_half_a_chunk_of_a_session_that_has_ended_is_not_kept_for_long(desk: Des
         assert not desk.count()
 
 
-def test_a_stranger_that_does_not_read_its_refusals_is_hung_up_on(desk: Desk) -> None:
-    ours, theirs = socket.socketpair()
-    stray = wire.pack({"type": "batch", "session": b"no", "sequence": 3})
-    connection = PlainConnection(desk, ours)
-    with theirs:
-        theirs.sendall(HANDSHAKE + message(stray))
-        connection.peer.put([bytes(2 * STRANGER_BYTES)])
-        assert connection.take()
-        assert connection.peer.closed
-    connection.end()
+def test_who_has_no_session_is_refused_so_often_and_then_hung_up_on(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE + message(b"") * (STRANGER_REFUSALS + 1)):
+        desk.serve_until(desk.count)
+        desk.serve_until(lambda: not desk.count())
+
+
+def test_who_has_a_session_may_be_refused_as_often_as_it_likes(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE + message(BATCH) + message(b"") * (STRANGER_REFUSALS + 1)) as one:
+        one.sendall(message(BATCH))
+        desk.serve_until(lambda: len(desk.session.taken) == 2)
 
 
 def test_who_does_not_end_its_handshake_is_hung_up_on(desk: Desk) -> None:
