@@ -186,8 +186,6 @@ class _Proof:
                 self._require(node)
             self._value(node.a, exact=not wide)
             self._value(node.b, exact=not wide)
-        elif kind == "LShift" and wide:
-            self._shifted(node, exact=exact)
         elif kind == "TensorLoad":
             self._load(node, exact=exact)
         elif kind == "Cast":
@@ -217,7 +215,9 @@ class _Proof:
             self._refuse(node.b, "is how far to shift and")
 
     def _parts(self, node: Any, kind: str, *, exact: bool) -> None:
-        if kind == "Select":
+        if kind == "LShift" and str(node.ty) == _WIDE:
+            self._shifted(node, exact=exact)
+        elif kind == "Select":
             self._value(node.condition)
             self._value(node.true_value, exact=exact)
             self._value(node.false_value, exact=exact)
