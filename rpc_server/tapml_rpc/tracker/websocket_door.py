@@ -123,7 +123,10 @@ class WebSocketDoor:
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=512)
         except OSError as error:
-            raise SetupError(f"cannot listen on {host} port {port}: {error}") from None
+            raise SetupError(
+                f"cannot listen on {host} port {port}: {error.strerror or error}; if another "
+                "tracker is there use that, or give another port to --websocket"
+            ) from None
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         scheme = "ws" if context is None else "wss"

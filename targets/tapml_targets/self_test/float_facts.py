@@ -161,10 +161,11 @@ def _negative_zero(operands: Operands, answers: _Answers) -> Fact:
 
 def _survival(name: str, what: str, lost: Sequence[str], trait: str) -> Fact:
     words = ", ".join(row.replace("_", " ") for row in lost)
+    dtype = name.partition("_")[0]
     return Fact(
         name, f"lost in {words}" if lost else "survives", "", "survives", not lost, "measured",
         f"{what} comes through copies, sums, functions and selections" if not lost else
-        f"{what} is lost in {words}: a model that computes one goes on with a number",
+        f"{what} of {dtype} is lost in {words}: a model that computes one goes on with a number",
         grave=what == "a NaN",
         trait=trait if lost else "",
     )  # fmt: skip
