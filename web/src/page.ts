@@ -182,9 +182,11 @@ function say(message: ToWorker): void {
 function start(): void {
   const name = input("name").value.trim();
   const token = input("token").value.trim();
-  show("how", `open_device("tracker:${name}")`);
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  say({ type: "start", address: `${scheme}://${location.host}`, name, token });
+  const address = `${scheme}://${location.host}`;
+  const command = `tapml offload --target webgpu --device tracker:${name}`;
+  show("how", `TAPML_TRACKER=${address} ${command}`);
+  say({ type: "start", address, name, token });
 }
 
 /** What the address says after `#`, which a browser sends to nobody. */
