@@ -111,8 +111,10 @@ class Incoming:
         return self._frames > 0
 
     def forget(self) -> None:
-        """Let go of the memory of a message that will not become whole."""
+        """Let go of all memory; the connection has ended."""
         self._packed, self._chunk, self._target = b"", _NO_CHUNK, None
+        self._ahead = _NO_CHUNK
+        self._start = self._end = 0
 
     def _whole(self) -> Message:
         self._end_header()
