@@ -74,7 +74,12 @@ def prepare(
         # Nobody was given one beforehand: whoever reads the announcement may come in.
         announced["token"] = book.issue("announced")
     context = None
-    if urlsplit(address).scheme == "wss":
+    secure = urlsplit(address).scheme == "wss"
+    if not secure and (certificate or certificate_key):
+        raise InputError(
+            f"a certificate is for wss://, got {address}: listen at wss:// or leave it out"
+        )
+    if secure:
         if bool(certificate) != bool(certificate_key):
             raise InputError("--certificate and --certificate-key go together")
         shown = (
