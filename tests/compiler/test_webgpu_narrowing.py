@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
@@ -273,6 +273,7 @@ EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
 
 
 @settings(max_examples=300, deadline=None)
+@example(("truncdiv", -1, 2), 1, 1)
 @given(EXPRESSIONS, st.integers(1, 64), st.integers(1, 64))
 def test_no_value_leaves_the_range_that_is_told(expression: Expression, n: int, m: int) -> None:
     bounds = bounds_of([shaped("n", "m")], 4 * 64 * 64)

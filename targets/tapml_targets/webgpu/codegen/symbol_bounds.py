@@ -32,7 +32,6 @@ _UNKNOWN: Final = (-(1 << 62), 1 << 62)
 _MOST_SHIFTED: Final = 63
 
 _TRUTHS: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"})
-_BY_POSITIVE: Final = frozenset({"floordiv", "truncdiv"})
 # These are largest and smallest where their operands are.
 _MONOTONE: Final[dict[str, Callable[[int, int], int]]] = {
     "add": lambda x, y: x + y,
@@ -40,6 +39,11 @@ _MONOTONE: Final[dict[str, Callable[[int, int], int]]] = {
     "mul": lambda x, y: x * y,
     "min": min,
     "max": max,
+}
+# So are these where the divisor is positive.
+_QUOTIENTS: Final[dict[str, Callable[[int, int], int]]] = {
+    "floordiv": lambda x, y: x // y,
+    "truncdiv": lambda x, y: x // y if x >= 0 else -(-x // y),
 }
 _SHIFTS: Final[dict[str, Callable[[int, int], int]]] = {
     "shift_left": lambda x, y: x << y,
@@ -210,8 +214,8 @@ def _combine(operation: str, ranges: Sequence[Range]) -> Range:
         return _corners(ranges, _MONOTONE[operation])
     (a, b), (c, d) = ranges
     found = _UNKNOWN
-    if operation in _BY_POSITIVE and c > 0:
-        found = _corners(ranges, lambda x, y: x // y)
+    if operation in _QUOTIENTS and c > 0:
+        found = _corners(ranges, _QUOTIENTS[operation])
     elif operation == "floormod" and c > 0:
         found = (a, b) if a >= 0 and b < c else (0, d - 1)
     elif operation in _SHIFTS and c >= 0 and d < _MOST_SHIFTED:
