@@ -1,0 +1,242 @@
+"""A browser of our own, without a window, that shows one page: found, started, ended.
+
+The browser is a process group. It ends with :meth:`BrowserProcess.close`, and with the process that
+started it however that ends: a shell in the group waits for the end of a pipe from here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from tapml_targets.errors import InputError, SetupError
+
+Kind = Literal["chromium", "firefox"]
+
+AUTOMATIC: Final = "auto"
+NAMES: Final[dict[Kind, tuple[str, ...]]] = {
+    "chromium": (
+        "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge",
+    ),
+    "firefox": ("firefox", "firefox-esr"),
+}  # fmt: skip
+_MAC: Final[dict[Kind, tuple[str, ...]]] = {
+    "chromium": (
+        "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+        "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    ),
+    "firefox": ("/Applications/Firefox.app/Contents/MacOS/firefox",),
+}
+_CHROMIUM_FLAGS: Final = (
+    "--headless=new",
+    "--enable-unsafe-webgpu",
+    # Fills in the adapter's name.
+    "--enable-webgpu-developer-features",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-crash-reporter",
+    # A page that nobody looks at is slowed down else.
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+)
+FIREFOX_PREFERENCES: Final = """\
+user_pref("dom.webgpu.enabled", true);
+user_pref("dom.webgpu.workers.enabled", true);
+user_pref("gfx.webgpu.ignore-blocklist", true);
+user_pref("app.update.enabled", false);
+user_pref("browser.shell.checkDefaultBrowser", false);
+user_pref("datareporting.policy.dataSubmissionEnabled", false);
+user_pref("toolkit.telemetry.reportingpolicy.firstRun", false);
+user_pref("browser.aboutwelcome.enabled", false);
+user_pref("dom.min_background_timeout_value", 4);
+user_pref("network.captive-portal-service.enabled", false);
+user_pref("network.connectivity-service.enabled", false);
+user_pref("browser.sessionstore.resume_from_crash", false);
+"""
+# The group ends once standard input does; the browser takes the shell's place.
+_WATCHED: Final = (
+    'exec 3<&0; ( read -r _ <&3; kill -KILL 0 ) & exec "$@" 3<&- </dev/null'  # one line of sh
+)
+_DOOR: Final = '<!doctype html><meta charset="utf-8"><script>location.replace(%s)</script>'
+_END_SECONDS: Final = 10.0
+_TAIL_BYTES: Final = 2000
+
+
+@dataclass(frozen=True)
+class Browser:
+    """A browser of this machine.
+
+    Attributes
+    ----------
+    kind
+        Whose command line it takes.
+    path
+        The program.
+    """
+
+    kind: Kind
+    path: Path
+
+    def command(self, url: str, profile: Path) -> list[str]:
+        """What starts it on a page, with a profile of its own.
+
+        Parameters
+        ----------
+        url
+            The page.
+        profile
+            An existing folder, which Firefox's preferences are written into.
+        """
+        if self.kind == "firefox":
+            (profile / "user.js").write_text(FIREFOX_PREFERENCES, "utf-8")
+            return [str(self.path), "--headless", "--no-remote", "--profile", str(profile), url]
+        # Chromium's own sandbox refuses to be root's.
+        root = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
+        return [
+            str(self.path), *_CHROMIUM_FLAGS, *root, *_graphics(), f"--user-data-dir={profile}", url
+        ]  # fmt: skip
+
+
+def find_browser(wanted: str = AUTOMATIC) -> Browser:
+    """The browser to start.
+
+    Parameters
+    ----------
+    wanted
+        ``auto`` for the first of :data:`NAMES` that is installed, ``chromium`` or ``firefox`` for
+        the first of that kind, or the program's name or path.
+
+    Raises
+    ------
+    InputError
+        If `wanted` is no program.
+    SetupError
+        If no browser is installed.
+    """
+    kinds: tuple[Kind, ...] = ("chromium", "firefox")
+    if wanted in (AUTOMATIC, *kinds):
+        chosen = [kind for kind in kinds if wanted in (AUTOMATIC, kind)]
+        for kind in chosen:
+            for name in (*NAMES[kind], *(_MAC[kind] if sys.platform == "darwin" else ())):
+                found = shutil.which(name)
+                if found is not None:
+                    return Browser(kind, Path(found))
+        looked = ", ".join(name for kind in chosen for name in NAMES[kind])
+        raise SetupError(
+            f"no browser here: looked for {looked}; install one (`apt-get install chromium`), or "
+            "say where its program is"
+        )
+    found = shutil.which(str(Path(wanted).expanduser()) if "/" in wanted else wanted)
+    if found is None:
+        raise InputError(
+            f"{wanted!r} is no program; expected {AUTOMATIC}, {' or '.join(kinds)}, or a browser's "
+            "program"
+        )
+    return Browser("firefox" if "firefox" in Path(found).name.lower() else "chromium", Path(found))
+
+
+class BrowserProcess:
+    """A running browser with a page; a context manager, which ends it.
+
+    Parameters
+    ----------
+    url
+        The page. It may hold a token: a file of this user's alone leads there, since every user of
+        this machine can read a command line.
+    browser
+        Which; the first that is found where None.
+
+    Raises
+    ------
+    SetupError
+        If there is none, or it cannot be started.
+    """
+
+    def __init__(self, url: str, browser: Browser | None = None) -> None:
+        self.browser = browser or find_browser()
+        self._profile = Path(tempfile.mkdtemp(prefix="tapml-browser-"))
+        self._said = self._profile / "said.txt"
+        door = self._profile / "open.html"
+        door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
+        command = self.browser.command(door.as_uri(), self._profile)
+        try:
+            with self._said.open("wb") as said:
+                self.process = subprocess.Popen(
+                    ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    start_new_session=True,
+                    env=self._environment(),
+                )
+        except OSError as error:
+            self._remove_profile()
+            raise SetupError(f"{self.browser.path} does not start: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its first process runs; a page of it may have crashed all the same."""
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        """The end of what it wrote to standard error."""
+        with suppress(OSError), self._said.open("rb") as file:
+            file.seek(max(0, self._said.stat().st_size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode("utf-8", "replace").strip()
+        return ""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all its processes: SIGSTOP is a machine that falls asleep."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def close(self) -> None:
+        """End it and all its processes, alive or not, and remove its profile."""
+        # A browser asked to end waits for its GPU, and a kernel may hold that for ever.
+        self.signal(signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_SECONDS)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self._remove_profile()
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self.browser.kind == "firefox":
+            environment["MOZ_CRASHREPORTER_DISABLE"] = "1"
+        return environment
+
+    def _remove_profile(self) -> None:
+        # A process that is just dying may write once more.
+        for _ in range(3):
+            shutil.rmtree(self._profile, ignore_errors=True)
+            if not self._profile.exists():
+                return
+
+
+def _graphics() -> tuple[str, ...]:
+    """What Chromium needs on Linux to take a GPU for WebGPU; without one it takes SwiftShader."""
+    if not sys.platform.startswith("linux"):
+        return ()
+    devices = Path("/dev")
+    gpu = any(devices.glob("dri/renderD*")) or (devices / "nvidiactl").exists()
+    return ("--enable-features=Vulkan",) if gpu else ()
