@@ -5,6 +5,7 @@ import type { LaunchSequence, SlotPlace } from "./launches";
 import type { BuiltLibrary } from "./library_store";
 import type { TensorUse } from "./loaded_library";
 import type { DeviceBuffer, Memory } from "./memory";
+import { workDone } from "./noticed";
 import { Readback, type StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
 import { array, integer, map, octets, shown, text } from "./wire";
@@ -130,7 +131,7 @@ export class Calls {
       return;
     }
     const { queue } = this.memory.device;
-    await queue.onSubmittedWorkDone();
+    await workDone(queue);
     if (batch.session.ended !== "") {
       throw new TapmlError("DeviceLostError", "the session ended before a call was timed");
     }
@@ -138,7 +139,7 @@ export class Calls {
     const started = performance.now();
     this.submit(batch, launches);
     await batch.steps.settle();
-    await queue.onSubmittedWorkDone();
+    await workDone(queue);
     batch.give(index, [Math.round((performance.now() - started) * 1e6), []]);
   }
 
@@ -152,7 +153,7 @@ export class Calls {
   }
 
   private async idle(): Promise<number> {
-    await this.memory.device.queue.onSubmittedWorkDone();
+    await workDone(this.memory.device.queue);
     return performance.now();
   }
 

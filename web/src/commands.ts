@@ -5,6 +5,7 @@ import { inputError, protocolError, TapmlError } from "./errors";
 import type { Gpu } from "./gpu";
 import type { LibraryStore } from "./library_store";
 import type { Memory } from "./memory";
+import { workDone } from "./noticed";
 import { checkProgram, MAX_PROGRAM_NAME } from "./program_body";
 import { Readback, StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
@@ -291,14 +292,14 @@ export class Commands {
 
   private async fence(batch: RunningBatch, index: Index): Promise<void> {
     await batch.steps.settle();
-    await this.gpu.device.queue.onSubmittedWorkDone();
+    await workDone(this.gpu.device.queue);
     batch.give(index, true);
   }
 
   private async reset(batch: RunningBatch): Promise<void> {
     // Whatever was still running ends here; its error, if any, belongs to the past.
     await batch.steps.settle().catch(() => null);
-    await this.gpu.device.queue.onSubmittedWorkDone();
+    await workDone(this.gpu.device.queue);
     batch.session.failures.delete(batch.message.stream);
   }
 

@@ -1,6 +1,7 @@
 /** Bytes on their way from the GPU: copied into memory that can be mapped, then handed on. */
 
 import type { DeviceBuffer, Memory } from "./memory";
+import { noticed } from "./noticed";
 import type { Steps } from "./steps";
 
 const MAP_READ = 1;
@@ -79,7 +80,7 @@ export class Readback {
       this.pool.giveBack(this.stage);
       return new Uint8Array(0);
     }
-    await this.stage.mapAsync(MAP_READ, 0, size);
+    await this.mapped(size);
     const bytes = new Uint8Array(this.end);
     const mapped = new Uint8Array(this.stage.getMappedRange(0, size));
     // Between windows lies what the memory held before; the gaps of a chunk are zero.
@@ -93,7 +94,11 @@ export class Readback {
 
   /** Wait until the bytes, one window from position 0, can be looked at. */
   async ready(): Promise<void> {
-    await this.stage.mapAsync(MAP_READ, 0, Math.ceil(this.end / 8) * 8);
+    await this.mapped(Math.ceil(this.end / 8) * 8);
+  }
+
+  private mapped(size: number): Promise<undefined> {
+    return noticed(this.memory.device.queue, this.stage.mapAsync(MAP_READ, 0, size));
   }
 
   /** Hand out the bytes where they lie, once `ready` has come, and give the memory back. */

@@ -1,0 +1,150 @@
+"""Firefox without a window, spoken to over WebDriver BiDi."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+_NAMES = ("firefox-esr", "firefox")
+_LIMIT_SECONDS = 60.0
+_PREFERENCES = {
+    # WebGPU is off by default on Linux, and a rasteriser is on Firefox's list of blocked drivers.
+    "dom.webgpu.enabled": True,
+    "gfx.webgpu.ignore-blocklist": True,
+    # A test's browser goes nowhere by itself.
+    "app.update.enabled": False,
+    "browser.shell.checkDefaultBrowser": False,
+    "browser.startup.homepage_override.mstone": "ignore",
+    "datareporting.policy.dataSubmissionEnabled": False,
+    "network.captive-portal-service.enabled": False,
+    "network.connectivity-service.enabled": False,
+    "toolkit.telemetry.enabled": False,
+}
+
+
+class FirefoxPage:
+    """One page, as `tests.report.browser.Page` is one in Chromium; keeps what it logged."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._next = 0
+        self.complaints: list[str] = []
+        self.version = str(
+            self.send("session.new", capabilities={})["capabilities"]["browserVersion"]
+        )
+        self.send("session.subscribe", events=["log.entryAdded"])
+        self._context = self.send("browsingContext.getTree")["contexts"][0]["context"]
+
+    def send(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """One command, and its answer."""
+        self._next += 1
+        number, deadline = self._next, time.monotonic() + _LIMIT_SECONDS
+        self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            heard: dict[str, Any] = json.loads(self._connection.recv(timeout=left))
+            if heard.get("id") == number:
+                assert heard["type"] == "success", heard
+                answer: dict[str, Any] = heard["result"]
+                return answer
+            if heard.get("method") == "log.entryAdded":
+                self.complaints.append(json.dumps(heard["params"]))
+
+    def open(self, address: str) -> None:
+        """Load an address and wait until it is there."""
+        # The same address with another part behind its # would only move there.
+        for url in ("about:blank", address):
+            self.send("browsingContext.navigate", context=self._context, url=url, wait="complete")
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression that gives a text, a number or nothing."""
+        answer = self.send(
+            "script.evaluate",
+            expression=expression,
+            target={"context": self._context},
+            awaitPromise=True,
+        )
+        assert answer["type"] == "success", answer
+        return answer["result"].get("value")
+
+    def resize(self, width: int, height: int) -> None:
+        """A window of another size."""
+        viewport = {"width": width, "height": height}
+        self.send("browsingContext.setViewport", context=self._context, viewport=viewport)
+
+    def picture(self) -> bytes:
+        """What is seen, as PNG."""
+        answer = self.send("browsingContext.captureScreenshot", context=self._context)
+        return base64.b64decode(answer["data"])
+
+
+@contextlib.contextmanager
+def open_firefox(profile: Path) -> Iterator[FirefoxPage]:
+    """A page in a Firefox of its own, with WebGPU.
+
+    Where none is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
+    """
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        reason = f"no Firefox here: looked for {', '.join(_NAMES)}"
+        if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
+            pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
+        pytest.skip(reason)
+    lines = [
+        f"user_pref({json.dumps(name)}, {json.dumps(value)});\n"
+        for name, value in _PREFERENCES.items()
+    ]
+    profile.joinpath("user.js").write_text("".join(lines))
+    process = subprocess.Popen(
+        [
+            found, "--headless", "--no-remote", "--profile", str(profile),
+            "--remote-debugging-port", "0",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # It leaves files in the home folder otherwise.
+        env={**os.environ, "HOME": str(profile)},
+    )  # fmt: skip
+    told: list[str] = []
+    too_late = threading.Timer(_LIMIT_SECONDS, _kill, (process,))
+    too_late.start()
+    try:
+        assert process.stderr is not None
+        output = iter(process.stderr.readline, "")
+        for line in output:
+            told.append(line)
+            if "WebDriver BiDi listening on" in line:
+                break
+        else:
+            pytest.fail(f"{found} does not say where it listens; it said\n{''.join(told[-40:])}")
+        too_late.cancel()
+        # What it goes on to say must not fill the pipe, or it waits for a reader.
+        threading.Thread(target=lambda: [None for _ in output], daemon=True).start()
+        address = told[-1].split()[-1] + "/session"
+        with connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection:
+            yield FirefoxPage(connection)
+    finally:
+        too_late.cancel()
+        _kill(process)
+        process.wait()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a browser and the processes it has started: one of them may hang on its GPU."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
