@@ -1,13 +1,15 @@
-"""An entry whose shapes are all fixed: its inputs in one buffer, its calls recorded."""
+"""An entry whose shapes are all fixed: its inputs in one buffer, a run of it one program."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tapml.execute.arrays import Array, Bytes, allocate, window
 from tapml.execute.device import DeviceBuffer, DeviceMemory
 from tapml_rpc.remote import RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.remote_program import MAX_PAYLOAD_BYTES, RemoteProgram
 from tapml_targets.dtype import dtype
 from tapml_targets.expression import evaluate
 from tapml_targets.library import EntryProgram, Parameter
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
 
 # What a window on device memory may have to begin at: 4096 bits is the most OpenCL devices ask for.
 _WINDOW_ALIGNMENT: Final = 512
+# Programs of one session must not share a name, whichever plan they belong to.
+_numbers: Final = itertools.count(1)
 
 
 class FixedEntry:
-    """Memory for the inputs and outputs of an entry, and its call per arrangement of the state.
+    """Memory for the inputs and outputs of an entry; what runs it per arrangement of the state.
 
     Parameters
     ----------
@@ -52,6 +56,7 @@ class FixedEntry:
         self._library = library
         self._resident = resident
         self._calls: dict[int, RemoteCall] = {}
+        self._programs: dict[int, RemoteProgram] = {}
         self._offsets: dict[str, int] = {}
         self._buffers: list[DeviceBuffer] = []
         self.outputs: dict[str, RemoteTensor] = {}
@@ -100,6 +105,25 @@ class FixedEntry:
             call = batch.record(self._library, self._program.name, tensors)
             self._calls[arrangement] = call
         return call
+
+    def program(self, batch: Batch, arrangement: int) -> RemoteProgram | None:
+        """A whole run as one program: inputs written, the call, outputs read in their order.
+
+        Recorded where the arrangement is a new one. None where the inputs are more than a program
+        takes.
+        """
+        if self.inputs.nbytes > MAX_PAYLOAD_BYTES:
+            return None
+        program = self._programs.get(arrangement)
+        if program is None:
+            call = self.call(batch, arrangement)
+            with batch.program(f"{self._program.name}#{next(_numbers)}") as program:
+                program.write(self.inputs.remote, self.inputs.nbytes)
+                program.run(call)
+                for tensor in self.outputs.values():
+                    program.read(tensor.buffer, tensor.nbytes)
+            self._programs[arrangement] = program
+        return program
 
     def _tensor(self, parameter: Parameter) -> RemoteTensor:
         kind, _, name = parameter.name.partition(":")
