@@ -23,6 +23,7 @@ def add_tracker_parser(actions: Any) -> None:
             "  tapml rpc tracker                                 for this machine alone\n"
             "  tapml rpc tracker --bind 'tcp://*:9190' --key ~/.config/tapml/keys/lab.secret\n"
             "  tapml rpc tracker --websocket 'wss://*:9443'      for boards and browsers, too\n"
+            "  tapml rpc tracker --browser                       starts a browser, as a device\n"
             "  tapml devices --tracker tcp://127.0.0.1:9190      what it has, and who holds it\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,

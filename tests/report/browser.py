@@ -114,18 +114,24 @@ class Page:
         return heard
 
 
-@contextlib.contextmanager
-def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
-    """A page in a browser of its own, started with `flags` instead of without a GPU.
-
-    Where no browser is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
-    """
+def need_browser() -> str:
+    """The browser's program; without one the test is skipped, or fails where there must be one."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         reason = f"no browser here: looked for {', '.join(_NAMES)}"
         if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
             pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
         pytest.skip(reason)
+    return found
+
+
+@contextlib.contextmanager
+def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
+    """A page in a browser of its own, started with `flags` instead of without a GPU.
+
+    Where no browser is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
+    """
+    found = need_browser()
     process = subprocess.Popen(
         [
             found, "--headless=new", "--no-sandbox", *(flags or ("--disable-gpu",)),

@@ -66,9 +66,11 @@ user_pref("network.captive-portal-service.enabled", false);
 user_pref("network.connectivity-service.enabled", false);
 user_pref("browser.sessionstore.resume_from_crash", false);
 """
-# The group ends once standard input does; the browser takes the shell's place.
+# The browser takes the shell's place, $$. Once standard input ends, it ends, its profile is removed
+# and whatever is left of its group ends.
 _WATCHED: Final = (
-    'exec 3<&0; ( read -r _ <&3; kill -KILL 0 ) & exec "$@" 3<&- </dev/null'  # one line of sh
+    'exec 3<&0; ( read -r _ <&3; kill -KILL $$; sleep 1; rm -rf "$0"; kill -KILL 0 ) & '
+    'exec "$@" 3<&- </dev/null'
 )
 _DOOR: Final = '<!doctype html><meta charset="utf-8"><script>location.replace(%s)</script>'
 _END_SECONDS: Final = 10.0
@@ -159,6 +161,13 @@ class BrowserProcess:
     browser
         Which; the first that is found where None.
 
+    Attributes
+    ----------
+    process
+        Its first process, which leads a group.
+    profile
+        The folder with all it keeps.
+
     Raises
     ------
     SetupError
@@ -167,15 +176,15 @@ class BrowserProcess:
 
     def __init__(self, url: str, browser: Browser | None = None) -> None:
         self.browser = browser or find_browser()
-        self._profile = Path(tempfile.mkdtemp(prefix="tapml-browser-"))
-        self._said = self._profile / "said.txt"
-        door = self._profile / "open.html"
+        self.profile = Path(tempfile.mkdtemp(prefix="tapml-browser-"))
+        self._said = self.profile / "said.txt"
+        door = self.profile / "open.html"
         door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
-        command = self.browser.command(door.as_uri(), self._profile)
+        command = self.browser.command(door.as_uri(), self.profile)
         try:
             with self._said.open("wb") as said:
                 self.process = subprocess.Popen(
-                    ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                    ["/bin/sh", "-c", _WATCHED, str(self.profile), *command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=said,
@@ -220,7 +229,8 @@ class BrowserProcess:
         self._remove_profile()
 
     def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
+        # What it leaves in the folder for temporary files goes with its profile.
+        environment = {**os.environ, "TMPDIR": str(self.profile)}
         if self.browser.kind == "firefox":
             environment["MOZ_CRASHREPORTER_DISABLE"] = "1"
         return environment
@@ -228,8 +238,8 @@ class BrowserProcess:
     def _remove_profile(self) -> None:
         # A process that is just dying may write once more.
         for _ in range(3):
-            shutil.rmtree(self._profile, ignore_errors=True)
-            if not self._profile.exists():
+            shutil.rmtree(self.profile, ignore_errors=True)
+            if not self.profile.exists():
                 return
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -126,12 +126,20 @@ class TrackerLoop:
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.relay_port = self._relay.port
 
-    def run(self, stopping: StopRequest) -> None:
-        """Serve until told to stop."""
+    def run(
+        self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
+    ) -> None:
+        """Serve until told to stop.
+
+        Parameters
+        ----------
+        look
+            Called once a second with the names of the devices that are registered.
+        """
         poller = zmq.Poller()
         for source in (self._socket, self._monitor, self._waker.fileno(), *stopping.wake_fds):
             poller.register(source, zmq.POLLIN)
-        looked = probed = time.monotonic()
+        looked = probed = told = time.monotonic()
         try:
             while not stopping.asked():
                 poller.poll(_POLL_MILLISECONDS)
@@ -153,6 +161,9 @@ class TrackerLoop:
                         self.send(key, {"type": "probe"})
                 self._registry.tick()
                 self._drop_unreachable()
+                if look is not None and now - told > _PROBE_SECONDS:
+                    told = now
+                    look(self._registry.devices.keys())
         finally:
             self._relay.close()
             if self.entrance is not None:

@@ -33,6 +33,11 @@ class TrackerOptions:
         For ``wss://``; empty for one that is made here.
     origins
         Pages that may come, beside those of this machine.
+    browsers
+        Browsers of this machine that show the tracker's page without a window, for as long as the
+        tracker runs: ``auto``, ``chromium``, ``firefox`` or a program.
+    browser_patience
+        Seconds after which one of them whose page is no device any more is ended and started anew.
     silence_seconds
         A device or client over WebSocket that gives no sign of life for so long is gone.
     parent
@@ -48,6 +53,8 @@ class TrackerOptions:
     certificate: str = ""
     certificate_key: str = ""
     origins: tuple[str, ...] = ()
+    browsers: tuple[str, ...] = ()
+    browser_patience: float = 15.0
     silence_seconds: float = 10.0
     parent: int = 0
 
@@ -99,6 +106,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let pages from https://HOST[:PORT] come, beside those of this machine",
     )
     browsers.add_argument(
+        "--browser",
+        dest="browsers",
+        action="append",
+        nargs="?",
+        const="auto",
+        default=[],
+        metavar="WHICH",
+        help="start a browser without a window as a device, and keep it one: chromium, firefox or "
+        "a program (default: the first that is installed); may be given more than once",
+    )
+    browsers.add_argument(
+        "--browser-patience",
+        type=float,
+        default=default.browser_patience,
+        metavar="SECONDS",
+        help="start such a browser anew when its page has been away so long (default: %(default)g)",
+    )
+    browsers.add_argument(
         "--silence",
         dest="silence_seconds",
         type=float,
@@ -121,6 +146,8 @@ def options_from(arguments: argparse.Namespace) -> TrackerOptions:
         certificate=arguments.certificate,
         certificate_key=arguments.certificate_key,
         origins=tuple(arguments.origins),
+        browsers=tuple(arguments.browsers),
+        browser_patience=arguments.browser_patience,
         silence_seconds=arguments.silence_seconds,
         parent=arguments.parent,
     )

@@ -12,16 +12,20 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from tapml_rpc.security.curve import ServerCurve
+from tapml_rpc.tracker.browser_keeper import BrowserKeeper
+from tapml_rpc.tracker.browser_process import Browser, find_browser
 from tapml_rpc.tracker.loop import TrackerLoop
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
-from tapml_rpc.tracker.page_address import how_to_open
+from tapml_rpc.tracker.page_address import how_to_open, page_url
 from tapml_rpc.tracker.records import VERSION
 from tapml_rpc.tracker.stopping import StopRequest
 from tapml_rpc.websocket.listening import Listening, prepare
-from tapml_targets.errors import TapmlError
+from tapml_targets.errors import InputError, TapmlError
 
 
 def run_tracker(options: TrackerOptions) -> int:
@@ -39,7 +43,8 @@ def run_tracker(options: TrackerOptions) -> int:
     if options.key:
         clients = Path(options.clients) if options.clients else None
         curve = ServerCurve.from_files(Path(options.key), clients)
-    websocket = _websocket(options) if options.websocket else None
+    browsers = _named(options)
+    websocket = _websocket(options) if options.websocket or browsers else None
     loop = TrackerLoop(
         options.bind,
         options.relay_port,
@@ -58,17 +63,53 @@ def run_tracker(options: TrackerOptions) -> int:
     }
     if loop.entrance is not None and websocket is not None:
         line |= {"websocket": loop.entrance.address, **websocket.announced}
+    if browsers:
+        line["browsers"] = list(browsers)
     print(json.dumps(line), flush=True)
     if sys.stderr.isatty():
         for text in how_to_open(line, socket.gethostname()):
             print(f"tapml: {text}", file=sys.stderr, flush=True)
-    loop.run(stopping)
+    keepers: list[BrowserKeeper] = []
+
+    def look(registered: Collection[str]) -> None:
+        for keeper in keepers:
+            keeper.tick(registered=keeper.name in registered)
+
+    try:
+        for name, browser in browsers.items():
+            keepers.append(
+                BrowserKeeper(_page(line, name), name, browser, options.browser_patience)
+            )
+        loop.run(stopping, look)
+    finally:
+        for keeper in keepers:
+            keeper.close()
     return 0
+
+
+def _named(options: TrackerOptions) -> dict[str, Browser]:
+    """The browsers to start, under the names of their devices."""
+    if options.browsers and options.websocket.startswith("wss:"):
+        raise InputError(
+            "--browser opens the page of this machine, which needs no certificate: give "
+            "--websocket ws://127.0.0.1:PORT, or leave it out; wss:// is for another tracker"
+        )
+    named: dict[str, Browser] = {}
+    for browser in map(find_browser, options.browsers):
+        same = sum(other.kind == browser.kind for other in named.values())
+        named[f"{browser.kind}-{same + 1}" if same else browser.kind] = browser
+    return named
+
+
+def _page(line: dict[str, Any], name: str) -> str:
+    """The page's address on this machine, for a device of this name."""
+    url = page_url(line, "127.0.0.1")
+    return f"{url}{'&' if '#' in url else '#'}name={name}"
 
 
 def _websocket(options: TrackerOptions) -> Listening:
     return prepare(
-        options.websocket,
+        options.websocket or "ws://127.0.0.1:0",
         tokens=Path(options.tokens).expanduser() if options.tokens else None,
         certificate=options.certificate,
         certificate_key=options.certificate_key,

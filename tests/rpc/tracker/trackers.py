@@ -51,8 +51,11 @@ def made_up_device(platform: str = "opencl", *features: str, **limits: int) -> D
 class TrackerProcess(AnnouncedProcess):
     """What ``tapml rpc tracker`` starts."""
 
-    def __init__(self, bind: str = "tcp://127.0.0.1:0", *arguments: str) -> None:
-        super().__init__("tapml_rpc.tracker.process", "--bind", bind, *arguments)
+    def __init__(
+        self, bind: str = "tcp://127.0.0.1:0", *arguments: str, in_order: bool = False
+    ) -> None:
+        words = ("--bind", bind, *arguments)
+        super().__init__("tapml_rpc.tracker.process", *words, in_order=in_order)
         self.relay_port: int = self.line["relay_port"]
         self.websocket: str = self.line.get("websocket", "")
 

@@ -1,0 +1,113 @@
+"""Keeps a browser of the tracker's own registered: for one that dies or hangs comes another.
+
+Whether a page is well is asked of the tracker's list alone. A tab that has crashed, a GPU that a
+kernel holds for ever, a browser that was stopped: each ends in a device that is not registered, and
+a browser lets nobody mend it from inside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from tapml_rpc.tracker.browser_process import Browser, BrowserProcess
+from tapml_targets.errors import TapmlError
+
+START_SECONDS: Final = 60
+"""So long may a browser take until its page has registered for the first time."""
+
+_MOST_FAILURES: Final = 3
+
+
+def _say(line: str) -> None:
+    print(f"tapml: {line}", file=sys.stderr, flush=True)
+
+
+class BrowserKeeper:
+    """One browser, started at once; :meth:`tick` is called once a second.
+
+    Parameters
+    ----------
+    url
+        The tracker's page, with all the page is to know behind its ``#``.
+    name
+        What the page registers as.
+    browser
+        Which program.
+    patience_seconds
+        So long may a page that was registered be away: it reloads, or opens its GPU anew.
+    say
+        Takes a line for a person.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        browser: Browser,
+        patience_seconds: float,
+        say: Callable[[str], None] = _say,
+    ) -> None:
+        self.name = name
+        self._url = url
+        self._browser = browser
+        self._patience = patience_seconds
+        self._say = say
+        self._failures = self._away = 0
+        self._seen = False
+        self.process: BrowserProcess | None = None
+        self._start()
+
+    def tick(self, *, registered: bool) -> None:
+        """Look after the browser.
+
+        Parameters
+        ----------
+        registered
+            Whether the tracker has its device now.
+        """
+        process = self.process
+        if process is None:
+            return
+        # Ticks are counted, not seconds: a machine that slept holds that against nobody.
+        self._away = 0 if registered else self._away + 1
+        if registered:
+            self._seen, self._failures = True, 0
+        elif not process.alive:
+            self._again(f"ended by itself ({process.process.returncode})")
+        elif self._seen and self._away >= self._patience:
+            self._again(
+                f"has not been a device for {self._patience:g} s: its page crashed, or a kernel "
+                "holds its GPU"
+            )
+        elif self._away >= START_SECONDS:
+            self._again(f"did not register within {START_SECONDS} s")
+
+    def close(self) -> None:
+        """End the browser."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.close()
+
+    def _again(self, why: str) -> None:
+        process = self.process
+        told = process.said() if process is not None else ""
+        self.close()
+        if not self._seen:
+            self._failures += 1
+        if self._failures >= _MOST_FAILURES:
+            self._say(
+                f"browser {self.name!r} {why}, {_MOST_FAILURES} times without registering; it is "
+                f"not started again. {self._browser.path} said:\n{told or 'nothing'}"
+            )
+            return
+        self._say(f"browser {self.name!r} {why}; it is started anew")
+        self._start()
+
+    def _start(self) -> None:
+        self._seen, self._away = False, 0
+        try:
+            self.process = BrowserProcess(self._url, self._browser)
+        except TapmlError as error:
+            self._say(str(error))
