@@ -12,6 +12,7 @@ from scripts.environment.installer import say
 PACKAGES = {
     "pocl-opencl-icd": "PoCL, the OpenCL driver the tests use beside Intel's",
     "chromium": "the browser that the report's pages are tested in, with a WebGPU driver beside it",
+    "firefox-esr": "the second browser that the page of web/ is tested in",
     "mesa-vulkan-drivers": "lavapipe, the WebGPU driver the tests use beside the browser's",
     "nodejs": "what the checks of the page in web/ run on",
     "npm": "what installs the tools of these checks",

@@ -27,7 +27,8 @@ def read(session: Session, given: RemoteTensor) -> np.ndarray:
 
 
 def test_an_operator_and_an_entry_run_in_the_browser(session: Session) -> None:
-    assert (session.device.platform, session.device.limits.offset_alignment) == ("webgpu", 256)
+    assert session.device.platform == "webgpu"
+    assert session.device.limits.offset_alignment in (32, 256)
     library = session.upload(add_library())
     a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
     for name, more in (("add_one", 1), ("add_two", 2), ("chain", 4)):

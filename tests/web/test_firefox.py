@@ -1,0 +1,67 @@
+"""Firefox as a device: its compiler is naga, its driver lavapipe, and the page is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from tapml_rpc.reach import open_device
+from tapml_rpc.session import Session
+from tests.report.browser import Page
+from tests.rpc.tracker.trackers import TrackerProcess
+from tests.web.firefox import open_firefox
+from tests.web.pages import NAME, DevicePage
+
+# What holds in Chromium holds here: these are collected once more, with this module's fixtures.
+from tests.web.test_browser_device import (  # noqa: F401
+    test_a_bad_shader_gives_everything_the_compiler_says,
+    test_a_grid_beyond_what_a_dimension_holds_is_folded,
+    test_a_long_tensor_goes_there_and_back_in_pieces,
+    test_a_poisoned_call_shows_who_writes_behind_a_tensor,
+    test_a_poisoned_workspace_shows_who_writes_around_it,
+    test_an_operator_and_an_entry_run_in_the_browser,
+    test_bytes_are_written_filled_copied_and_read_at_any_place,
+    test_recorded_calls_and_programs_run_by_name,
+    test_tensors_may_begin_anywhere_and_share_a_buffer,
+    test_too_many_threads_and_too_large_a_buffer_name_the_limit,
+)
+
+
+@pytest.fixture(scope="module")
+def shown(
+    tracker: TrackerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevicePage]:
+    """The page in Firefox, registered."""
+    with open_firefox(tmp_path_factory.mktemp("firefox")) as page:
+        # It has what the tests here ask of a page of Chromium's.
+        shown = DevicePage(cast("Page", page), tracker)
+        page.resize(1200, 900)
+        shown.open()
+        shown.wait_ready()
+        yield shown
+
+
+@pytest.fixture
+def session(shown: DevicePage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session with Firefox, over the tracker."""
+    monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
+    with open_device(f"tracker:{NAME}") as opened:
+        yield opened
+
+
+def test_firefox_registers_as_what_it_is(session: Session, shown: DevicePage) -> None:
+    device = session.device
+    assert device.vendor_platform.startswith("Firefox") and "naga" in device.vendor_platform
+    assert device.details["compiler"] == "naga"
+    # Its adapter tells no name; that it is a rasteriser it does tell.
+    assert (device.name, device.device_type) == ("WebGPU adapter", "cpu")
+    assert "naga" in shown.text("#adapter, main")
+
+
+def test_the_page_itself_has_nothing_to_complain_about(shown: DevicePage) -> None:
+    """Firefox writes a shader's errors to the console by itself; the page adds nothing."""
+    shader = ("shader module", "amonut")
+    others = [each for each in shown.page.complaints if not any(word in each for word in shader)]
+    assert others == []
