@@ -87,8 +87,9 @@ def _argument(argument: Argument, symbols: Mapping[str, int]) -> str:
     match argument:
         case ScalarArgument(value, dtype):
             return f"{dtype} {_value(value, symbols)}"
-        case BufferArgument(name, byte_offset) if byte_offset != 0:
-            return f"{name} + {_value(byte_offset, symbols)} bytes"
+        case BufferArgument(name, byte_offset, nbytes) if (byte_offset, nbytes) != (0, None):
+            size = "" if nbytes is None else f", {_value(nbytes, symbols)} of them"
+            return f"{name} + {_value(byte_offset, symbols)} bytes{size}"
     return argument.name
 
 

@@ -308,11 +308,11 @@ def _binding_problems(
     symbols: Symbols,
 ) -> Iterator[Problem]:
     """Buffers that a kernel is given: how many, and how large a window on each."""
-    names = [a.name for a in launch.arguments if isinstance(a, BufferArgument)]
-    yield from _above(where, "max_storage_buffers", len(names), limits.max_storage_buffers)
-    for name in dict.fromkeys(names):
-        what, size = tensors[name]
-        nbytes = known_extent(size, symbols) or 0
+    given = [a for a in launch.arguments if isinstance(a, BufferArgument)]
+    yield from _above(where, "max_storage_buffers", len(given), limits.max_storage_buffers)
+    for argument in dict.fromkeys(given):
+        what, size = tensors[argument.name]
+        nbytes = known_extent(size if argument.nbytes is None else argument.nbytes, symbols) or 0
         yield from _above(
             f"{what} in {where}", "max_binding_bytes", nbytes, limits.max_binding_bytes
         )

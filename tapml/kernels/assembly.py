@@ -277,8 +277,11 @@ class _Assembler:
                 f"are {', '.join(known)}{number}",
             )
         self._passed.add(name)
-        key = (*argument.key, "byte_offset")
-        return BufferArgument(name, self._expression(key, argument.value, scope))
+        offset = self._expression((*argument.key, "byte_offset"), argument.value, scope)
+        if argument.nbytes is None:
+            return BufferArgument(name, offset)
+        size = self._expression((*argument.key, "nbytes"), argument.nbytes, scope)
+        return BufferArgument(name, offset, size)
 
     def _scalar_dtype(self, argument: ManifestArgument) -> str:
         try:

@@ -65,12 +65,15 @@ class ManifestArgument:
         The number, or the byte offset into the buffer.
     dtype
         Of the number; empty for a buffer.
+    nbytes
+        Of the buffer, from that offset; None for all that there are.
     """
 
     buffer: str
     value: Text
     dtype: str
     key: Key
+    nbytes: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -312,9 +315,10 @@ class _Reader:
             number = self.number((*at, "scalar"), value["scalar"])
             return ManifestArgument("", number, self.text(at, value, "dtype"), at)
         if isinstance(value, dict) and "buffer" in value:
-            self.known(at, value, ("buffer", "byte_offset"))
+            self.known(at, value, ("buffer", "byte_offset", "nbytes"))
             offset = self.number((*at, "byte_offset"), value.get("byte_offset", 0))
-            return ManifestArgument(self.text(at, value, "buffer"), offset, "", at)
+            size = self.number((*at, "nbytes"), value["nbytes"]) if "nbytes" in value else None
+            return ManifestArgument(self.text(at, value, "buffer"), offset, "", at, size)
         raise self.error(
             at,
             'expected the name of a parameter or workspace, { scalar = "S", dtype = "int64" } or '

@@ -154,10 +154,11 @@ class _Writer:
 
 def _argument(argument: Argument, symbols: Symbols) -> str:
     match argument:
-        case BufferArgument(name, 0):
+        case BufferArgument(name, 0, None):
             return _quoted(name)
-        case BufferArgument(name, offset):
-            return f"{{ buffer = {_quoted(name)}, byte_offset = {_number(offset, symbols)} }}"
+        case BufferArgument(name, offset, nbytes):
+            size = "" if nbytes is None else f", nbytes = {_number(nbytes, symbols)}"
+            return f"{{ buffer = {_quoted(name)}, byte_offset = {_number(offset, symbols)}{size} }}"
         case ScalarArgument(value, dtype):
             return f"{{ scalar = {_number(value, symbols)}, dtype = {_quoted(dtype)} }}"
     raise InputError("a kernel that takes whole tensors cannot be written by hand")

@@ -325,16 +325,9 @@ class _Planner:
         arguments: list[PlannedArgument] = []
         for argument in launch.arguments:
             match argument:
-                case BufferArgument(target, byte_offset):
-                    window = known[target]
-                    inner = evaluate(byte_offset, symbols)
-                    left = window.tensor.nbytes - inner
-                    if inner < 0 or left < 0:
-                        raise InputError(
-                            f"{name}: kernel {launch.kernel!r} starts at byte {inner} of "
-                            f"{target!r}, which has {window.tensor.nbytes}"
-                        )
-                    arguments.append(BufferSlot(window.slot, window.byte_offset + inner, left))
+                case BufferArgument():
+                    where = f"{name}: kernel {launch.kernel!r}"
+                    arguments.append(_buffer_slot(argument, symbols, known, where))
                 case TensorArgument(target):
                     window = known[target]
                     arguments.append(
@@ -362,6 +355,22 @@ class _Planner:
         if min(x, y, z) < 0 or max(x, y, z) > _MAX_EXTENT:
             raise InputError(f"{name}: kernel {kernel!r}: extents {(x, y, z)} cannot be launched")
         return x, y, z
+
+
+def _buffer_slot(
+    argument: BufferArgument, symbols: Mapping[str, int], known: Mapping[str, _Window], where: str
+) -> BufferSlot:
+    window = known[argument.name]
+    start, whole = evaluate(argument.byte_offset, symbols), window.tensor.nbytes
+    if not 0 <= start <= whole:
+        raise InputError(f"{where} starts at byte {start} of {argument.name!r}, which has {whole}")
+    nbytes = whole - start if argument.nbytes is None else evaluate(argument.nbytes, symbols)
+    if not 0 <= nbytes <= whole - start:
+        end = start + nbytes
+        raise InputError(
+            f"{where} takes bytes {start} to {end} of {argument.name!r}, which has {whole}"
+        )
+    return BufferSlot(window.slot, window.byte_offset + start, nbytes)
 
 
 def check_scalar(value: int, name: str, what: str) -> None:

@@ -69,10 +69,15 @@ class Kernel:
 
 @dataclass(frozen=True)
 class BufferArgument:
-    """A kernel argument that is a pointer: a parameter's or workspace's memory."""
+    """A kernel argument that is a pointer: a parameter's or workspace's memory.
+
+    `nbytes` bytes of it from `byte_offset`; to its end where that is None. A device may give a
+    kernel less of a buffer than the buffer has.
+    """
 
     name: str
     byte_offset: Expression = 0
+    nbytes: Expression | None = None
 
 
 @dataclass(frozen=True)

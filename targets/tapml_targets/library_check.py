@@ -143,10 +143,11 @@ class _OperatorCheck:
             _known(extent, symbols, where)
         for argument in launch.arguments:
             match argument:
-                case BufferArgument(name, byte_offset):
+                case BufferArgument(name, byte_offset, nbytes):
                     if name not in self.parameters and name not in self.workspaces:
                         raise ProtocolError(f"{where}: no parameter or workspace {name!r}")
                     _known(byte_offset, symbols, where)
+                    _known(0 if nbytes is None else nbytes, symbols, where)
                 case TensorArgument(name):
                     if name not in self.parameters:
                         raise ProtocolError(f"{where}: no parameter {name!r} to pass as a tensor")

@@ -213,8 +213,8 @@ def _extents(data: Any) -> tuple[Expression, Expression, Expression]:
 def _argument(data: Any) -> Argument:
     kind, *fields = _items(data, "argument") or [None]
     match kind, len(fields):
-        case "buffer", 2:
-            return BufferArgument(_text(fields[0], "argument name"), _expression(fields[1]))
+        case "buffer", 2 | 3:
+            return BufferArgument(_text(fields[0], "argument name"), *map(_expression, fields[1:]))
         case "tensor", 1:
             return TensorArgument(_text(fields[0], "argument name"))
         case "scalar", 2:

@@ -185,8 +185,9 @@ def _statement(statement: Statement) -> list[Any]:
 
 def _argument(argument: Argument) -> list[str | Expression]:
     match argument:
-        case BufferArgument(name, byte_offset):
-            return ["buffer", name, byte_offset]
+        case BufferArgument(name, byte_offset, nbytes):
+            given: list[str | Expression] = ["buffer", name, byte_offset]
+            return given if nbytes is None else [*given, nbytes]
         case TensorArgument(name):
             return ["tensor", name]
         case ScalarArgument(value, dtype):

@@ -118,6 +118,8 @@ def vectors() -> dict[str, Vector]:
         "windows": Vector(
             _windows(), "entry", (TensorShape((6, 8), "float16"), TensorShape((8,), "int32"))
         ),
+        "part": Vector(_part(), "all", (TensorShape((7,), "uint8"),)),
+        "part_too_large": Vector(_part(), "all", (TensorShape((3,), "uint8"),)),
         "expressions": Vector(_expressions(), "all", (TensorShape((7,), "uint8"),), {"m": -7}),
         "division_by_zero": Vector(_expressions(), "all", (TensorShape((7,), "uint8"),), {"m": 0}),
         "endless": Vector(
@@ -141,6 +143,11 @@ def _library(
 def _program(*statements: Statement) -> Library:
     parameter = Parameter("a", ("n",), "uint8", "inout")
     return _library(OperatorProgram("all", (parameter,), statements))
+
+
+def _part() -> Library:
+    """Four bytes of a tensor that must have six."""
+    return _program(Launch("first", (BufferArgument("a", 2, ("sub", 6, 2)),)))
 
 
 def _merge_sort() -> Library:

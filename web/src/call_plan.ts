@@ -311,8 +311,14 @@ class Planner {
       if (inner < 0n || inner > size) {
         throw inputError(`${what} starts at byte ${inner} of '${argument.name}', which has ${size}`);
       }
+      const nbytes = argument.nbytes === undefined ? size - inner : evaluate(argument.nbytes, symbols);
+      if (nbytes < 0n || inner + nbytes > size) {
+        throw inputError(
+          `${what} takes bytes ${inner} to ${inner + nbytes} of '${argument.name}', which has ${size}`,
+        );
+      }
       const byteOffset = Number(window.byteOffset + inner);
-      return { kind: "buffer", slot, byteOffset, nbytes: Number(size - inner) };
+      return { kind: "buffer", slot, byteOffset, nbytes: Number(nbytes) };
     });
     this.launches.push({ kernel: launch.kernel, arguments: planned, grid, block, step });
   }

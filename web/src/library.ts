@@ -28,7 +28,13 @@ export interface Kernel {
 }
 
 export type Argument =
-  | { readonly kind: "buffer"; readonly name: string; readonly byteOffset: Expression }
+  | {
+      readonly kind: "buffer";
+      readonly name: string;
+      readonly byteOffset: Expression;
+      /** To the end of the tensor where it is not there. */
+      readonly nbytes?: Expression;
+    }
   | { readonly kind: "tensor"; readonly name: string }
   | { readonly kind: "scalar"; readonly value: Expression; readonly dtype: string };
 

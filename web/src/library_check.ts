@@ -171,6 +171,7 @@ class OperatorCheck {
           throw protocolError(`${where}: no parameter or workspace '${argument.name}'`);
         }
         checkKnown(argument.byteOffset, symbols, where);
+        checkKnown(argument.nbytes ?? 0n, symbols, where);
       } else if (argument.kind === "tensor") {
         if (!this.parameters.has(argument.name)) {
           throw protocolError(`${where}: no parameter '${argument.name}' to pass as a tensor`);

@@ -233,6 +233,15 @@ function argumentFrom(data: unknown): Argument {
   if (kind === "buffer" && rest.length === 2) {
     return { kind, name: text(rest[0], "argument name"), byteOffset: expression(rest[1]) };
   }
+  if (kind === "buffer" && rest.length === 3) {
+    const [name, byteOffset, nbytes] = rest;
+    return {
+      kind,
+      name: text(name, "argument name"),
+      byteOffset: expression(byteOffset),
+      nbytes: expression(nbytes),
+    };
+  }
   if (kind === "tensor" && rest.length === 1) {
     return { kind, name: text(rest[0], "argument name") };
   }
