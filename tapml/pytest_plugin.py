@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="NAME",
         help="device to run carved tests on: opencl, opencl:1, cpu, a server's address, "
-        "tracker:NAME; may be given several times "
+        "tracker:NAME, browser; may be given several times "
         f"(default: {DEFAULT_DEVICE})",
     )
     group.addoption(

@@ -1,10 +1,11 @@
-"""Opens a device wherever it is: on this machine, at an address, or lent by a tracker.
+"""Opens a device wherever it is: on this machine, at an address, lent by a tracker, a browser.
 
 ::
 
     opencl, opencl:1                 of this machine
     tcp://board:9190, wss://pixel:9443   a server's address
     tracker:pixel, tracker:kind=opencl   whatever a tracker lends (TAPML_TRACKER says which)
+    browser, browser:headless        a browser, opened where none is registered
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from tapml_rpc.browser_device import check_browser, is_browser, lend_browser
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import platform_names
 
 if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
     from tapml_rpc.session import Session
+    from tapml_rpc.tracker.lease import Lease
     from tapml_targets.driver import DeviceDescription
 
 SCHEMES: Final = ("tcp://", "ws://", "wss://")
@@ -29,18 +32,22 @@ _ways: Final[WeakKeyDictionary[Session, Callable[[], Session]]] = WeakKeyDiction
 
 
 def is_remote(spec: str) -> bool:
-    """Whether a device is reached by an address or through a tracker."""
+    """Whether a device is reached by an address, through a tracker, or is a browser."""
+    if is_browser(spec):
+        return True
     return spec.startswith(SCHEMES) or spec == _TRACKER or spec.startswith(f"{_TRACKER}:")
 
 
 def check_spec(spec: str) -> None:
-    """See that a spec is of one of the three kinds; which devices there are is not looked at.
+    """See that a spec is of one of the kinds above; which devices there are is not looked at.
 
     Raises
     ------
     InputError
         If it is none; the message shows one.
     """
+    if is_browser(spec):
+        check_browser(spec)
     if is_remote(spec):
         return
     _, mark, _ = spec.partition("://")
@@ -78,7 +85,7 @@ def open_device(
     credentials
         Keys and tokens for an address or a tracker; those of the environment where None.
     say
-        Takes a line while a tracker's queue is waited in.
+        Takes a line while a tracker's queue or a browser's page is waited for.
 
     Raises
     ------
@@ -91,7 +98,6 @@ def open_device(
     """
     from tapml_rpc.client import connect
     from tapml_rpc.local import open_local
-    from tapml_rpc.security.credentials import Credentials
 
     check_spec(spec)
     if not is_remote(spec):
@@ -99,10 +105,26 @@ def open_device(
     if spec.startswith(SCHEMES):
         way = partial(connect, spec, kernel_deadline=kernel_deadline, credentials=credentials)
         return _noted(way(), way)
+    if is_browser(spec):
+        lease, end = lend_browser(spec, credentials=credentials, say=say)
+        return _lent(lease, end, kernel_deadline, credentials)
     from tapml_rpc.tracker.spec import resolve
 
     told = None if say is None else (lambda place: say(str(place)))
     lease = resolve(spec, credentials=credentials, on_queue=told)
+    return _lent(lease, lease.release, kernel_deadline, credentials)
+
+
+def _lent(
+    lease: Lease,
+    end: Callable[[], None],
+    kernel_deadline: float | None,
+    credentials: Credentials | None,
+) -> Session:
+    """A session with a device that was lent; `end` gives it back."""
+    from tapml_rpc.client import connect
+    from tapml_rpc.security.credentials import Credentials
+
     try:
         way = partial(
             connect,
@@ -111,11 +133,11 @@ def open_device(
             credentials=lease.credentials(credentials or Credentials.from_environment()),
             lease=lease,
         )
-        session = way(on_close=lease.release)
+        session = way(on_close=end)
         lease.verify(session.device)
         return _noted(session, way)
     except BaseException:
-        lease.release()
+        end()
         raise
 
 

@@ -102,7 +102,7 @@ def _add_check(commands: Any) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="opencl:1, a server's address, tracker:NAME (default: the session's)",
+        help="opencl:1, a server's address, tracker:NAME, browser (default: the session's)",
     )
     parser.add_argument(
         "--deadline",

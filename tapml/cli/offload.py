@@ -19,10 +19,12 @@ from tapml.cli.model_arguments import (
 )
 from tapml.cli.next_step import next_step, resume_command
 from tapml.cli.progress import watch
+from tapml.cli.remote_devices import add_no_open, wanted_device
 from tapml.cli.report import time_lines
 from tapml.offload.run_settings import DEVICE_LIMITS
 from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
+from tapml_rpc.browser_device import PLATFORM, is_browser
 from tapml_rpc.reach import check_spec, is_remote
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
 from tapml_targets.limit_profiles import load_profile
@@ -42,6 +44,7 @@ examples:
   tapml offload --keep-on-source '*sort*' --keep-going   leave some operators on the source
   tapml offload --policy limits.toml                     other limits, each with its reason
   tapml offload --target webgpu --limits mali            kernels that a phone takes as well
+  tapml offload --device browser                         to WebGPU, in a browser that it opens
 
 The session's folder holds the journal, the carved tests, the compiled kernels, a report as HTML and
 JSON, and a repro folder for every operator that failed. Interrupt it at any time: run it again with
@@ -126,8 +129,9 @@ def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         metavar="NAME",
         help="a certain device: opencl:1 (see tapml devices), a server's tcp://HOST:PORT or "
-        "wss://HOST:PORT, tracker:NAME",
+        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page where none is registered",
     )
+    add_no_open(group)
     group.add_argument(
         "--limits",
         metavar="PROFILE",
@@ -158,9 +162,13 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
         If the model or the target is unknown, or the device is not one of the target's.
     """
     given = given_settings(arguments)
-    for name in ("target", "device"):
-        if getattr(arguments, name) is not None:
-            given[name] = getattr(arguments, name)
+    device = wanted_device(arguments)
+    for name, value in (("target", arguments.target), ("device", device)):
+        if value is not None:
+            given[name] = value
+    if device is not None and is_browser(device):
+        check_spec(device)
+        given.setdefault("target", PLATFORM)
     if arguments.device is not None and not is_remote(arguments.device):
         check_spec(arguments.device)
         given.setdefault("target", arguments.device.partition(":")[0])

@@ -30,6 +30,26 @@ def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_no_open(parser: Any) -> None:
+    """Declare ``--no-open``, for commands whose ``--device`` may be ``browser``."""
+    parser.add_argument(
+        "--no-open",
+        action="store_true",
+        help="with --device browser: only print the page's address, open no browser "
+        "(browser:headless starts one without a window)",
+    )
+
+
+def wanted_device(arguments: argparse.Namespace) -> str | None:
+    """What ``--device`` and ``--no-open`` ask for together."""
+    device: str | None = arguments.device
+    if device is None or not arguments.no_open:
+        return device
+    from tapml_rpc.browser_device import without_opening
+
+    return without_opening(device)
+
+
 def on_standard_error(line: str) -> None:
     """Tell whoever waits for a tracker's device what is waited for."""
     print(f"tapml: {line}", file=sys.stderr, flush=True)

@@ -67,7 +67,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="opencl, opencl:1, a server's address, tracker:NAME (default: opencl, or the repro's)",
+        help="opencl, opencl:1, a server's address, tracker:NAME, browser (default: opencl, or the "
+        "repro's)",
     )
     add_filter_arguments(parser)
     parser.add_argument(

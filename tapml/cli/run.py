@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import positive
-from tapml.cli.remote_devices import on_standard_error
+from tapml.cli.remote_devices import add_no_open, on_standard_error, wanted_device
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ examples:
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
   tapml run my-package --prompt "The value" --json
   tapml run my-package --prompt "The value" --device tcp://board:9190
+  tapml run my-package --prompt "The value" --device browser     made for webgpu: opens a page
 
 What runs is a package (`tapml package`), a folder or an archive, or a session that has ended with
 every operator on the target. Text goes to standard output as it comes, the speed to standard error.
@@ -60,9 +61,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="opencl, opencl:1, a server's tcp://HOST:PORT or wss://HOST:PORT, tracker:NAME "
-        "(default: the one it was validated on, else the best one)",
+        help="opencl, opencl:1, a server's tcp://HOST:PORT or wss://HOST:PORT, tracker:NAME, "
+        "browser (default: the one it was validated on, else the best one)",
     )
+    add_no_open(parser)
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -88,7 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     if runnable.nbytes >= _LARGE_BYTES:
         print(f"sending {runnable.nbytes / 1e9:.1f} GB of weights to the device", file=sys.stderr)
     with TargetModel(
-        runnable, arguments.device, own_process=arguments.own_process, say=on_standard_error
+        runnable,
+        wanted_device(arguments),
+        own_process=arguments.own_process,
+        say=on_standard_error,
     ) as model:
         for note in model.notes:
             print(f"note: {note}", file=sys.stderr)

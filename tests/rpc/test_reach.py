@@ -19,9 +19,10 @@ from tests.rpc.peers import ServerProcess
 
 
 @pytest.mark.parametrize(
-    "spec", ["opencl", "opencl:1", "cpu:0", "tcp://board:9190", "wss://[::1]:1", "tracker"]
+    "spec",
+    ["opencl", "opencl:1", "cpu:0", "tcp://board:9190", "wss://[::1]:1", "tracker", "browser"],
 )
-def test_the_three_kinds_of_names_are_let_through(spec: str) -> None:
+def test_all_kinds_of_names_are_let_through(spec: str) -> None:
     check_spec(spec)
 
 
@@ -32,6 +33,7 @@ def test_the_three_kinds_of_names_are_let_through(spec: str) -> None:
         ("https://board:1", "expected tcp://, ws:// or wss://, then HOST:PORT"),
         ("board:9190", "say tcp://board:9190, or ws:// or wss:// before it"),
         ("10.0.0.7:9190", "say tcp://10.0.0.7:9190"),
+        ("browser:pixel", "wait, headless, chromium, firefox; a page by its name is tracker:NAME"),
     ],
 )
 def test_what_is_nearly_an_address_is_told_how_one_is_written(spec: str, said: str) -> None:
