@@ -3,6 +3,7 @@
     python3 scripts/score_mutants.py                       300 mutants of the shipped model
     python3 scripts/score_mutants.py --dtype float16       the same in half precision
     python3 scripts/score_mutants.py --count 60 --seed 7 --json out.json
+    python3 scripts/score_mutants.py --device chromium     mutants of WGSL in a browser
 
 Every mutant is the compiler's own Library with one thing changed; docs/mutants.md says how and what
 came of it. Run it in the project's environment (scripts/test.py makes it). Ctrl-C prints what there
@@ -28,8 +29,17 @@ from scripts.mutants.kinds import sites  # noqa: E402
 from scripts.mutants.report import lines, summary, table  # noqa: E402
 from scripts.mutants.sampling import Mutant, draw  # noqa: E402
 from scripts.mutants.scoring import Score, Scorer  # noqa: E402
-from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
+from scripts.mutants.subject import (  # noqa: E402
+    Device,
+    FarDevice,
+    Subject,
+    carve_suite,
+    open_subject,
+)
+from scripts.started_browser import BROWSERS, started_browser  # noqa: E402
 from tapml.offload.settings import Settings  # noqa: E402
+from tapml_rpc.reach import describe_device  # noqa: E402
+from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.errors import TapmlError  # noqa: E402
 from tapml_targets.ranking import find_device  # noqa: E402
 
@@ -44,7 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=300, help="mutants (default: 300)")
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the draw (default: {SEED})")
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
-    parser.add_argument("--device", default="opencl", help="opencl, opencl:1 (default: the best)")
+    parser.add_argument(
+        "--device",
+        default="opencl",
+        help="opencl, opencl:1 (default: the best), webgpu:1, chromium, firefox",
+    )
     parser.add_argument("--model", default="pydoc-llama", help="shipped model or local folder")
     parser.add_argument("--tests", type=int, default=6, help="tests per operator (default: 6)")
     parser.add_argument("--suite", type=Path, help="a suite of the model, carved where not given")
@@ -62,15 +76,26 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _score(options: argparse.Namespace) -> int:
-    description = find_device(options.device, options.dtype)
+    if options.device in BROWSERS:
+        with started_browser(options.device) as (spec, variables):
+            os.environ.update(variables)
+            return _score_on(describe_device(spec), options, spec)
+    return _score_on(find_device(options.device, options.dtype), options)
+
+
+def _score_on(
+    description: DeviceDescription, options: argparse.Namespace, spec: str | None = None
+) -> int:
+    """Score on a device of this machine, or on the one that `spec` names."""
     print(f"device: {description.name} ({description.vendor_platform})", flush=True)
     with tempfile.TemporaryDirectory(prefix="tapml-mutants-") as temporary:
         folder = options.suite or Path(temporary) / "suite"
         if options.suite is None:
-            carve_suite(Settings(options.model, "opencl", dtype=options.dtype), folder)
+            settings = Settings(options.model, description.platform, dtype=options.dtype)
+            carve_suite(settings, folder)
         with (
             open_subject(folder, description, per_operator=options.tests) as subject,
-            Device(description, Path(temporary) / "cache") as device,
+            _device(description, Path(temporary) / "cache", spec) as device,
         ):
             scorer = Scorer(subject, device)
             mutants, possible = _drawn(subject, options)
@@ -78,7 +103,8 @@ def _score(options: argparse.Namespace) -> int:
             scores: list[Score] = []
             whole = _collect(scorer.score(mutants), scores, len(mutants))
             clean = scorer.largest_clean()
-            if whole and options.check_seconds:
+            # Oclgrind takes OpenCL alone.
+            if whole and options.check_seconds and description.platform == "opencl":
                 device.close()
                 with open_checking(subject) as checking:
                     checked: list[Score] = []
@@ -101,6 +127,10 @@ def _score(options: argparse.Namespace) -> int:
     if not whole:
         return 130
     return 1 if any(score.outcome == "missed" for score in scores) else 0
+
+
+def _device(description: DeviceDescription, cache: Path, spec: str | None) -> Device:
+    return Device(description, cache) if spec is None else FarDevice(description, spec)
 
 
 def _drawn(subject: Subject, options: argparse.Namespace) -> tuple[tuple[Mutant, ...], int]:

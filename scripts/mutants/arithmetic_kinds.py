@@ -9,9 +9,9 @@ from itertools import combinations
 from scripts.mutants.bound_kinds import accumulates
 from scripts.mutants.site import Edit, PlanSite, edit
 from scripts.mutants.syntax import Expression, KernelText, Statement
+from scripts.mutants.words import BFLOAT16, FLOAT16
 from tapml_targets.library import BufferArgument, Launch, OperatorProgram
 
-_NATIVE = frozenset({"exp", "sin", "cos", "sqrt"})
 _TRUNCATED = {"float": "int", "half": "int", "int": "uchar", "long": "uchar"}
 
 
@@ -69,6 +69,9 @@ def sign(kernel: KernelText) -> Iterator[Edit]:
             first, second = (kernel.text(child) for child in part.children)
             other = "-" if part.text == "+" else "+"
             yield edit(kernel, f"{part.text} to {other}", part, f"({first}) {other} ({second})")
+        elif part.kind == "call" and part.text == "fma":
+            first, *others = (kernel.text(child) for child in part.children)
+            yield edit(kernel, "product", part, f"fma(-({first}), {', '.join(others)})")
         elif part.kind == "unary" and part.text == "-" and part.is_float:
             yield edit(kernel, "minus dropped", part, f"({kernel.text(part.children[0])})")
     for statement in _global_stores(kernel):
@@ -90,7 +93,9 @@ def constant(kernel: KernelText) -> Iterator[Edit]:
             yield edit(kernel, "one for zero", part, f"({digits} + 1)")
         else:
             yield edit(kernel, "twice", part, f"(2 * {digits})")
-            yield edit(kernel, "one per cent more", part, f"(1.01f * {digits})")
+            yield edit(
+                kernel, "one per cent more", part, f"({kernel.words.real('1.01')} * {digits})"
+            )
 
 
 def accumulator_precision(kernel: KernelText) -> Iterator[Edit]:
@@ -101,15 +106,10 @@ def accumulator_precision(kernel: KernelText) -> Iterator[Edit]:
             continue
         text = kernel.text(value)
         if value.type == "float":
-            for rule, mask in (("as float16", "0xFFFFE000"), ("as bfloat16", "0xFFFF0000")):
-                yield edit(kernel, rule, value, f"as_float(as_uint((float)({text})) & {mask}u)")
+            for rule, mask in (("as float16", FLOAT16), ("as bfloat16", BFLOAT16)):
+                yield edit(kernel, rule, value, kernel.words.short_float(text, mask))
         elif value.type == "half":
-            yield edit(
-                kernel,
-                "as bfloat16",
-                value,
-                f"as_half((ushort)(as_ushort((half)({text})) & 0xFFF8))",
-            )
+            yield edit(kernel, "as bfloat16", value, kernel.words.short_half(text))
 
 
 def unsafe_exponential(kernel: KernelText) -> Iterator[Edit]:
@@ -119,8 +119,8 @@ def unsafe_exponential(kernel: KernelText) -> Iterator[Edit]:
             yield from _unsafe_call(kernel, part)
         logistic = _logistic(part)
         if logistic is not None:
-            x = kernel.text(logistic)
-            yield edit(kernel, "exp(x) / (1 + exp(x))", part, f"(exp({x}) / (1.0f + exp({x})))")
+            x, one = kernel.text(logistic), kernel.words.real("1.0")
+            yield edit(kernel, "exp(x) / (1 + exp(x))", part, f"(exp({x}) / ({one} + exp({x})))")
     for statement in kernel.statements():
         value = statement.value
         if (
@@ -128,7 +128,7 @@ def unsafe_exponential(kernel: KernelText) -> Iterator[Edit]:
             and value is not None
             and _is_shared_maximum(kernel, statement)
         ):
-            yield edit(kernel, "maximum not subtracted", value, "0.0f")
+            yield edit(kernel, "maximum not subtracted", value, kernel.words.real("0.0"))
 
 
 def wrong_cast(kernel: KernelText) -> Iterator[Edit]:
@@ -140,12 +140,12 @@ def wrong_cast(kernel: KernelText) -> Iterator[Edit]:
                     continue
                 through = _TRUNCATED[part.type]
                 text = kernel.text(part)
-                narrowed = f"convert_{part.type}(convert_{through}({text}))"
+                narrowed = kernel.words.through(part.type, through, text)
                 if part.kind == "index" and kernel.space(part) == "global":
                     yield edit(kernel, f"{part.type} through {through}", part, narrowed)
-                elif part.kind == "call" and part.text == f"convert_{part.type}":
+                elif part.kind == "call" and part.text == kernel.words.conversion(part.type):
                     inner = kernel.text(part.children[0])
-                    narrowed = f"{part.text}(convert_char({inner}))"
+                    narrowed = kernel.words.narrowed(part.text, inner)
                     yield edit(kernel, f"{part.type} through char", part, narrowed)
 
 
@@ -174,11 +174,12 @@ def _unsafe_call(kernel: KernelText, call: Expression) -> Iterator[Edit]:
         if not argument.children[0].is_literal:
             yield edit(kernel, "exp(a) / exp(b)", call, f"(exp({first}) / exp({second}))")
     if call.text == "tanh":
-        twice = f"exp(2.0f * ({texts[0]}))"
-        yield edit(kernel, "tanh from exp", call, f"(({twice} - 1.0f) / ({twice} + 1.0f))")
+        one = kernel.words.real("1.0")
+        twice = f"exp({kernel.words.real('2.0')} * ({texts[0]}))"
+        yield edit(kernel, "tanh from exp", call, f"(({twice} - {one}) / ({twice} + {one}))")
     if call.text == "pow":
         yield edit(kernel, "pow from log", call, f"exp(({texts[1]}) * log({texts[0]}))")
-    if call.text in _NATIVE and call.type == "float":
+    if call.text in kernel.words.native and call.type == "float":
         yield edit(kernel, f"native_{call.text}", call, f"native_{call.text}({texts[0]})")
 
 

@@ -30,11 +30,12 @@ def dropped_guard(kernel: KernelText) -> Iterator[Edit]:
     """What a condition protects happens always."""
     for statement in kernel.statements():
         if statement.kind == "if" and statement.value is not None:
-            yield edit(kernel, "always", statement.value, "1")
+            yield edit(kernel, "always", statement.value, kernel.words.always)
 
 
 def reduction_start(kernel: KernelText) -> Iterator[Edit]:
-    """A sum or a maximum starts from another value, from none, or after its first term."""
+    """A sum or a maximum starts from another value, from none, or lacks a term."""
+    yield from _terms(kernel)
     added = {_base(s.target) for s in kernel.statements() if accumulates(kernel, s)}
     for statement in kernel.statements():
         target, value = statement.target, statement.value
@@ -45,9 +46,18 @@ def reduction_start(kernel: KernelText) -> Iterator[Edit]:
         elif target is not None and value is not None and _base(target) in added:
             if not (value.is_float and value.is_literal):
                 continue
-            start = "1.0f" if kernel.text(value).startswith("0") else "0.0f"
+            start = kernel.words.real("1.0" if kernel.text(value).startswith("0") else "0.0")
             yield edit(kernel, "another value", value, start)
             yield edit(kernel, "no value", statement, ";")
+
+
+def _terms(kernel: KernelText) -> Iterator[Edit]:
+    """A term of a sum that is written out is left out."""
+    for statement in kernel.statements():
+        for expression in statement.expressions():
+            for part in expression.walk():
+                if part.kind == "call" and part.text == "fma":
+                    yield edit(kernel, "without a term", part, f"({kernel.text(part.children[2])})")
 
 
 def skipped_loop_tail(kernel: KernelText) -> Iterator[Edit]:

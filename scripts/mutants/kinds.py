@@ -12,6 +12,7 @@ from scripts.mutants import memory_kinds as memory
 from scripts.mutants.parser import parse_module
 from scripts.mutants.site import Edit, PlanSite, Site, SourceSite
 from scripts.mutants.syntax import KernelText
+from scripts.mutants.wgsl_parser import parse_wgsl
 from tapml_targets.library import Library, OperatorProgram
 
 
@@ -41,6 +42,11 @@ KINDS: Final[dict[str, Kind]] = {
     "wrong cast": Kind(arithmetic.wrong_cast),
 }
 
+_PARSERS: Final[dict[str, Callable[[str], tuple[KernelText, ...]]]] = {
+    "opencl-c": parse_module,
+    "wgsl": parse_wgsl,
+}
+
 
 def sites(library: Library) -> dict[str, list[Site]]:
     """Every place where each kind of mistake can be made, in source order; empty kinds left out.
@@ -48,12 +54,12 @@ def sites(library: Library) -> dict[str, list[Site]]:
     Raises
     ------
     UnknownSyntaxError
-        If a kernel is not of the form that TVM writes.
+        If a kernel is not of the form that the code generators write.
     """
     kernels = [
         (number, module.code.decode(), kernel)
         for number, module in enumerate(library.modules)
-        for kernel in parse_module(module.code.decode())
+        for kernel in _PARSERS[module.dialect](module.code.decode())
     ]
     found: dict[str, list[Site]] = {}
     for name, kind in KINDS.items():

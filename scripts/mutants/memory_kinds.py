@@ -64,7 +64,11 @@ def dropped_barrier(kernel: KernelText) -> Iterator[Edit]:
     """Threads no longer wait for each other."""
     for statement in kernel.statements():
         called = statement.value
-        if statement.kind == "call" and called is not None and called.text == "barrier":
+        if (
+            statement.kind == "call"
+            and called is not None
+            and called.text in ("barrier", "workgroupBarrier")
+        ):
             yield edit(kernel, "no barrier", statement, ";")
 
 

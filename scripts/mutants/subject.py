@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.started_browser import wait_for_device
 from tapml.carving.carved_test import CarvedTest
 from tapml.carving.probing import Probing
 from tapml.carving.record import carve
@@ -27,6 +29,7 @@ from tapml.offload.rooted_reference import open_rooted_reference
 from tapml.offload.settings import Settings
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
+from tapml_rpc.reach import open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
@@ -150,12 +153,7 @@ class Device:
     def session(self) -> Session:
         """The open session."""
         if self._session is None:
-            # What is built of wrong kernels does not lie in the user's own cache.
-            self._session = open_local(
-                self.description,
-                kernel_deadline=KERNEL_SECONDS,
-                environ={"TAPML_CACHE_DIR": str(self._cache)},
-            )
+            self._session = self._open()
         return self._session
 
     @property
@@ -170,3 +168,31 @@ class Device:
         session, self._session, self._memory = self._session, None, None
         if session is not None:
             session.close()
+
+    def _open(self) -> Session:
+        # What is built of wrong kernels does not lie in the user's own cache.
+        return open_local(
+            self.description,
+            kernel_deadline=KERNEL_SECONDS,
+            environ={"TAPML_CACHE_DIR": str(self._cache)},
+        )
+
+
+class FarDevice(Device):
+    """A device that a tracker lends; one whose page is away is waited for.
+
+    Parameters
+    ----------
+    description
+        Which.
+    spec
+        ``tracker:NAME``; the tracker is the environment's.
+    """
+
+    def __init__(self, description: DeviceDescription, spec: str) -> None:
+        super().__init__(description, Path())
+        self._spec = spec
+
+    def _open(self) -> Session:
+        wait_for_device(os.environ["TAPML_TRACKER"], self._spec.partition(":")[2])
+        return open_device(self._spec, kernel_deadline=KERNEL_SECONDS)

@@ -1,7 +1,7 @@
-"""The OpenCL C that TVM's code generator writes, as a tree that knows where it came from.
+"""The kernels that TVM's code generators write, as a tree that knows where it came from.
 
-The text is regular: declarations, stores, ``if``, ``for``, calls.
-:mod:`scripts.mutants.parser` reads it.
+The text is regular: declarations, stores, ``if``, ``for``, calls. :mod:`scripts.mutants.parser`
+reads OpenCL C, :mod:`scripts.mutants.wgsl_parser` WGSL, whose types go by their names in C here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from scripts.mutants.words import OPENCL, Words
 
 Space = Literal["global", "local", "private"]
 
@@ -138,6 +140,7 @@ class KernelText:
     source: str
     body: tuple[Statement, ...]
     variables: dict[str, Variable] = field(repr=False)
+    words: Words = OPENCL
 
     def text(self, part: Expression | Statement) -> str:
         """The source of a part."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.mutants.parser import UnknownSyntaxError, parse_module
+from scripts.mutants.expression_parser import UnknownSyntaxError
+from scripts.mutants.parser import parse_module
 from scripts.mutants.syntax import KernelText
 from tests.mutants.kernels import GATE, REDUCE
 
