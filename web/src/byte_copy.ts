@@ -5,6 +5,8 @@
  * kernel writes every word of the target window, taking each byte from where it lies.
  */
 
+import { Submission } from "./submission";
+
 const SOURCE = `
 struct Span { source: u32, first: u32, end: u32, word: u32 }
 @group(0) @binding(0) var<storage, read> source: array<u32>;
@@ -90,6 +92,7 @@ export class ByteCopy {
     );
     pass.dispatchWorkgroups(Math.min(groups, MAX_GROUPS), Math.ceil(groups / MAX_GROUPS));
     pass.end();
+    Submission.for(device).discard(uniform);
   }
 
   /** A binding that may begin there, and how far into it the bytes are. */

@@ -1,6 +1,7 @@
 /** The commands that run operators and entries: each said in full, or recorded and run by handle. */
 
 import { inputError, protocolError, TapmlError } from "./errors";
+import { KernelTimer } from "./kernel_timer";
 import type { LaunchSequence, SlotPlace } from "./launches";
 import type { BuiltLibrary } from "./library_store";
 import type { TensorUse } from "./loaded_library";
@@ -8,7 +9,7 @@ import type { DeviceBuffer, Memory } from "./memory";
 import { workDone } from "./noticed";
 import { Readback, type StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
-import { array, integer, map, octets, shown, text } from "./wire";
+import { array, handleOf, integer, map, octets, shown, text } from "./wire";
 
 const MAX_RANK = 32;
 const GUARD_BYTES = 4096;
@@ -22,13 +23,18 @@ export interface Counters {
 }
 
 export class Calls {
+  /** Null where kernels are timed by wall clock. */
+  private readonly timer: KernelTimer | null;
+
   constructor(
     private readonly memory: Memory,
     private readonly pool: StagePool,
     private readonly counters: Counters,
-  ) {}
+  ) {
+    this.timer = KernelTimer.on(memory, pool);
+  }
 
-  async call(
+  call(
     batch: RunningBatch,
     index: Index,
     library: unknown,
@@ -36,7 +42,7 @@ export class Calls {
     tensors: unknown,
     symbols: unknown,
     options: unknown,
-  ): Promise<void> {
+  ): Promise<void> | undefined {
     const { loaded } = builtOf(batch, library);
     const given = map(options, "options of a call");
     const poison = given["workspace_poison"];
@@ -48,14 +54,13 @@ export class Calls {
     this.counters.lastCall = called;
     if (poison === undefined || poison === null) {
       const bind = (): LaunchSequence => loaded.bindCall(batch.steps, called, uses, values);
-      await this.launch(batch, index, bind, timed);
-      return;
+      return this.launch(batch, index, bind, timed);
     }
     const pattern = octets(poison, "workspace poison", 4096);
     if (pattern.length === 0) {
       throw inputError("workspace_poison must hold at least one byte");
     }
-    await this.poisoned(batch, index, loaded, called, uses, values, pattern, timed);
+    return this.poisoned(batch, index, loaded, called, uses, values, pattern, timed);
   }
 
   record(
@@ -75,10 +80,10 @@ export class Calls {
     const uses = tensorsOf(batch, tensors);
     const call = built.loaded.record(batch.steps, called, uses, symbolsOf(symbols));
     const handles = new Set(
-      array(tensors, "tensors").map((tensor) => integer(array(tensor, "tensor")[0], "handle")),
+      array(tensors, "tensors").map((tensor) => handleOf(array(tensor, "tensor")[0])),
     );
     session.recordings.set(number, {
-      library: integer(library, "handle"),
+      library: handleOf(library),
       built,
       call,
       buffers: [...handles].map((each) => [each, session.buffer(each)] as const),
@@ -90,9 +95,14 @@ export class Calls {
     });
   }
 
-  async run(batch: RunningBatch, index: Index, handle: unknown, options: unknown): Promise<void> {
+  run(
+    batch: RunningBatch,
+    index: Index,
+    handle: unknown,
+    options: unknown,
+  ): Promise<void> | undefined {
     const { session } = batch;
-    const recording = session.recordings.get(integer(handle, "handle"));
+    const recording = session.recordings.get(handleOf(handle));
     if (recording === undefined) {
       throw inputError(
         `no recorded call has the handle ${String(handle)}: it was freed, or recording it failed`,
@@ -113,43 +123,67 @@ export class Calls {
     this.counters.lastCall = recording.call.name;
     const { loaded } = recording.built;
     const bind = (): LaunchSequence => loaded.bindRecorded(batch.steps, recording.call);
-    await this.launch(batch, index, bind, timed);
+    return this.launch(batch, index, bind, timed);
   }
 
-  /**
-   * Enqueue launches; timed ones are waited for, between two points where the GPU is idle. They are
-   * bound only then: while this one waits, another session may move what both are bound to.
-   */
-  private async launch(
+  private launch(
     batch: RunningBatch,
     index: Index,
     bind: () => LaunchSequence,
     timed: boolean,
-  ): Promise<void> {
-    if (!timed) {
-      this.submit(batch, bind());
-      return;
+  ): Promise<void> | undefined {
+    if (timed) {
+      return this.timer === null
+        ? this.byWallClock(batch, index, bind)
+        : this.byDeviceClock(batch, index, bind(), this.timer);
     }
+    const launches = bind();
+    batch.steps.encode(this.counted(launches), (encoder) => {
+      launches.encode(encoder);
+    });
+    return undefined;
+  }
+
+  private async byDeviceClock(
+    batch: RunningBatch,
+    index: Index,
+    launches: LaunchSequence,
+    timer: KernelTimer,
+  ): Promise<void> {
+    const nanoseconds = timer.encode(batch.steps, this.counted(launches), launches);
+    await batch.steps.settle();
+    batch.give(index, [await nanoseconds(), []]);
+  }
+
+  /**
+   * Launches are waited for between two points where the GPU is idle. They are bound only then: while
+   * this one waits, another session may move what both are bound to.
+   */
+  private async byWallClock(
+    batch: RunningBatch,
+    index: Index,
+    bind: () => LaunchSequence,
+  ): Promise<void> {
     const { queue } = this.memory.device;
+    batch.steps.flush();
     await workDone(queue);
     if (batch.session.ended !== "") {
       throw new TapmlError("DeviceLostError", "the session ended before a call was timed");
     }
     const launches = bind();
     const started = performance.now();
-    this.submit(batch, launches);
+    batch.steps.encode(this.counted(launches), (encoder) => {
+      launches.encode(encoder);
+    });
     await batch.steps.settle();
     await workDone(queue);
     batch.give(index, [Math.round((performance.now() - started) * 1e6), []]);
   }
 
-  private submit(batch: RunningBatch, launches: LaunchSequence): void {
-    this.counters.kernels += launches.count;
-    batch.steps.run(`launching ${launches.count} kernels`, () => {
-      const encoder = this.memory.device.createCommandEncoder();
-      launches.encode(encoder);
-      this.memory.device.queue.submit([encoder.finish()]);
-    });
+  /** Count launches for the page; what is done with them, in words. */
+  private counted({ count }: LaunchSequence): string {
+    this.counters.kernels += count;
+    return `launching ${count} kernels of '${this.counters.lastCall}'`;
   }
 
   private async idle(): Promise<number> {
@@ -186,8 +220,18 @@ export class Calls {
         GUARD_BYTES,
       );
       owned = launches;
-      const started = timed ? await this.idle() : 0;
-      this.submit(batch, launches);
+      const timer = timed ? this.timer : null;
+      let started = 0;
+      let nanoseconds: (() => Promise<number>) | undefined;
+      if (timer !== null) {
+        nanoseconds = timer.encode(steps, this.counted(launches), launches);
+      } else {
+        steps.flush();
+        started = timed ? await this.idle() : 0;
+        steps.encode(this.counted(launches), (encoder) => {
+          launches.encode(encoder);
+        });
+      }
       const guards = new Readback(memory, this.pool, Math.max(1, 2 * GUARD_BYTES * buffers.length));
       buffers.forEach((buffer, place) => {
         const at = 2 * GUARD_BYTES * place;
@@ -195,7 +239,8 @@ export class Calls {
         guards.add(steps, buffer, buffer.nbytes - GUARD_BYTES, GUARD_BYTES, at + GUARD_BYTES);
       });
       await steps.settle();
-      const elapsed = timed ? Math.round(((await this.idle()) - started) * 1e6) : null;
+      const passed = async (): Promise<number> => ((await this.idle()) - started) * 1e6;
+      const elapsed = timed ? Math.round(await (nanoseconds ?? passed)()) : null;
       const bytes = await guards.take();
       const damaged = plan.workspaces.filter(({ nbytes }, place) => {
         const at = 2 * GUARD_BYTES * place;
@@ -222,7 +267,7 @@ function intact(bytes: Uint8Array, at: number, pattern: Uint8Array, phase: numbe
 }
 
 function builtOf(batch: RunningBatch, library: unknown): BuiltLibrary {
-  const built = batch.session.libraries.get(integer(library, "handle"));
+  const built = batch.session.libraries.get(handleOf(library));
   if (built === undefined) {
     throw inputError(
       `no Library has the handle ${String(library)}: it was never loaded or unloaded`,

@@ -6,22 +6,29 @@ import type { Gpu } from "./gpu";
 import type { LibraryStore } from "./library_store";
 import type { Memory } from "./memory";
 import { workDone } from "./noticed";
-import { checkProgram, MAX_PROGRAM_NAME } from "./program_body";
+import { checkProgram, MAX_PROGRAM_NAME, type ProgramBody } from "./program_body";
 import { Readback, StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
-import { BOUNDS, type Send } from "./session";
-import { aligned, array, integer, octets, shown, text } from "./wire";
+import { BOUNDS, Running, type Send } from "./session";
+import {
+  aligned,
+  array,
+  handleOf,
+  integer,
+  octets,
+  shown,
+  text,
+  type Handle,
+} from "./wire";
 
 /** Reads up to this many bytes travel with the batch's answer; longer ones are streamed. */
 const INLINE_READ_BYTES = 1 << 20;
 const PIECE_BYTES = 2 << 20;
 const MAX_PATTERN_BYTES = 4096;
 
-type Handler = (
-  batch: RunningBatch,
-  index: Index,
-  ...fields: unknown[]
-) => Promise<void> | void;
+/** What is still to come of a command; nothing where it is done. */
+type Waiting = Promise<void> | undefined;
+type Handler = (batch: RunningBatch, index: Index, ...fields: unknown[]) => Waiting;
 
 interface Command {
   readonly fields: number;
@@ -41,7 +48,7 @@ export class Commands {
   ) {
     this.pool = new StagePool(gpu.device);
     const calls = new Calls(memory, this.pool, counters);
-    const of = (fields: number, run: (...all: never[]) => Promise<void> | void): Command => ({
+    const of = (fields: number, run: (...all: never[]) => unknown): Command => ({
       fields,
       run: run as Handler,
     });
@@ -67,8 +74,11 @@ export class Commands {
     ]);
   }
 
-  /** Run one command; raises what is wrong with it. */
-  async run(batch: RunningBatch, index: Index, command: unknown): Promise<void> {
+  /**
+   * Run one command; raises what is wrong with it. Where it waits for something, what was encoded has
+   * been submitted, so that others may have their turn.
+   */
+  run(batch: RunningBatch, index: Index, command: unknown): Waiting {
     const [name, ...fields] = Array.isArray(command) ? (command as unknown[]) : [command];
     const found = typeof name === "string" ? this.handlers.get(name) : undefined;
     if (found === undefined) {
@@ -78,7 +88,11 @@ export class Commands {
     if (fields.length !== found.fields) {
       throw protocolError(`wrong number of fields in '${String(name)}'`);
     }
-    await found.run(batch, index, ...fields);
+    const waiting = found.run(batch, index, ...fields);
+    if (waiting !== undefined) {
+      batch.steps.flush();
+    }
+    return waiting;
   }
 
   private allocate(batch: RunningBatch, _index: Index, handle: unknown, nbytes: unknown): void {
@@ -102,14 +116,14 @@ export class Commands {
   }
 
   private free(batch: RunningBatch, _index: Index, handle: unknown): void {
-    const number = integer(handle, "handle");
+    const number = handleOf(handle);
     if (!this.freeBuffer(batch, number)) {
       batch.session.recordings.get(number)?.call.bound.launches.close();
       batch.session.recordings.delete(number);
     }
   }
 
-  private freeBuffer(batch: RunningBatch, number: number): boolean {
+  private freeBuffer(batch: RunningBatch, number: Handle): boolean {
     const buffer = batch.session.buffers.get(number);
     if (buffer === undefined) {
       return false;
@@ -132,18 +146,17 @@ export class Commands {
     this.memory.write(batch.steps, buffer, start, batch.window(chunkOffset, length));
   }
 
-  private async read(
+  private read(
     batch: RunningBatch,
     index: Index,
     handle: unknown,
     offset: unknown,
     nbytes: unknown,
-  ): Promise<void> {
+  ): Waiting {
     const { buffer, start, length } = batch.span(handle, offset, nbytes);
     const position = aligned(batch.inlineBytes);
     if (position + length > INLINE_READ_BYTES) {
-      await this.stream(batch, index, { buffer, start, length });
-      return;
+      return this.stream(batch, index, { buffer, start, length });
     }
     if (length > 0) {
       batch.inline ??= new Readback(this.memory, this.pool, INLINE_READ_BYTES);
@@ -151,6 +164,7 @@ export class Commands {
     }
     batch.inlineBytes = position + length;
     batch.give(index, [position, length]);
+    return undefined;
   }
 
   /** Send a long read in pieces, the next one on its way while one is sent. */
@@ -165,6 +179,7 @@ export class Commands {
       const size = Math.min(PIECE_BYTES, length - offset);
       const readback = new Readback(this.memory, this.pool, size);
       readback.add(steps, buffer, start + offset, size, 0);
+      steps.flush();
       const ready = readback.ready();
       // Where the batch fails before this one is awaited, its loss is nobody's error.
       ready.catch(() => null);
@@ -282,7 +297,7 @@ export class Commands {
   }
 
   private unload(batch: RunningBatch, _index: Index, handle: unknown): void {
-    const number = integer(handle, "handle");
+    const number = handleOf(handle);
     const built = batch.session.libraries.get(number);
     if (built !== undefined) {
       batch.session.libraries.delete(number);
@@ -326,13 +341,13 @@ export class Commands {
     batch.session.programs.delete(text(name, "program name", MAX_PROGRAM_NAME));
   }
 
-  private async execute(
+  private execute(
     batch: RunningBatch,
     index: Index,
     name: unknown,
     given: unknown,
     chunkOffset: unknown,
-  ): Promise<void> {
+  ): Waiting {
     const called = text(name, "program name", MAX_PROGRAM_NAME);
     const body = batch.session.programs.get(called);
     if (body === undefined) {
@@ -344,20 +359,36 @@ export class Commands {
     const values = body.take(given);
     batch.count(body.commands.length, BOUNDS.commands);
     batch.chunkBase = integer(chunkOffset, "chunk offset");
-    const outer = typeof index === "number" ? index : index[0];
-    for (let place = 0; place < body.commands.length; place += 1) {
+    return this.proceed(batch, typeof index === "number" ? index : index[0], body, values, 0);
+  }
+
+  /** Run a program from a place on: without a pause, as long as none of its commands waits. */
+  private proceed(
+    batch: RunningBatch,
+    outer: number,
+    body: ProgramBody,
+    values: readonly number[],
+    from: number,
+  ): Waiting {
+    const { session } = batch;
+    for (let place = from; place < body.commands.length; place += 1) {
       const command = body.command(place, values);
-      batch.program = { name: called, place };
+      batch.program = { name: body.name, place };
       batch.begin(command, outer);
-      if (batch.session.ended !== "") {
+      session.running = new Running(command);
+      if (session.ended !== "") {
         throw new TapmlError("DeviceLostError", "the session ended while a program ran");
       }
-      if (batch.message.sequence <= batch.session.cancelThrough) {
+      if (batch.message.sequence <= session.cancelThrough) {
         throw new TapmlError("RemoteError", "cancelled by the client before it ran");
       }
-      await this.run(batch, [outer, place], command);
+      const waiting = this.run(batch, [outer, place], command);
+      if (waiting !== undefined) {
+        return waiting.then(() => this.proceed(batch, outer, body, values, place + 1));
+      }
     }
     batch.program = null;
     batch.chunkBase = 0;
+    return undefined;
   }
 }

@@ -6,7 +6,7 @@ import { failureToWire } from "./failures";
 import type { Gpu } from "./gpu";
 import { Interpreter } from "./interpreter";
 import { BOUNDS, Session, type Message, type Send } from "./session";
-import { array, hex, integer, octets, shown, VERSION, type Header } from "./wire";
+import { array, hex, integer, MAX_EXACT, octets, shown, VERSION, type Header } from "./wire";
 
 const FEATURES = [
   "batch",
@@ -234,7 +234,7 @@ export class DeviceServer {
   }
 
   private accept(served: Served, header: Header, chunk: Uint8Array<ArrayBuffer>): void {
-    const sequence = integer(header["sequence"], "sequence");
+    const sequence = integer(header["sequence"], "sequence", MAX_EXACT);
     if (sequence <= served.accepted) {
       throw protocolError(
         `a batch of sequence ${sequence} after one of ${served.accepted}; the sequence rises`,

@@ -3,12 +3,12 @@
 import { messageOf, TapmlError } from "./errors";
 import { Commands } from "./commands";
 import type { Counters } from "./calls";
-import { failureToWire, renderCommand } from "./failures";
+import { failureToWire } from "./failures";
 import type { Gpu } from "./gpu";
 import { LibraryStore } from "./library_store";
 import { Memory } from "./memory";
 import { RunningBatch } from "./running_batch";
-import { BOUNDS, type Message, type Send, type Session } from "./session";
+import { BOUNDS, Running, type Message, type Send, type Session } from "./session";
 import { StepError, Steps } from "./steps";
 import type { Header } from "./wire";
 
@@ -45,7 +45,7 @@ export class Interpreter {
 
   /** Run a batch and answer it. */
   async run(session: Session, message: Message, send: Send): Promise<void> {
-    const batch = new RunningBatch(session, message, new Steps(this.gpu.device));
+    const batch = new RunningBatch(session, message, new Steps(this.gpu.device, true));
     this.sends.set(batch, send);
     for (const [index, command] of message.commands.entries()) {
       const name: unknown = Array.isArray(command) ? command[0] : undefined;
@@ -54,16 +54,15 @@ export class Interpreter {
         continue;
       }
       batch.begin(command, index);
-      session.running = {
-        command: renderCommand(command),
-        since: performance.now(),
-        deadlineFactor: name === "load" ? LOAD_FACTOR : 1,
-      };
+      session.running = new Running(command, name === "load" ? LOAD_FACTOR : 1);
       try {
         if (message.sequence <= session.cancelThrough && !always) {
           throw new TapmlError("RemoteError", "cancelled by the client before it ran");
         }
-        await this.commands.run(batch, index, command);
+        const waiting = this.commands.run(batch, index, command);
+        if (waiting !== undefined) {
+          await waiting;
+        }
       } catch (error) {
         await this.fail(batch, error);
       }
@@ -114,7 +113,8 @@ export class Interpreter {
 
   private async answer(batch: RunningBatch, send: Send): Promise<void> {
     const { session, message, steps } = batch;
-    session.running = { command: "the answer to a batch", since: performance.now(), deadlineFactor: 1 };
+    session.running = new Running("the answer to a batch");
+    steps.flush();
     let chunk: Uint8Array<ArrayBuffer> = new Uint8Array(0);
     const inline = batch.inline?.take();
     inline?.catch(() => null);

@@ -12,10 +12,11 @@ import { inputError, TapmlError } from "./errors";
 import { mostBound } from "./gpu";
 import { hasUniform, type BuiltKernel } from "./kernels";
 import type { DeviceBuffer, Memory } from "./memory";
+import { Scalars } from "./scalars";
 import type { Access } from "./shader";
 import type { Steps } from "./steps";
+import { Submission } from "./submission";
 
-const UNIFORM = 0x40;
 const SCRATCH = 0x80 | 0x04 | 0x08;
 
 /** Memory behind a slot of a plan. */
@@ -41,6 +42,20 @@ interface BoundLaunch {
   readonly copies: readonly Copy[];
 }
 
+/** Launches of one compute pass, and the copies around it. */
+interface Pass {
+  readonly before: readonly Copy[];
+  readonly launches: BoundLaunch[];
+  readonly after: readonly Copy[];
+}
+
+/** Where the times at which a sequence begins and ends on the GPU are written. */
+export interface Timestamps {
+  readonly querySet: GPUQuerySet;
+  readonly begin: number;
+  readonly end: number;
+}
+
 interface Binding {
   readonly buffer: DeviceBuffer;
   readonly offset: number;
@@ -52,8 +67,11 @@ interface Binding {
 
 /** Launches ready to be encoded as often as wanted. */
 export class LaunchSequence {
+  readonly count: number;
+  /** What it is bound to was not there after all: it is to be bound anew. */
+  broken = false;
   private readonly owned: GPUBuffer[] = [];
-  private readonly launches: BoundLaunch[];
+  private readonly passes: readonly Pass[];
   /** Bindings that go through scratch memory, each time. */
   copies = 0;
 
@@ -65,55 +83,55 @@ export class LaunchSequence {
     places: readonly SlotPlace[],
   ) {
     try {
-      this.launches = steps.run("binding memory to kernels", () => {
-        const scalars = new Scalars(memory, this.owned);
-        const bound = planned.map((launch) => this.bind(kernels, launch, places, scalars));
-        scalars.write();
-        return bound.map((make) => make());
-      });
+      const launches = steps.run(
+        "binding memory to kernels",
+        () => {
+          const scalars = new Scalars(memory, this.owned);
+          const bound = planned.map((launch) => this.bind(kernels, launch, places, scalars));
+          scalars.write();
+          return bound.map((make) => make());
+        },
+        () => {
+          this.broken = true;
+        },
+      );
+      this.count = launches.length;
+      this.passes = passesOf(launches);
     } catch (error) {
       this.close();
       throw error;
     }
   }
 
-  get count(): number {
-    return this.launches.length;
-  }
-
-  encode(encoder: GPUCommandEncoder, timestamps?: GPUComputePassTimestampWrites): void {
-    let pass: GPUComputePassEncoder | undefined;
-    const begin = (): GPUComputePassEncoder =>
-      encoder.beginComputePass(timestamps === undefined ? {} : { timestampWrites: timestamps });
-    for (const { pipeline, group, grid, copies } of this.launches) {
-      if (copies.length > 0) {
-        pass?.end();
-        pass = undefined;
-      }
-      for (const { window, offset, scratch, nbytes } of copies) {
+  encode(encoder: GPUCommandEncoder, timestamps?: Timestamps): void {
+    const last = this.passes.length - 1;
+    this.passes.forEach(({ before, launches, after }, place) => {
+      for (const { window, offset, scratch, nbytes } of before) {
         const source = { buffer: window, byteOffset: offset };
         this.memory.encodeCopy(encoder, source, { buffer: scratch, byteOffset: 0 }, nbytes);
       }
-      pass ??= begin();
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, group);
-      pass.dispatchWorkgroups(...grid);
-      for (const { window, offset, scratch, nbytes, back } of copies) {
-        if (back) {
-          pass?.end();
-          pass = undefined;
-          const target = { buffer: window, byteOffset: offset };
-          this.memory.encodeCopy(encoder, { buffer: scratch, byteOffset: 0 }, target, nbytes);
+      const pass = encoder.beginComputePass(stamped(timestamps, place === 0, place === last));
+      let set: GPUComputePipeline | undefined;
+      for (const { pipeline, group, grid } of launches) {
+        if (pipeline !== set) {
+          pass.setPipeline(pipeline);
+          set = pipeline;
         }
+        pass.setBindGroup(0, group);
+        pass.dispatchWorkgroups(...grid);
       }
-    }
-    pass?.end();
+      pass.end();
+      for (const { window, offset, scratch, nbytes } of after) {
+        const target = { buffer: window, byteOffset: offset };
+        this.memory.encodeCopy(encoder, { buffer: scratch, byteOffset: 0 }, target, nbytes);
+      }
+    });
   }
 
   close(): void {
     for (const buffer of this.owned.splice(0)) {
       this.memory.allocated -= buffer.size;
-      buffer.destroy();
+      Submission.for(this.memory.device).discard(buffer);
     }
   }
 
@@ -174,6 +192,42 @@ export class LaunchSequence {
     }
     return { buffer: scratch, offset: 0, size };
   }
+}
+
+/** Launches in as few passes as the copies between them allow. */
+function passesOf(launches: readonly BoundLaunch[]): Pass[] {
+  const passes: Pass[] = [];
+  let open: Pass | undefined;
+  for (const launch of launches) {
+    const after = launch.copies.filter((copy) => copy.back);
+    if (open === undefined || launch.copies.length > 0) {
+      open = { before: launch.copies, launches: [], after };
+      passes.push(open);
+    }
+    open.launches.push(launch);
+    if (after.length > 0) {
+      open = undefined;
+    }
+  }
+  return passes;
+}
+
+function stamped(
+  timestamps: Timestamps | undefined,
+  first: boolean,
+  last: boolean,
+): GPUComputePassDescriptor {
+  if (timestamps === undefined || !(first || last)) {
+    return {};
+  }
+  const { querySet, begin, end } = timestamps;
+  return {
+    timestampWrites: {
+      querySet,
+      ...(first ? { beginningOfPassWriteIndex: begin } : {}),
+      ...(last ? { endOfPassWriteIndex: end } : {}),
+    },
+  };
 }
 
 const boundSize = (nbytes: number): number => Math.max(4, Math.ceil(nbytes / 4) * 4);
@@ -299,66 +353,4 @@ function foldGrid(
   }
   const layers = Math.ceil(x / most);
   return [[Math.ceil(x / layers), y, layers], packed];
-}
-
-/** The uniform structs of a sequence, in one buffer. */
-class Scalars {
-  private readonly slots: { offset: number; words: DataView }[] = [];
-  private nbytes = 0;
-  private buffer: GPUBuffer | undefined;
-
-  constructor(
-    private readonly memory: Memory,
-    private readonly owned: GPUBuffer[],
-  ) {}
-
-  add(
-    values: readonly { readonly value: bigint; readonly dtype: string }[],
-    packed: number | undefined,
-  ): () => GPUBufferBinding {
-    const count = values.length + (packed === undefined ? 0 : 1);
-    // A struct in the uniform address space is bound in whole vectors.
-    const size = Math.max(16, Math.ceil(count / 4) * 16);
-    const words = new DataView(new ArrayBuffer(size));
-    values.forEach(({ value, dtype }, index) => {
-      if (dtype === "int32") {
-        words.setInt32(4 * index, Number(value), true);
-      } else if (dtype === "uint32") {
-        words.setUint32(4 * index, Number(value), true);
-      } else {
-        words.setFloat32(4 * index, Number(value), true);
-      }
-    });
-    if (packed !== undefined) {
-      words.setUint32(4 * values.length, packed, true);
-    }
-    const alignment = this.memory.device.limits.minUniformBufferOffsetAlignment;
-    const offset = Math.ceil(this.nbytes / alignment) * alignment;
-    this.nbytes = offset + size;
-    this.slots.push({ offset, words });
-    return () => {
-      if (this.buffer === undefined) {
-        throw inputError("scalars were not written");
-      }
-      return { buffer: this.buffer, offset, size };
-    };
-  }
-
-  write(): void {
-    if (this.nbytes === 0) {
-      return;
-    }
-    this.buffer = this.memory.device.createBuffer({
-      size: Math.ceil(this.nbytes / 4) * 4,
-      usage: UNIFORM,
-      mappedAtCreation: true,
-    });
-    const mapped = new Uint8Array(this.buffer.getMappedRange());
-    for (const { offset, words } of this.slots) {
-      mapped.set(new Uint8Array(words.buffer), offset);
-    }
-    this.buffer.unmap();
-    this.memory.allocated += this.buffer.size;
-    this.owned.push(this.buffer);
-  }
 }

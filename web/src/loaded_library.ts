@@ -82,7 +82,7 @@ export class LoadedLibrary {
     const prepared = this.prepare(name, tensors, symbols);
     const key = tensors.map((each) => `${each.buffer.id}@${each.byteOffset}`).join(" ");
     let bound = prepared.bound.get(key);
-    if (bound?.generation !== this.generation) {
+    if (bound === undefined || this.isStale(bound)) {
       bound?.launches.close();
       prepared.bound.delete(key);
       bound = this.bind(steps, name, prepared.plan, tensors);
@@ -106,7 +106,7 @@ export class LoadedLibrary {
 
   /** The launches of a recorded call, bound anew where another call has moved the workspaces. */
   bindRecorded(steps: Steps, recorded: RecordedCall): LaunchSequence {
-    if (recorded.bound.generation !== this.generation) {
+    if (this.isStale(recorded.bound)) {
       recorded.bound.launches.close();
       recorded.bound = this.bind(steps, recorded.name, recorded.plan, recorded.tensors);
     }
@@ -146,6 +146,10 @@ export class LoadedLibrary {
         each.launches.close();
       });
     }
+  }
+
+  private isStale({ generation, launches }: BoundCall): boolean {
+    return generation !== this.generation || launches.broken;
   }
 
   private prepare(
@@ -236,7 +240,7 @@ export class LoadedLibrary {
         }
       }
       for (const [shared, nbytes] of grown) {
-        this.workspaces.set(shared, this.memory.allocate(steps, nbytes));
+        this.place(steps, shared, nbytes);
       }
     }
     return plan.workspaces.map(({ shared }) => {
@@ -246,5 +250,17 @@ export class LoadedLibrary {
       }
       return { buffer, byteOffset: 0 };
     });
+  }
+
+  /** Allocate a workspace; where there turns out to be no memory, the next call tries again. */
+  private place(steps: Steps, shared: number, nbytes: number): void {
+    const buffer = this.memory.allocate(steps, nbytes, () => {
+      if (this.workspaces.get(shared) === buffer) {
+        this.workspaces.delete(shared);
+        this.memory.free(buffer);
+        this.generation += 1;
+      }
+    });
+    this.workspaces.set(shared, buffer);
   }
 }

@@ -3,6 +3,7 @@
 import { ByteCopy, type Place } from "./byte_copy";
 import { inputError, messageOf, TapmlError } from "./errors";
 import type { Steps } from "./steps";
+import { Submission } from "./submission";
 
 const USAGE = 0x80 | 0x04 | 0x08; // STORAGE, COPY_SRC, COPY_DST
 const FILL_BYTES = 1 << 20;
@@ -20,13 +21,16 @@ export class Memory {
   /** Bytes allocated now, workspaces and scratch among them. */
   allocated = 0;
   readonly bytes: ByteCopy;
+  private readonly submission: Submission;
   private count = 0;
 
   constructor(readonly device: GPUDevice) {
     this.bytes = new ByteCopy(device);
+    this.submission = Submission.for(device);
   }
 
-  allocate(steps: Steps, nbytes: number): DeviceBuffer {
+  /** Memory of so many bytes; `undo` is called when it turns out, later, that there was none. */
+  allocate(steps: Steps, nbytes: number, undo?: () => void): DeviceBuffer {
     const most = this.device.limits.maxBufferSize;
     if (words(nbytes) > most) {
       throw new TapmlError(
@@ -36,8 +40,10 @@ export class Memory {
     }
     let gpu: GPUBuffer;
     try {
-      gpu = steps.run(`allocating ${nbytes} bytes`, () =>
-        this.device.createBuffer({ size: words(nbytes), usage: USAGE }),
+      gpu = steps.run(
+        `allocating ${nbytes} bytes`,
+        () => this.device.createBuffer({ size: words(nbytes), usage: USAGE }),
+        undo,
       );
     } catch (error) {
       throw new TapmlError("SetupError", `no memory for ${nbytes} bytes: ${messageOf(error)}`);
@@ -49,34 +55,31 @@ export class Memory {
 
   free(buffer: DeviceBuffer): void {
     this.allocated -= buffer.gpu.size;
-    buffer.gpu.destroy();
+    this.submission.discard(buffer.gpu);
   }
 
   write(steps: Steps, buffer: DeviceBuffer, offset: number, data: Uint8Array<ArrayBuffer>): void {
     if (data.length === 0) {
       return;
     }
-    steps.run(`writing ${data.length} bytes`, () => {
-      const { queue } = this.device;
-      if (offset % 4 === 0 && data.length % 4 === 0) {
-        queue.writeBuffer(buffer.gpu, offset, data);
-        return;
-      }
-      const padded = new Uint8Array(words(data.length));
-      padded.set(data);
-      if (offset % 4 === 0 && offset + data.length === buffer.nbytes) {
-        // What lies behind the last byte is nobody's.
-        queue.writeBuffer(buffer.gpu, offset, padded);
-        return;
-      }
-      const stage = this.device.createBuffer({ size: padded.length, usage: USAGE });
-      queue.writeBuffer(stage, 0, padded);
-      const encoder = this.device.createCommandEncoder();
-      const source = { buffer: stage, byteOffset: 0 };
+    const stage = `writing ${data.length} bytes`;
+    if (offset % 4 === 0 && data.length % 4 === 0) {
+      this.enqueue(steps, stage, buffer.gpu, offset, data);
+      return;
+    }
+    const padded = new Uint8Array(words(data.length));
+    padded.set(data);
+    if (offset % 4 === 0 && offset + data.length === buffer.nbytes) {
+      // What lies behind the last byte is nobody's.
+      this.enqueue(steps, stage, buffer.gpu, offset, padded);
+      return;
+    }
+    const bytes = steps.run(stage, () => this.scratch(padded));
+    steps.encode(stage, (encoder) => {
+      const source = { buffer: bytes, byteOffset: 0 };
       this.bytes.encode(encoder, source, { buffer: buffer.gpu, byteOffset: offset }, data.length);
-      queue.submit([encoder.finish()]);
-      stage.destroy();
     });
+    this.submission.discard(bytes);
   }
 
   fill(
@@ -90,10 +93,8 @@ export class Memory {
       throw inputError("fill: the pattern must hold at least one byte");
     }
     if (offset % 4 === 0 && nbytes % 4 === 0 && pattern.every((byte) => byte === 0)) {
-      steps.run(`clearing ${nbytes} bytes`, () => {
-        const encoder = this.device.createCommandEncoder();
+      steps.encode(`clearing ${nbytes} bytes`, (encoder) => {
         encoder.clearBuffer(buffer.gpu, offset, nbytes);
-        this.device.queue.submit([encoder.finish()]);
       });
       return;
     }
@@ -118,21 +119,26 @@ export class Memory {
     targetOffset: number,
     nbytes: number,
   ): void {
-    steps.run(`copying ${nbytes} bytes`, () => {
-      const encoder = this.device.createCommandEncoder();
-      const from = { buffer: source.gpu, byteOffset: sourceOffset };
-      const into = { buffer: target.gpu, byteOffset: targetOffset };
-      if (source !== target) {
+    const what = `copying ${nbytes} bytes`;
+    const from = { buffer: source.gpu, byteOffset: sourceOffset };
+    const into = { buffer: target.gpu, byteOffset: targetOffset };
+    if (source !== target) {
+      steps.encode(what, (encoder) => {
         this.encodeCopy(encoder, from, into, nbytes);
-        this.device.queue.submit([encoder.finish()]);
-        return;
-      }
-      const stage = this.device.createBuffer({ size: words(nbytes), usage: USAGE });
-      this.encodeCopy(encoder, from, { buffer: stage, byteOffset: 0 }, nbytes);
-      this.encodeCopy(encoder, { buffer: stage, byteOffset: 0 }, into, nbytes);
-      this.device.queue.submit([encoder.finish()]);
-      stage.destroy();
+      });
+      return;
+    }
+    const between = {
+      buffer: steps.run(what, () =>
+        this.device.createBuffer({ size: words(nbytes), usage: USAGE }),
+      ),
+      byteOffset: 0,
+    };
+    steps.encode(what, (encoder) => {
+      this.encodeCopy(encoder, from, between, nbytes);
+      this.encodeCopy(encoder, between, into, nbytes);
     });
+    this.submission.discard(between.buffer);
   }
 
   /** Encode a copy between two different storage buffers, at any byte. */
@@ -151,5 +157,27 @@ export class Memory {
     } else {
       this.bytes.encode(encoder, source, target, nbytes);
     }
+  }
+
+  /** A write takes its place in the queue at once: what was encoded before it goes first. */
+  private enqueue(
+    steps: Steps,
+    stage: string,
+    buffer: GPUBuffer,
+    offset: number,
+    data: Uint8Array<ArrayBuffer>,
+  ): void {
+    steps.flush();
+    steps.run(stage, () => {
+      this.device.queue.writeBuffer(buffer, offset, data);
+    });
+  }
+
+  private scratch(content: Uint8Array): GPUBuffer {
+    const size = content.length;
+    const buffer = this.device.createBuffer({ size, usage: USAGE, mappedAtCreation: true });
+    new Uint8Array(buffer.getMappedRange()).set(content);
+    buffer.unmap();
+    return buffer;
   }
 }

@@ -3,6 +3,7 @@
 import type { DeviceBuffer, Memory } from "./memory";
 import { noticed } from "./noticed";
 import type { Steps } from "./steps";
+import { Submission } from "./submission";
 
 const MAP_READ = 1;
 const COPY_DST = 8;
@@ -57,20 +58,20 @@ export class Readback {
     this.end = Math.max(this.end, position + nbytes);
     this.windows.push([position, position + nbytes]);
     const size = Math.ceil(nbytes / 4) * 4;
-    steps.run(`reading ${nbytes} bytes`, () => {
-      const encoder = device.createCommandEncoder();
-      if (offset % 4 === 0) {
+    const what = `reading ${nbytes} bytes`;
+    if (offset % 4 === 0) {
+      steps.encode(what, (encoder) => {
         encoder.copyBufferToBuffer(buffer.gpu, offset, this.stage, position, size);
-        device.queue.submit([encoder.finish()]);
-        return;
-      }
-      const whole = device.createBuffer({ size, usage: STORAGE_AND_COPIES });
+      });
+      return;
+    }
+    const whole = steps.run(what, () => device.createBuffer({ size, usage: STORAGE_AND_COPIES }));
+    steps.encode(what, (encoder) => {
       const source = { buffer: buffer.gpu, byteOffset: offset };
       this.memory.encodeCopy(encoder, source, { buffer: whole, byteOffset: 0 }, nbytes);
       encoder.copyBufferToBuffer(whole, 0, this.stage, position, size);
-      device.queue.submit([encoder.finish()]);
-      whole.destroy();
     });
+    Submission.for(device).discard(whole);
   }
 
   /** Wait for the bytes, a copy of them. */

@@ -1,11 +1,12 @@
 /** What one client holds on this device: handles, streams, credit, the batches it has sent. */
 
 import { inputError, protocolError } from "./errors";
+import { renderCommand } from "./failures";
 import type { BuiltLibrary, Upload } from "./library_store";
 import type { RecordedCall } from "./loaded_library";
 import type { DeviceBuffer, Memory } from "./memory";
 import type { ProgramBody } from "./program_body";
-import { integer, shown, type Header } from "./wire";
+import { handleOf, shown, type Handle, type Header } from "./wire";
 
 /** What this device grants; every size and count a peer can make it hold. */
 export const BOUNDS = {
@@ -36,17 +37,25 @@ export interface Message {
 }
 
 export interface Recording {
-  readonly library: number;
+  readonly library: Handle;
   readonly built: BuiltLibrary;
   readonly call: RecordedCall;
-  readonly buffers: readonly (readonly [number, DeviceBuffer])[];
+  readonly buffers: readonly (readonly [Handle, DeviceBuffer])[];
 }
 
 /** What runs now, for pongs and for the deadline. */
-export interface Running {
-  readonly command: string;
-  since: number;
-  readonly deadlineFactor: number;
+export class Running {
+  since = performance.now();
+
+  /** `command` is as it came, or words; `deadlineFactor` says how much longer it may take. */
+  constructor(
+    private readonly given: unknown,
+    readonly deadlineFactor = 1,
+  ) {}
+
+  get command(): string {
+    return renderCommand(this.given);
+  }
 }
 
 /** Sends a header and a chunk on a session's data connection. */
@@ -54,9 +63,9 @@ export type Send = (header: Header, chunk?: Uint8Array) => void;
 
 export class Session {
   readonly token = crypto.getRandomValues(new Uint8Array(16));
-  readonly buffers = new Map<number, DeviceBuffer>();
-  readonly libraries = new Map<number, BuiltLibrary>();
-  readonly recordings = new Map<number, Recording>();
+  readonly buffers = new Map<Handle, DeviceBuffer>();
+  readonly libraries = new Map<Handle, BuiltLibrary>();
+  readonly recordings = new Map<Handle, Recording>();
   readonly programs = new Map<string, ProgramBody>();
   readonly uploads = new Map<string, Upload>();
   /** Per poisoned stream the first error, as it goes over the wire. */
@@ -82,7 +91,8 @@ export class Session {
 
   /** The memory behind a handle; raises an InputError where there is none. */
   buffer(handle: unknown): DeviceBuffer {
-    const found = typeof handle === "number" ? this.buffers.get(handle) : undefined;
+    const exact = typeof handle === "bigint" && handle >= 0n ? handleOf(handle) : handle;
+    const found = this.buffers.get(exact as Handle);
     if (found === undefined) {
       throw inputError(
         `no buffer has the handle ${shown(handle, 40)}: it was freed, or its allocation failed ` +
@@ -93,8 +103,8 @@ export class Session {
   }
 
   /** Check a handle the client has chosen. */
-  newHandle(handle: unknown): number {
-    const number = integer(handle, "handle");
+  newHandle(handle: unknown): Handle {
+    const number = handleOf(handle);
     const { buffers, libraries, recordings } = this;
     if (buffers.has(number) || libraries.has(number) || recordings.has(number)) {
       throw protocolError(`handle ${number} is in use`);

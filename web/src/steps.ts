@@ -6,6 +6,7 @@
  */
 
 import { TapmlError, type ErrorKind } from "./errors";
+import { Submission } from "./submission";
 
 /** Scopes in the order in which they are pushed; an error is caught by the innermost that fits. */
 const FILTERS: readonly GPUErrorFilter[] = ["validation", "internal", "out-of-memory"];
@@ -28,6 +29,12 @@ export class StepError extends TapmlError {
 interface Step {
   readonly ordinal: number;
   readonly verdict: Promise<TapmlError | null>;
+}
+
+/** What is encoded and not submitted: the command that began it, and what it does. */
+interface Gathered {
+  readonly ordinal: number;
+  readonly stages: Set<string>;
 }
 
 /** Run `work` between scopes; what they caught comes later. Errors thrown by it come at once. */
@@ -91,29 +98,101 @@ export function gpuError(kind: GPUErrorFilter, stage: string, message: string): 
   );
 }
 
+const MAX_STAGES_TOLD = 4;
+
 /** The steps of one batch. */
 export class Steps {
   /** Place of the command that runs: its position among all that the batch has begun. */
   ordinal = 0;
+  /** Told of every submit with what it does. */
+  submitted: (stage: string) => void = () => undefined;
   private pending: Step[] = [];
+  private gathered: Gathered | null = null;
+  private readonly submission: Submission;
 
-  constructor(private readonly device: GPUDevice) {}
+  /**
+   * With `gathers`, what is encoded waits for `flush`. Whoever lets others run meanwhile, or waits
+   * for the GPU, flushes first: the encoder is the device's, and memory may change hands.
+   */
+  constructor(
+    private readonly device: GPUDevice,
+    private readonly gathers = false,
+  ) {
+    this.submission = Submission.for(device);
+  }
 
-  run<T>(stage: string, work: () => T): T {
+  /** Do something at once; `undo` is called when it turns out, later, that it failed. */
+  run<T>(stage: string, work: () => T, undo?: () => void): T {
     const { result, verdict } = scoped(this.device, stage, work);
-    this.pending.push({ ordinal: this.ordinal, verdict });
+    this.pend(this.ordinal, verdict, undo);
     return result;
+  }
+
+  /** Encode commands, to be submitted with what else is encoded. */
+  encode(stage: string, work: (encoder: GPUCommandEncoder) => void): void {
+    this.gathered ??= { ordinal: this.ordinal, stages: new Set() };
+    this.gathered.stages.add(stage);
+    try {
+      if (this.gathers) {
+        work(this.submission.open());
+      } else {
+        this.run(stage, () => {
+          work(this.submission.open());
+        });
+      }
+    } finally {
+      if (!this.gathers) {
+        this.flush();
+      }
+    }
+  }
+
+  /** Submit what was encoded. */
+  flush(): void {
+    const { gathered } = this;
+    if (gathered === null) {
+      return;
+    }
+    this.gathered = null;
+    const stages = [...gathered.stages];
+    const more = stages.length > MAX_STAGES_TOLD ? [`${stages.length - MAX_STAGES_TOLD} more`] : [];
+    const stage = [...stages.slice(0, MAX_STAGES_TOLD), ...more].join(", ");
+    const { verdict } = scoped(this.device, stage, () => {
+      this.submission.submit();
+    });
+    this.pend(gathered.ordinal, verdict);
+    this.submitted(stage);
   }
 
   /** Wait for the verdict on everything so far; raises the first error as a StepError. */
   async settle(): Promise<void> {
+    this.flush();
     const pending = this.pending;
     this.pending = [];
     const verdicts = await Promise.all(pending.map((step) => step.verdict));
+    let first: StepError | null = null;
     for (const [index, error] of verdicts.entries()) {
-      if (error !== null) {
-        throw new StepError(pending[index]?.ordinal ?? this.ordinal, error);
+      const ordinal = pending[index]?.ordinal ?? this.ordinal;
+      if (error !== null && (first === null || ordinal < first.ordinal)) {
+        first = new StepError(ordinal, error);
       }
     }
+    if (first !== null) {
+      throw first;
+    }
+  }
+
+  private pend(
+    ordinal: number,
+    found: Promise<TapmlError | null>,
+    undo: () => void = () => undefined,
+  ): void {
+    const verdict = found.then((error) => {
+      if (error !== null) {
+        undo();
+      }
+      return error;
+    });
+    this.pending.push({ ordinal, verdict });
   }
 }

@@ -133,6 +133,21 @@ export function integer(value: unknown, what: string, bound = 2 ** 63): number {
   throw protocolError(`${what} must be an integer from 0 to ${bound}, got ${shown(value)}`);
 }
 
+/** What a client calls a thing of its session: any integer, those beyond 2^53 as `bigint`. */
+export type Handle = number | bigint;
+
+/** The most that an integer which comes back to its sender may be: beyond it would be rounded. */
+export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
+
+/** Check a handle; one number has one form, however it was packed. */
+export function handleOf(value: unknown): Handle {
+  if (typeof value === "bigint" && value >= 0n) {
+    const number = Number(value);
+    return Number.isSafeInteger(number) ? number : value;
+  }
+  return integer(value, "handle", MAX_EXACT);
+}
+
 /** Check text of at most `bound` characters. */
 export function text(value: unknown, what: string, bound = 4096): string {
   if (typeof value === "string" && value.length <= bound) {
