@@ -25,18 +25,33 @@ _LIMIT_SECONDS = 60.0
 class Page:
     """One page; keeps what it logged and what it asked the network for."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, process: subprocess.Popen[str]) -> None:
         self._connection = connection
+        self._process = process
         self._next = 0
         self._session: str | None = None
         self._loads = 0
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self._new_tab()
+
+    def _new_tab(self) -> None:
+        self._session = None
+        self._target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=self._target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
+
+    def close_tab(self) -> None:
+        """Close the page's tab; the page goes on in another one, which shows nothing yet."""
+        closed = self._target
+        self._new_tab()
+        self.send("Target.closeTarget", targetId=closed)
+
+    def signal_browser(self, number: int) -> None:
+        """Send a signal to all processes of the browser: SIGSTOP is a machine that falls asleep."""
+        os.killpg(self._process.pid, number)
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One command, and its answer."""
@@ -161,7 +176,7 @@ def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
         threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
         address = told[-1].split()[-1]
         with connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection:
-            yield Page(connection)
+            yield Page(connection, process)
     finally:
         too_late.cancel()
         _kill(process)

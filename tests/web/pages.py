@@ -28,12 +28,14 @@ class DevicePage:
         The browser's page.
     tracker
         Whose page it is.
+    websocket
+        Where the browser reaches it; where it listens if None.
     """
 
-    def __init__(self, page: Page, tracker: TrackerProcess) -> None:
+    def __init__(self, page: Page, tracker: TrackerProcess, websocket: str | None = None) -> None:
         self.page = page
         self.tracker = tracker
-        self.address = tracker.websocket.replace("ws", "http", 1)
+        self.address = (websocket or tracker.websocket).replace("ws", "http", 1)
 
     def open(self, settings: str = f"name={NAME}") -> None:
         """Load the page; `settings` stand behind the ``#`` of its address."""
@@ -67,10 +69,12 @@ class DevicePage:
 
 
 @contextmanager
-def device_page(profile: Path, tracker: TrackerProcess) -> Iterator[DevicePage]:
+def device_page(
+    profile: Path, tracker: TrackerProcess, websocket: str | None = None
+) -> Iterator[DevicePage]:
     """A browser with the tracker's page, ready to be lent."""
     with open_browser(profile, *WEBGPU_FLAGS) as page:
-        shown = DevicePage(page, tracker)
+        shown = DevicePage(page, tracker, websocket)
         page.resize(1200, 900)
         shown.open()
         shown.wait_ready()

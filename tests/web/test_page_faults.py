@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,7 +14,8 @@ from tapml_rpc.session import Session
 from tapml_rpc.tracker import list_devices
 from tapml_targets.errors import DeviceLostError
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
-from tests.web.pages import NAME, DevicePage
+from tests.web.doorway import Doorway
+from tests.web.pages import NAME, DevicePage, device_page
 
 
 def assert_lost(session: Session, within: float = 30.0) -> DeviceLostError:
@@ -35,6 +38,7 @@ def assert_lost(session: Session, within: float = 30.0) -> DeviceLostError:
 
 def assert_works(tracker: TrackerProcess) -> None:
     """The page is lent anew and computes."""
+    wait_for(lambda: list_devices(tracker.address))
     with open_device(f"tracker:{NAME}") as session:
         buffer = session.allocate(8)
         session.write(buffer, b"12345678")
@@ -43,8 +47,34 @@ def assert_works(tracker: TrackerProcess) -> None:
         wait_for(lambda: session.load().get("sessions") == 1)
 
 
+@pytest.fixture(scope="module")
+def tracker() -> Iterator[TrackerProcess]:
+    """A tracker that notices within seconds who gives no sign of life."""
+    options = ("--websocket", "ws://127.0.0.1:0", "--silence", "5")
+    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def doorway(tracker: TrackerProcess) -> Iterator[Doorway]:
+    """What the page comes through."""
+    with Doorway(tracker.websocket) as doorway:
+        yield doorway
+
+
+@pytest.fixture(scope="module")
+def shown(
+    tracker: TrackerProcess, doorway: Doorway, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevicePage]:
+    """The page, registered through the doorway."""
+    profile = tmp_path_factory.mktemp("browser")
+    with device_page(profile, tracker, doorway.address) as page:
+        yield page
+
+
 ENDS: dict[str, Callable[[DevicePage], object]] = {
-    "its tab is closed": lambda shown: shown.page.open("about:blank"),
+    "its tab is closed": lambda shown: shown.page.close_tab(),
+    "another page comes in its place": lambda shown: shown.page.open("about:blank"),
     "it is reloaded": lambda shown: shown.open(),
     "it is stopped": lambda shown: shown.click("#stop"),
     "it crashes": lambda shown: shown.page.tell("Page.crash"),
@@ -60,6 +90,49 @@ def test_a_session_ends_with_its_page_and_the_next_page_serves_again(
     ENDS[how](shown)
     assert_lost(session)
     shown.open()
+    shown.wait_ready()
+    assert_works(tracker)
+
+
+def test_a_machine_that_falls_asleep_is_given_up_and_is_a_device_again_once_it_wakes(
+    shown: DevicePage, tracker: TrackerProcess, session: Session
+) -> None:
+    session.fence()
+    shown.page.signal_browser(signal.SIGSTOP)
+    try:
+        assert_lost(session, within=60.0)
+        wait_for(lambda: list_devices(tracker.address) == [])
+    finally:
+        shown.page.signal_browser(signal.SIGCONT)
+    assert_works(tracker)
+    shown.wait_ready()
+
+
+def test_a_way_that_is_cut_ends_the_session_and_the_page_comes_back_by_itself(
+    shown: DevicePage, tracker: TrackerProcess, doorway: Doorway, session: Session
+) -> None:
+    session.fence()
+    doorway.cut()
+    assert_lost(session)
+    shown.wait("#log", "connecting again")
+    assert_works(tracker)
+    shown.wait_ready()
+
+
+def test_a_page_that_is_reloaded_in_the_middle_of_an_upload_ends_the_upload(
+    shown: DevicePage, tracker: TrackerProcess, doorway: Doorway, session: Session
+) -> None:
+    size = 512 << 20
+    buffer = session.allocate(size)
+    with ThreadPoolExecutor(1) as beside:
+        before = doorway.passed
+        upload = beside.submit(session.write, buffer, bytes(size))
+        wait_for(lambda: doorway.passed > before + (8 << 20))
+        shown.open()
+        with pytest.raises(DeviceLostError):
+            upload.result(60.0)
+            session.fence()
+    assert doorway.passed < before + size, "nothing was left of the upload to be cut off"
     shown.wait_ready()
     assert_works(tracker)
 
