@@ -192,6 +192,12 @@ def library_key(source: OperatorSource, target: Target) -> str:
         target.platform,
         *(f"{name}={value}" for name, value in target.options),
         f"{limits.max_threads_per_block} {limits.max_shared_memory_bytes}",
+        # What is cut into segments only: any other kernel is the same whatever a binding holds.
+        *(
+            f"{p.name} {limits.max_binding_bytes} {limits.offset_alignment}"
+            for p in source.parameters
+            if p.known_bytes > limits.max_binding_bytes > 0
+        ),
     ]
     return joint_hash(parts)
 

@@ -1,4 +1,7 @@
-"""Operator x target -> Library: in an isolated child, in parallel, cached on disk."""
+"""Operator x target -> Library: in an isolated child, in parallel, cached on disk.
+
+An operator whose fused kernel breaks the target's limits comes refined (:mod:`.refined`).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tapml.compiler.cache import LibraryCache, library_key
+from tapml.compiler.cache import LibraryCache, joint_hash, library_key
 from tapml.compiler.job import to_payload
+from tapml.compiler.refined import lacking, refined
+from tapml.compiler.unfused import is_fused
 from tapml.graph.plan import Operator
 from tapml.isolate.death import ChildDiedError
 from tapml.isolate.pool import Pool
@@ -18,7 +23,7 @@ from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError, ProtocolError, SetupError, TapmlError
 from tapml_targets.installed import install_hint
 from tapml_targets.library import Library
-from tapml_targets.library_format import unpack
+from tapml_targets.library_format import pack, unpack
 from tapml_targets.platforms import check_platform, function_kind
 from tapml_targets.target import Target
 
@@ -145,10 +150,10 @@ class Compiler:
         check_platform(target.platform)
         work = [(operator, self._begin(operator, target)) for operator in operators]
         for operator, begun in work:
-            yield (
-                operator,
-                begun if isinstance(begun, bytes) else self._end(operator, target, *begun),
-            )
+            found = begun if isinstance(begun, bytes) else self._end(operator, target, *begun)
+            if isinstance(found, bytes):
+                found = self._within_limits(operator, target, found)
+            yield operator, found
 
     def read(self, operator: Operator, target: Target, packed: bytes) -> Library:
         """The Library that :meth:`pack_all` gave for an operator.
@@ -194,6 +199,42 @@ class Compiler:
             return failure
         self._cache.put(key, packed)
         return packed
+
+    def _within_limits(self, operator: Operator, target: Target, packed: bytes) -> bytes:
+        """The Library, or the refined one where its fused kernel breaks the target's limits."""
+        if not is_fused(operator):
+            return packed
+        try:
+            lacks = lacking(operator, unpack(packed), target.limits)
+        except ProtocolError:
+            # Whoever reads it has it made anew.
+            return packed
+        if not lacks:
+            return packed
+        fused = library_key(operator_source(operator, target), target)
+        key = joint_hash([fused, "refined", *map(str, lacks)])
+        kept = self._cache.get(key)
+        if kept is not None:
+            return pack(kept)
+        made = refined(operator, lacks, target.limits, self._steps(operator, target))
+        if made is None:
+            return packed
+        packed = pack(made)
+        self._cache.put(key, packed)
+        return packed
+
+    def _steps(self, operator: Operator, target: Target) -> Callable[[Operator], Library]:
+        """What gives the Libraries of an operator's steps, which are compiled side by side."""
+        steps = () if operator.body is None else operator.body.operators.values()
+        outcomes = {step.name: outcome for step, outcome in self.compile_all(steps, target)}
+
+        def built(step: Operator) -> Library:
+            outcome = outcomes[step.name]
+            if isinstance(outcome, CompileError):
+                raise outcome
+            return outcome
+
+        return built
 
 
 def operator_source(operator: Operator, target: Target) -> OperatorSource:

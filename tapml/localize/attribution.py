@@ -15,12 +15,12 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from tapml.carving.repro_failure import Failure
+from tapml.compiler.unfused import is_fused, unfused
 from tapml.graph.plan import Operator
 from tapml.localize.checked import CHECKER, check_kernel
 from tapml.localize.conclusion import Evidence, Variant, conclude
 from tapml.localize.diagnosis import Attribution
 from tapml.localize.second_driver import second_driver
-from tapml.localize.unfused import is_fused, unfused
 from tapml.localize.variants import Trial, Trials, gist
 from tapml_rpc.client import Session
 from tapml_targets.errors import TapmlError

@@ -79,6 +79,15 @@ def symbols_of(expression: Expression) -> frozenset[str]:
     return frozenset().union(*(symbols_of(operand) for operand in expression[1:]))
 
 
+def substitute(expression: Expression, values: Mapping[str, Expression]) -> Expression:
+    """`expression` with symbols replaced by what they stand for; others stay."""
+    if isinstance(expression, int):
+        return expression
+    if isinstance(expression, str):
+        return values.get(expression, expression)
+    return (expression[0], *(substitute(operand, values) for operand in expression[1:]))
+
+
 def product(expressions: Iterable[Expression]) -> Expression:
     """The product, folded where it is known."""
     known = 1

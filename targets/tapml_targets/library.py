@@ -9,10 +9,11 @@ lives in :mod:`tapml_targets.library_format`; what a call launches is worked out
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from tapml_targets.dtype import dtype
 from tapml_targets.expression import Expression
 
 Role: TypeAlias = Literal["input", "output", "inout"]
@@ -29,6 +30,16 @@ class Parameter:
     shape: tuple[Expression, ...]
     dtype: str
     role: Role
+
+    @property
+    def known_bytes(self) -> int:
+        """Bytes that its elements take; 0 where a symbol is in its shape."""
+        elements = 1
+        for extent in self.shape:
+            if not isinstance(extent, int):
+                return 0
+            elements *= extent
+        return dtype(self.dtype).nbytes(elements)
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,25 @@ def launches(statements: Sequence[Statement]) -> Iterator[Launch]:
             yield from launches(statement.body)
         elif isinstance(statement, Condition):
             yield from launches((*statement.then, *statement.otherwise))
+
+
+def with_launches(
+    statements: Sequence[Statement], change: Callable[[Launch], Launch]
+) -> tuple[Statement, ...]:
+    """The statements with every launch inside them changed."""
+    made: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Launch):
+            made.append(change(statement))
+        elif isinstance(statement, Loop):
+            made.append(replace(statement, body=with_launches(statement.body, change)))
+        elif isinstance(statement, Condition):
+            then = with_launches(statement.then, change)
+            otherwise = with_launches(statement.otherwise, change)
+            made.append(replace(statement, then=then, otherwise=otherwise))
+        else:
+            made.append(statement)
+    return tuple(made)
 
 
 @dataclass(frozen=True)

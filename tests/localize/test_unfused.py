@@ -10,7 +10,7 @@ import pytest
 
 from tapml.carving.replay import replay_operator
 from tapml.compiler.compiler import Compiler
-from tapml.localize.unfused import is_fused, unfused
+from tapml.compiler.unfused import is_fused, unfused
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError
 from tests.hazards.carving import Carved, carved, platform

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from tapml_targets.library import Parameter
+
+SEGMENT_START: Final = "segment_start"
+"""The symbol of the first row of a segment that a function is told (:mod:`.segments`)."""
 
 
 @dataclass(frozen=True)

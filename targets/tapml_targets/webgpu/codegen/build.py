@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import tvm
 from tvm.s_tir import dlight
@@ -15,6 +15,7 @@ from tapml_targets.codegen.host_function import for_host
 from tapml_targets.codegen.host_program import read_host_function
 from tapml_targets.codegen.one_thread import schedule_on_one_thread
 from tapml_targets.codegen.options import check_options
+from tapml_targets.codegen.segmented import in_segments
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import product
@@ -22,14 +23,12 @@ from tapml_targets.installed import compiler_versions
 from tapml_targets.library import (
     BufferArgument,
     CodeModule,
-    Condition,
     Kernel,
     Launch,
     Library,
-    Loop,
     ScalarArgument,
-    Statement,
     launches,
+    with_launches,
 )
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target
@@ -43,6 +42,9 @@ from tapml_targets.webgpu.codegen.symbol_bounds import MOST_BYTES, LaunchRange, 
 from tapml_targets.webgpu.codegen.text import check_scalars, features_of, split_kernels
 
 DIALECT: Final = "wgsl"
+
+Finish: TypeAlias = Callable[[Any], Any]
+"""What is done to a scheduled module before it is lowered."""
 
 # What every implementation of WebGPU allows; more gains these schedules little.
 _THREADS: Final = 256
@@ -93,24 +95,33 @@ def generate(source: OperatorSource, target: Target) -> Library:
         library = by_hand(source, function, target.limits)
         if library is not None:
             return library
-    if wanted == "dlight":
-        library = _with_all_rules(source, function, tvm_target, target.limits)
-        if library is not None:
-            return library
-    return _refusing(
-        source,
-        lambda: lowering.schedule(function, tvm_target, _rules(general=False)),
-        tvm_target,
-        target.limits,
-    )
+
+    def scheduled(given: OperatorSource, function: Any, finish: Finish = _as_it_is) -> Library:
+        function = function.with_attr("global_symbol", given.identifier)
+        library = None
+        if wanted == "dlight":
+            library = _with_all_rules(given, function, finish, tvm_target, target.limits)
+        return library or _refusing(
+            given,
+            lambda: finish(lowering.schedule(function, tvm_target, _rules(general=False))),
+            tvm_target,
+            target.limits,
+        )
+
+    segmented = in_segments(source, function, target.limits, scheduled)
+    return segmented or scheduled(source, function)
+
+
+def _as_it_is(module: Any) -> Any:
+    return module
 
 
 def _with_all_rules(
-    source: OperatorSource, function: Any, tvm_target: Any, limits: Limits
+    source: OperatorSource, function: Any, finish: Finish, tvm_target: Any, limits: Limits
 ) -> Library | None:
     """None where dlight's rules fail, or make kernels beyond the limits."""
     try:
-        scheduled = lowering.schedule(function, tvm_target, _rules(general=True))
+        scheduled = finish(lowering.schedule(function, tvm_target, _rules(general=True)))
         library = _build(source, scheduled, tvm_target, limits)
     except RuntimeError:
         # Some of dlight's rules fail on functions they have already accepted.
@@ -168,7 +179,7 @@ def _build(source: OperatorSource, scheduled: Any, tvm_target: Any, limits: Limi
             features=features_of(text),
         )
         modules.append(CodeModule(DIALECT, text.encode()))
-    statements = tuple(_arranged(s) for s in program.statements)
+    statements = with_launches(program.statements, _arranged)
     return Library(
         target="webgpu",
         modules=tuple(modules),
@@ -190,21 +201,11 @@ def _kernel_text(name: str, function: Any, launch: LaunchRange, lowered: lowerin
     return f"{spelt}\n{text}" if spelt else text
 
 
-def _arranged(statement: Statement) -> Statement:
-    """The statement with each launch's buffers first, then its scalars in 32 bits."""
-    if isinstance(statement, Loop):
-        return replace(statement, body=tuple(map(_arranged, statement.body)))
-    if isinstance(statement, Condition):
-        return replace(
-            statement,
-            then=tuple(map(_arranged, statement.then)),
-            otherwise=tuple(map(_arranged, statement.otherwise)),
-        )
-    if not isinstance(statement, Launch):
-        return statement
-    buffers = [a for a in statement.arguments if isinstance(a, BufferArgument)]
-    scalars = [a for a in statement.arguments if isinstance(a, ScalarArgument)]
-    return replace(statement, arguments=(*buffers, *map(_narrowed, scalars)))
+def _arranged(launch: Launch) -> Launch:
+    """The launch with its buffers first, then its scalars in 32 bits."""
+    buffers = [a for a in launch.arguments if isinstance(a, BufferArgument)]
+    scalars = [a for a in launch.arguments if isinstance(a, ScalarArgument)]
+    return replace(launch, arguments=(*buffers, *map(_narrowed, scalars)))
 
 
 def _narrowed(scalar: ScalarArgument) -> ScalarArgument:

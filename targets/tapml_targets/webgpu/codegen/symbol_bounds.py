@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tapml_targets.codegen.source import SEGMENT_START
 from tapml_targets.dtype import dtype
 from tapml_targets.expression import Expression
 from tapml_targets.library import (
@@ -128,6 +129,9 @@ def launch_ranges(program: OperatorProgram, max_binding_bytes: int) -> Mapping[s
     bounds = bounds_of(program.parameters, max_binding_bytes)
     # An integer beside the tensors is passed as 32 bits or refused by the driver.
     bounds.known.update(dict.fromkeys(program.symbols, INT32))
+    if SEGMENT_START in bounds.known:
+        # A row of a tensor that lies in one buffer, with room for a segment behind it.
+        bounds.known[SEGMENT_START] = (0, MOST_BYTES // 2)
     found: dict[str, LaunchRange] = {}
     _walk(program.statements, bounds, found)
     return found

@@ -1,0 +1,276 @@
+"""A function over a part of a large tensor's rows, so that no binding holds more than such a part.
+
+Two kinds of functions of a single block can be computed one segment of rows after another:
+
+- *Columns*: a row of the tensor belongs to one place along an axis of the output, as a row of a
+  transposed weight to a column of the product. The function is made for fewer rows and columns, and
+  scheduled so; then its output becomes the whole one again, written from a column on that each
+  launch is told.
+- *Rows that are picked*, as of an embedding: the function is scheduled as it is; then it stores
+  where the row that it reads lies in the segment, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+
+from tapml_targets.codegen.source import SEGMENT_START
+from tapml_targets.errors import CompileError
+
+_ROOT: Final = "root"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is scheduled for segments of one length, and what is done to it then.
+
+    Attributes
+    ----------
+    function
+        The PrimFunc to schedule.
+    finish
+        Makes the scheduled module's function one of the segment and of ``SEGMENT_START``, its new
+        last parameter; the tensor has a segment's rows, the others have all of theirs.
+    """
+
+    function: Any
+    finish: Callable[[Any], Any]
+
+
+def piece_of(function: Any, position: int, rows: int) -> Piece | None:
+    """The function for `rows` rows of its tensor at `position`; None where it is of neither kind.
+
+    Parameters
+    ----------
+    function
+        An unscheduled PrimFunc; the tensor is one that it reads.
+    position
+        Of the tensor among its parameters.
+    rows
+        Of a segment, at most those of the tensor.
+    """
+    blocks: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (SBlockRealize, blocks.append))
+    blocks = [each for each in blocks if str(each.block.name_hint) != _ROOT]
+    if len(blocks) != 1 or not isinstance(blocks[0].block.body, tirx.BufferStore):
+        return None
+    tensor = function.params[position]
+    row = _row(blocks[0].block, tensor)
+    if row is None:
+        return None
+    return _columns(function, blocks[0], tensor, row, rows) or _picked(
+        function, blocks[0].block, tensor, rows
+    )
+
+
+def _row(block: Any, tensor: Any) -> Any:
+    """The row that every read of the tensor reads; None where they differ."""
+    found: list[Any] = []
+
+    def look(load: Any) -> None:
+        if load.source.same_as(tensor):
+            found.append(load.indices[0])
+
+    tvm_ffi.structural_walk(block.body, (tvm.ir.TensorLoad, look))
+    if not found or not all(tvm_ffi.structural_equal(each, found[0], True) for each in found):
+        return None
+    return found[0]
+
+
+def _columns(function: Any, realize: Any, tensor: Any, row: Any, rows: int) -> Piece | None:
+    block, store = realize.block, realize.block.body
+    axes = {
+        each.var: value for each, value in zip(block.iter_vars, realize.iter_values, strict=True)
+    }
+    spatial = [each.var for each in block.iter_vars if each.iter_type == tirx.IterVar.DataPar]
+    if not any(row.same_as(each) for each in spatial) or not isinstance(axes[row], tvm.ir.Var):
+        return None
+    dimensions = _dimensions(block, row)
+    if dimensions is None or store.buffer not in dimensions:
+        return None
+    loop, extent = axes[row], tirx.IntImm("int64", rows)
+    shorter = {buffer: _with_extent(buffer, at, extent) for buffer, at in dimensions.items()}
+
+    def iteration(axis: Any) -> Any:
+        if not axis.var.same_as(row):
+            return axis
+        return tirx.IterVar(tvm.ir.Range(axis.dom.min, extent), axis.var, axis.iter_type)
+
+    def nest(each: Any) -> Any:
+        if not each.loop_var.same_as(loop):
+            return each
+        return tirx.For(
+            each.loop_var, each.min, extent, each.kind, each.body, each.thread_binding,
+            each.annotations,
+        )  # fmt: skip
+
+    made = tvm_ffi.structural_map(
+        function,
+        [
+            (tirx.IterVar, iteration),
+            (tirx.For, nest),
+            (tvm.ir.Var, lambda variable: shorter.get(variable, variable)),
+        ],
+    )
+    positions = {
+        index: (each, dimensions[each])
+        for index, each in enumerate(function.params)
+        if each in dimensions and not each.same_as(tensor)
+    }
+    return Piece(made, lambda module: _shifted(module, positions))
+
+
+def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
+    """Where `row` is an index of each tensor that has it; None if it is anything else as well."""
+    found: dict[Any, int] = {}
+    good = True
+
+    def note(buffer: Any, indices: Any) -> None:
+        nonlocal good
+        for at, index in enumerate(indices):
+            if index.same_as(row):
+                good = good and found.setdefault(buffer, at) == at
+            else:
+                good = good and not _reads(index, row)
+        # One that is read here with the row and there without is left alone.
+        good = good and ((buffer in found) == any(index.same_as(row) for index in indices))
+
+    statements = [block.body] if block.init is None else [block.init, block.body]
+    for store in statements:
+        if not isinstance(store, tirx.BufferStore):
+            return None
+        note(store.buffer, store.indices)
+        tvm_ffi.structural_walk(
+            store.value, (tvm.ir.TensorLoad, lambda load: note(load.source, load.indices))
+        )
+        outside = tvm_ffi.structural_map(
+            store.value, [(tvm.ir.TensorLoad, lambda load: tirx.const(0, str(load.ty)))]
+        )
+        good = good and not _reads(outside, row)
+    return found if good else None
+
+
+def _reads(expression: Any, variable: Any) -> bool:
+    found = False
+
+    def look(each: Any) -> None:
+        nonlocal found
+        found = found or each.same_as(variable)
+
+    tvm_ffi.structural_walk(expression, (tvm.ir.Var, look))
+    return found
+
+
+def _with_extent(buffer: Any, dimension: int, extent: Any) -> Any:
+    shape = list(buffer.shape)
+    shape[dimension] = extent
+    return tirx.decl_buffer(shape, str(buffer.dtype), str(buffer.name))
+
+
+def _shifted(module: Any, positions: dict[int, tuple[Any, int]]) -> Any:
+    """The scheduled function with whole tensors at `positions`, used from the segment's start."""
+    ((name, function),) = module.functions_items()
+    start = tirx.Var(SEGMENT_START, "int64")
+    whole = {function.params[at]: found for at, found in positions.items()}
+    dimension = dict(positions.values())
+
+    def indices(buffer: Any, given: Any) -> list[Any]:
+        moved = list(given)
+        moved[dimension[buffer]] = moved[dimension[buffer]] + start
+        return moved
+
+    def load(node: Any) -> Any:
+        if node.source not in dimension:
+            return node
+        return node.source[tuple(indices(node.source, node.indices))]
+
+    def store(node: Any) -> Any:
+        if node.buffer not in dimension:
+            return node
+        return tirx.BufferStore(node.buffer, node.value, indices(node.buffer, node.indices))
+
+    def region(node: Any) -> Any:
+        if node.source not in dimension:
+            return node
+        at = dimension[node.source]
+        ranges = list(node.region)
+        ranges[at] = tvm.ir.Range.from_min_extent(ranges[at].min + start, ranges[at].extent)
+        return tvm.ir.TensorRegion(node.source, ranges, node.ty)
+
+    mapped = tvm_ffi.structural_map(
+        function,
+        [
+            (tvm.ir.Var, lambda variable: whole[variable][0] if variable in whole else variable),
+            (tvm.ir.TensorLoad, load),
+            (tirx.BufferStore, store),
+            (tvm.ir.TensorRegion, region),
+        ],
+    )
+    return _module(name, mapped, start)
+
+
+def _picked(function: Any, block: Any, tensor: Any, rows: int) -> Piece | None:
+    if any(each.iter_type != tirx.IterVar.DataPar for each in block.iter_vars):
+        return None
+    position = next(at for at, each in enumerate(function.params) if each.same_as(tensor))
+    return Piece(function, lambda module: _guarded(module, position, rows))
+
+
+def _guarded(module: Any, position: int, rows: int) -> Any:
+    """The scheduled function that stores what it reads from a segment of the tensor."""
+    ((name, function),) = module.functions_items()
+    start, extent = tirx.Var(SEGMENT_START, "int64"), tirx.IntImm("int64", rows)
+    tensor = function.params[position]
+    segment = _with_extent(tensor, 0, extent)
+    picked: list[Any] = []
+    given, copies = set(function.params), list[Any]()
+
+    def load(node: Any) -> Any:
+        if not node.source.same_as(segment):
+            return node
+        picked.append(node.indices[0])
+        return segment[(node.indices[0] - start, *list(node.indices)[1:])]
+
+    def store(node: Any) -> Any:
+        if not picked:
+            return node
+        row = picked[0]
+        picked.clear()
+        inside = tirx.And(tirx.GE(row, start), tirx.LT(row, start + extent))
+        copies.extend([node.buffer] if node.buffer not in given else [])
+        return tirx.IfThenElse(inside, node, None)
+
+    def region(node: Any) -> Any:
+        if not node.source.same_as(segment):
+            return node
+        ranges = [tvm.ir.Range.from_min_extent(tirx.IntImm("int64", 0), extent), *node.region[1:]]
+        return tvm.ir.TensorRegion(segment, ranges, node.ty)
+
+    mapped = tvm_ffi.structural_map(
+        function,
+        [
+            (tvm.ir.Var, lambda variable: segment if variable.same_as(tensor) else variable),
+            (tvm.ir.TensorLoad, load),
+            (tirx.BufferStore, store),
+            (tvm.ir.TensorRegion, region),
+        ],
+    )
+    if copies:
+        raise CompileError(
+            f"the schedule keeps {tensor.name!r} in {copies[0].name!r}: it cannot be one segment's"
+        )
+    return _module(name, mapped, start)
+
+
+def _module(name: Any, function: Any, start: Any) -> Any:
+    made = tirx.PrimFunc(
+        [*function.params, start], function.body, function.ret_type, attrs=function.attrs
+    )
+    return tvm.IRModule({name: made})
