@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tapml.compiler.entry_program import entry_program
+from tapml.compiler.merged_launches import MergedPlan, merge_launches
 from tapml.graph.plan import GraphPlan
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import (
@@ -42,7 +43,9 @@ def link(libraries: Iterable[Library]) -> Library:
     return linker.result()
 
 
-def link_entries(plan: GraphPlan, libraries: Mapping[str, Library]) -> Library:
+def link_entries(
+    plan: GraphPlan, libraries: Mapping[str, Library], *, merge: bool = False
+) -> Library:
     """One Library with all operators of a plan and one entry program per entry.
 
     An entry's parameters are, in order: its inputs, its outputs, each state tensor before the run,
@@ -71,8 +74,12 @@ def link_entries(plan: GraphPlan, libraries: Mapping[str, Library]) -> Library:
             f"plan {plan.name!r} cannot run on the target alone: no Library for "
             f"{', '.join(missing)}"
         )
-    linked = link(libraries[name] for name in sorted(needed))
-    entries = {name: entry_program(plan, entry) for name, entry in plan.entries.items()}
+    merged = (
+        merge_launches(plan, libraries) if merge else MergedPlan(plan.entries, dict(libraries), {})
+    )
+    needed = {call.operator for entry in merged.entries.values() for call in entry.calls}
+    linked = link(merged.libraries[name] for name in sorted(needed))
+    entries = {name: entry_program(plan, entry) for name, entry in merged.entries.items()}
     return replace(linked, entries=entries)
 
 
