@@ -1,0 +1,146 @@
+"""A model nobody has seen moves to a browser whole, whatever happens to the page meanwhile."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tapml.offload.journal import Journal
+from tapml_rpc.tracker import list_devices
+from tests.conftest import RequireDevice
+from tests.made_once import made_once
+from tests.offload.commands import Ended
+from tests.offload.forked import Forked, forked, run_forked
+from tests.offload.sessions import FinishedSession, offload_arguments, read_report
+from tests.rpc.tracker.trackers import TrackerProcess, wait_for
+from tests.web.doorway import Doorway
+from tests.web.pages import NAME, DevicePage, device_page
+
+pytestmark = [pytest.mark.slow]
+
+# Some verdicts are in the journal by then, others are not.
+IN_THE_MIDDLE = "stop@after commit */journal.sqlite#12"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is compiled for WebGPU, once for all tests here."""
+    with made_once("compiled-for-webgpu", tmp_path_factory) as compiled:
+        compiled.mkdir(exist_ok=True)
+        yield compiled
+
+
+@pytest.fixture(scope="module")
+def tracker() -> Iterator[TrackerProcess]:
+    """A tracker that notices within seconds who gives no sign of life."""
+    options = ("--websocket", "ws://127.0.0.1:0", "--silence", "5")
+    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
+        yield process
+
+
+def sleep_and_wake(shown: DevicePage, doorway: Doorway) -> None:
+    shown.page.signal_browser(signal.SIGSTOP)
+    wait_for(lambda: list_devices(shown.tracker.address) == [])
+    shown.page.signal_browser(signal.SIGCONT)
+
+
+def lose_gpu(shown: DevicePage, doorway: Doorway) -> None:
+    shown.page.tell("Browser.crashGpuProcess", browser=True)
+    shown.wait("#log", "the GPU device was lost")
+
+
+FAULTS: dict[str, Callable[[DevicePage, Doorway], object]] = {
+    "its tab crashes": lambda shown, doorway: shown.page.tell("Page.crash"),
+    "its tab is closed": lambda shown, doorway: shown.page.close_tab(),
+    "the way there is cut": lambda shown, doorway: doorway.cut(),
+    "its machine sleeps": sleep_and_wake,
+    "its GPU is lost": lose_gpu,
+}
+# What comes back by itself is not opened anew.
+RETURN = {"the way there is cut", "its machine sleeps", "its GPU is lost"}
+
+
+def disturbed(running: Forked, disturb: Callable[[], object]) -> Ended:
+    """How a session ends that stands still in the middle, and meets what was done meanwhile."""
+    running.wait_until_stopped()
+    disturb()
+    running.go_on()
+    ended = running.ended()
+    assert ended is not None, "it hangs"
+    return ended
+
+
+def test_a_session_goes_on_after_all_that_ends_a_page(
+    finished: FinishedSession, cache: Path, tracker: TrackerProcess, tmp_path: Path
+) -> None:
+    """One migration meets every fault in turn; at most the step in hand is done again each time."""
+    session, errors = tmp_path / "session", tmp_path / "errors"
+    road = {"TAPML_TRACKER": tracker.address}
+    arguments = offload_arguments(finished.model, session, f"tracker:{NAME}")
+    with (
+        Doorway(tracker.websocket) as doorway,
+        device_page(tmp_path / "browser", tracker, doorway.address) as shown,
+    ):
+        for fault, disturb in FAULTS.items():
+            with forked(
+                *arguments, "--target", "webgpu",
+                cache=cache, errors=errors, fault=IN_THE_MIDDLE, **road,
+            ) as running:  # fmt: skip
+                ended = disturbed(running, lambda: disturb(shown, doorway))  # noqa: B023
+            assert ended.exit_code == 4, (fault, ended.errors)
+            (line,) = ended.error_lines
+            assert f"go on with `tapml offload --session {session}`" in line, fault
+            assert "Traceback" not in ended.errors
+            with Journal(session / "journal.sqlite") as journal:
+                assert list(journal.events("failed")) == [], "no operator is to blame"
+            if fault not in RETURN:
+                shown.open()
+            wait_for(lambda: list_devices(tracker.address))
+        last = run_forked("offload", "--session", session, cache=cache, errors=errors, **road)
+        assert last.exit_code == 0, last.errors
+        assert "verdicts stand" in last.errors
+        shown.wait_ready()
+    assert_moved_whole(session)
+    with Journal(session / "journal.sqlite") as journal:
+        steps = Counter(data["operator"] for _, _, data in journal.events("step"))
+    again = sum(times - 1 for times in steps.values())
+    assert again <= len(FAULTS), steps
+    tokens = [
+        each["final"]["prompts"][0]["tokens"] for each in (read_report(session), finished.report)
+    ]
+    assert tokens[0] == tokens[1], "the same as on OpenCL"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_operator_moves_to_each_driver_of_this_machine(
+    number: int,
+    finished: FinishedSession,
+    cache: Path,
+    require_device: RequireDevice,
+    tmp_path: Path,
+) -> None:
+    devices = sorted(each.index for each in require_device("webgpu"))
+    if number >= len(devices):
+        pytest.skip(f"this machine has {len(devices)} WebGPU adapters")
+    session = tmp_path / "session"
+    ended = run_forked(
+        *offload_arguments(finished.model, session, f"webgpu:{devices[number]}"),
+        *("--target", "webgpu", "--strategy", "bisect"),
+        cache=cache,
+        errors=tmp_path / "errors",
+    )
+    assert ended.exit_code == 0, ended.errors
+    assert_moved_whole(session)
+    assert read_report(session)["final"]["prompts"] == finished.report["final"]["prompts"]
+
+
+def assert_moved_whole(session: Path) -> None:
+    """Everything is on the target, and the model's end is equal under the policy."""
+    report = read_report(session)
+    assert {each["state"] for each in report["operators"]} == {"moved"}
+    assert report["final"]["status"] == "pass"
+    assert all(prompt["equal"] for prompt in report["final"]["prompts"])
