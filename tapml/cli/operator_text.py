@@ -33,6 +33,8 @@ def operator_line(event: OperatorChanged) -> str:
         parts.append(f"{times['target_ms']:.3g} ms, {multiple(times['ratio'])} x the reference's")
     if numbers.get("written"):
         parts.append("written by hand")
+    if numbers.get("placement"):
+        parts.append(str(numbers["placement"]))
     if numbers.get("reused"):
         parts.append("from the journal")
     elif numbers.get("again"):

@@ -39,6 +39,7 @@ from tapml.offload.verdict_key import VerdictKey
 from tapml.offload.workbench import Workbench
 from tapml_targets.errors import CompileError, DeviceLostError, LimitExceededError, RemoteError
 from tapml_targets.library import Library
+from tapml_targets.placement import placement_of
 
 
 @dataclass
@@ -288,7 +289,9 @@ class Mover:
 
     def _seen(self, record: OperatorRecord, verdict: OperatorVerdict) -> dict[str, Any]:
         """The errors of the worst test as a picture, and what ran."""
-        seen: dict[str, Any] = {"kernel": record.kernel, "written": record.written}
+        placement = placement_of(self._library(record), record.operator.name)
+        seen: dict[str, Any] = {"kernel": record.kernel, "placement": placement}
+        seen["written"] = record.written
         worst = verdict.worst
         if worst is not None and worst.actual:
             seen["picture"] = picture(worst, self.bench.probing.expect(worst.case))
@@ -307,5 +310,6 @@ def _numbers(record: OperatorRecord) -> dict[str, Any]:
         "times": record.replay.get("times", {}),
         "again": list(record.again),
         "written": record.written,
+        "placement": record.replay.get("placement", ""),
         "reason": record.reason,
     }

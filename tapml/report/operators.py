@@ -72,6 +72,7 @@ def operator_data(
         "again": list(record.again),
         "kernel": record.kernel,
         "written": record.written,
+        "placement": replay.get("placement", ""),
         "lacks": [dict(each) for each in record.lacks],
         "repro": None if record.repro is None else str(record.repro),
         "repro_script": _script(record),

@@ -104,6 +104,7 @@ function operatorState(operator) {
     reason ? el("p", { class: "reason" }, reason) : null,
     (operator.device_effects || []).map(line => el("p", { class: "soft" }, sentence(line))),
     operator.written ? el("p", {}, "The kernel is from ", el("code", {}, operator.written)) : null,
+    operator.placement ? el("p", {}, sentence(operator.placement)) : null,
     again,
     kept,
     operator.diagnosis.length ? [el("h3", {}, "Diagnosis"), findings(operator)] : null,
