@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ examples:
   tapml package my-session --archive              writes my-session-package.zip, one file
   tapml package my-session --out models/my-model --force
   tapml run my-session-package --prompt "The value of the attribute"
+  tapml package my-session --browser --out site   for any web server: text in a browser
 
 In Python:
   import tapml as tml
@@ -21,7 +24,8 @@ In Python:
 
 A package holds plan, kernels, weights and tokenizer. It runs with the base install and the device's
 driver; package.json says what it was validated on and has a hash of every file. The session must
-have ended with every operator on the target (`tapml offload`).
+have ended with every operator on the target (`tapml offload`). With --browser it must be one of
+--target webgpu, and a package of one will do; what is written needs no Python where it is served.
 """
 
 
@@ -35,12 +39,22 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("session", type=Path, help="folder of a finished session")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="PATH", help="default: SESSION-package beside the session"
+        "session", type=Path, help="folder of a finished session; with --browser also a package"
     )
     parser.add_argument(
-        "--archive", action="store_true", help="one zip archive, which runs as it is"
+        "-o",
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="default: SESSION-package beside the session, SESSION-browser with --browser",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--archive", action="store_true", help="one zip archive, which runs as it is")
+    form.add_argument(
+        "--browser",
+        action="store_true",
+        help="a folder for any web server, which generates text in a browser with WebGPU",
     )
     parser.add_argument("--force", action="store_true", help="replace a package that is there")
     parser.set_defaults(run=run)
@@ -48,22 +62,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the package and say what it is."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    if arguments.browser:
+        return _browser(arguments)
 
     from tapml.package.make import make_package
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    console = Console(stderr=True)
-    # Elsewhere than in a terminal it would leave an empty line.
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("reading the session", total=None)
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, description="weights", completed=done, total=total)
-
+    with _progress() as show:
         made = make_package(
             arguments.session,
             arguments.out,
@@ -79,6 +83,46 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"  {manifest.tokenizer.text}")
     print(f"run it: tapml run {made.path} {_argument(manifest.tokenizer.reader)}")
     return 0
+
+
+def _browser(arguments: argparse.Namespace) -> int:
+    from tapml.package.browser_folder import make_browser_folder
+
+    with _progress() as show:
+        made = make_browser_folder(
+            arguments.session, arguments.out, force=arguments.force, progress=show
+        )
+    if made.recovered:
+        print(f"note: {made.recovered}", file=sys.stderr)
+    print(f"{made.path}  {made.nbytes / 1e6:.1f} MB, weights in {made.parts} part(s)")
+    print(f"  {made.shipped.verdict.get('text', '')}")
+    if made.shipped.note.reader != "tapml":
+        print(f"  the page takes token ids alone: {made.shipped.note.text}")
+    else:
+        print(f"  {made.shipped.note.text}")
+    print(f"try it: python -m http.server --directory {made.path} 8000")
+    print("  then open http://localhost:8000/ in a browser with WebGPU")
+    return 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar for the bytes of weights, in a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    # Elsewhere than in a terminal it would leave an empty line.
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("reading the session", total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, description="weights", completed=done, total=total)
+
+        yield show
 
 
 def _argument(reader: str) -> str:

@@ -1,4 +1,5 @@
-// Builds the page into the Python package that serves it; with --check says whether it is built.
+// Builds the pages into the Python packages that hold them; with --check says whether they are built.
+// `build.mjs device` and `build.mjs runner` build one of them.
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -7,7 +8,6 @@ import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
 const web = dirname(dirname(fileURLToPath(import.meta.url)));
-const target = join(dirname(web), "rpc_server", "tapml_rpc", "web_page");
 const MAX_SCRIPT_BYTES = 100 << 10;
 const LICENCE = `/*! Holds @msgpack/msgpack. Copyright 2019 The MessagePack Community. ISC License:
 Permission to use, copy, modify, and/or distribute this software for any purpose with or without fee
@@ -18,59 +18,95 @@ AUTHOR BE LIABLE FOR ANY SPECIAL, DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR 
 RESULTING FROM LOSS OF USE, DATA OR PROFITS, WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER
 TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE USE OR PERFORMANCE OF THIS SOFTWARE. */`;
 
-const files = new Map();
-for (const [entry, banner] of [
-  ["page", ""],
-  ["worker", LICENCE],
-]) {
+const asIs = (folder) =>
+  new Map(readdirSync(folder).sort().map((name) => [name, readFileSync(join(folder, name))]));
+const ours = asIs(join(web, "static"));
+const runner = asIs(join(web, "runner"));
+
+// A page: where its source lies, the scripts with their banners, and the files beside them.
+const pages = [
+  {
+    name: "device",
+    source: join(web, "src"),
+    target: join(dirname(web), "rpc_server", "tapml_rpc", "web_page"),
+    format: "iife",
+    scripts: { page: "", worker: LICENCE },
+    files: ours,
+  },
+  {
+    name: "runner",
+    source: join(web, "src", "runner"),
+    target: join(dirname(web), "tapml", "package", "browser_page"),
+    format: "esm",
+    scripts: { page: "", tapml: "", worker: LICENCE },
+    files: new Map([
+      ["index.html", runner.get("index.html")],
+      ["icon.svg", ours.get("icon.svg")],
+      ["style.css", Buffer.concat([ours.get("style.css"), runner.get("runner.css")])],
+    ]),
+  },
+];
+
+async function scriptOf(page, entry, banner) {
   const result = await build({
-    entryPoints: [join(web, "src", `${entry}.ts`)],
+    entryPoints: [join(page.source, `${entry}.ts`)],
     bundle: true,
     minify: true,
-    format: "iife",
+    format: page.format,
     target: "es2022",
     charset: "utf8",
     legalComments: "none",
+    // The runner's page uses the module that other pages use.
+    external: ["./tapml.js"],
     banner: { js: banner },
     write: false,
     logLevel: "warning",
   });
-  files.set(`${entry}.js`, Buffer.from(result.outputFiles[0].contents));
-}
-for (const name of readdirSync(join(web, "static")).sort()) {
-  files.set(name, readFileSync(join(web, "static", name)));
+  return Buffer.from(result.outputFiles[0].contents);
 }
 
-const scripts = [...files].filter(([name]) => name.endsWith(".js"));
-const compressed = scripts.reduce((sum, [, content]) => sum + gzipSync(content).length, 0);
-if (compressed > MAX_SCRIPT_BYTES) {
-  console.error(`the page's scripts take ${compressed} bytes compressed; at most ${MAX_SCRIPT_BYTES}`);
-  process.exit(1);
+const asked = process.argv.slice(2).filter((each) => !each.startsWith("--"));
+let failed = false;
+for (const page of pages.filter(({ name }) => asked.length === 0 || asked.includes(name))) {
+  const files = new Map(page.files);
+  let compressed = 0;
+  for (const [entry, banner] of Object.entries(page.scripts)) {
+    const script = await scriptOf(page, entry, banner);
+    files.set(`${entry}.js`, script);
+    compressed += gzipSync(script).length;
+  }
+  if (compressed > MAX_SCRIPT_BYTES) {
+    console.error(`${page.name}: scripts of ${compressed} bytes compressed; at most ${MAX_SCRIPT_BYTES}`);
+    failed = true;
+  } else if (process.argv.includes("--check")) {
+    failed = !isBuilt(page.target, files) || failed;
+  } else {
+    rmSync(page.target, { recursive: true, force: true });
+    mkdirSync(page.target, { recursive: true });
+    for (const [name, content] of files) {
+      writeFileSync(join(page.target, name), content);
+    }
+  }
+  console.log(`${page.name}: scripts of ${compressed} bytes compressed, ${MAX_SCRIPT_BYTES} allowed`);
 }
+process.exit(failed ? 1 : 0);
 
-if (process.argv.includes("--check")) {
-  const different = [...files]
-    .filter(([name, content]) => {
-      try {
-        return !readFileSync(join(target, name)).equals(content);
-      } catch {
-        return true;
-      }
-    })
-    .map(([name]) => name);
+function isBuilt(target, files) {
+  const read = (name) => {
+    try {
+      return readFileSync(join(target, name));
+    } catch {
+      return Buffer.alloc(0);
+    }
+  };
+  const different = [...files].filter(([name, content]) => !read(name).equals(content));
   const stray = readdirSync(target).filter((name) => !files.has(name));
-  if (different.length > 0 || stray.length > 0) {
+  const wrong = [...different.map(([name]) => name), ...stray];
+  if (wrong.length > 0) {
     console.error(
-      `${target} is not what web/ builds: ${[...different, ...stray].join(", ")}; ` +
-        "run `npm run build` in web/ and commit what it writes",
+      `${target} is not what web/ builds: ${wrong.join(", ")}; run \`npm run build\` in web/ and ` +
+        "commit what it writes",
     );
-    process.exit(1);
   }
-} else {
-  rmSync(target, { recursive: true, force: true });
-  mkdirSync(target, { recursive: true });
-  for (const [name, content] of files) {
-    writeFileSync(join(target, name), content);
-  }
+  return wrong.length === 0;
 }
-console.log(`scripts: ${compressed} bytes compressed of ${MAX_SCRIPT_BYTES} allowed`);

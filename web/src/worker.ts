@@ -5,8 +5,9 @@
 
 import { DeviceServer } from "./device_server";
 import { messageOf, TapmlError } from "./errors";
+import { factsOf } from "./facts";
 import { openGpu, type Gpu } from "./gpu";
-import type { Connection, Facts, FromWorker, Level, Start, ToWorker } from "./messages";
+import type { Connection, FromWorker, Level, Start, ToWorker } from "./messages";
 import { TrackerLink, type TrackerEvents } from "./tracker";
 import type { Header } from "./wire";
 
@@ -30,34 +31,6 @@ const connection = (state: Connection, detail: string): void => {
 function reportFailure(failure: Header): void {
   const line = `${String(failure["kind"])}: ${String(failure["message"])}`;
   log("error", line, `in ${String(failure["command"])}`);
-}
-
-const amount = (count: number): string => {
-  const unit = count >= 2 ** 30 ? 30 : count >= 2 ** 20 ? 20 : count >= 2 ** 10 ? 10 : 0;
-  const names: Record<number, string> = { 30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes" };
-  return `${Number((count / 2 ** unit).toFixed(2))} ${names[unit]}`;
-};
-
-function factsOf(gpu: Gpu): Facts {
-  const { limits } = gpu.device;
-  const workgroup = [
-    limits.maxComputeWorkgroupSizeX,
-    limits.maxComputeWorkgroupSizeY,
-    limits.maxComputeWorkgroupSizeZ,
-  ];
-  return [
-    ["Browser", String(gpu.description["driver_version"])],
-    ["WGSL compiler", gpu.compiler],
-    ["Kind", gpu.description["device_type"] === "cpu" ? "processor" : "GPU"],
-    ["Features", [...gpu.features].join(", ") || "none beyond the core"],
-    ["Threads in a workgroup", String(limits.maxComputeInvocationsPerWorkgroup)],
-    ["Largest workgroup", workgroup.join(" × ")],
-    ["Workgroups along an axis", String(limits.maxComputeWorkgroupsPerDimension)],
-    ["Workgroup memory", amount(limits.maxComputeWorkgroupStorageSize)],
-    ["Largest buffer", amount(limits.maxBufferSize)],
-    ["Largest binding", amount(limits.maxStorageBufferBindingSize)],
-    ["Buffers of a kernel", String(limits.maxStorageBuffersPerShaderStage)],
-  ];
 }
 
 class Device {

@@ -1,0 +1,212 @@
+"""A package for a browser: a folder that any web server hands out, and nothing behind it.
+
+Beside the page and its scripts (built from ``web/``) it holds the Library as it is, the weights as
+one safetensors file cut into parts that every host takes, and ``model.json``, which names all of
+them with size and SHA-256. ``web/src/runner/manifest.ts`` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.durable.files import recover_folder
+from tapml.graph.plan import GraphPlan
+from tapml.models.tensor_file import stream_tensors, tensors_header
+from tapml.package.browser_texts import browser_readme
+from tapml.package.files import is_package
+from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS
+from tapml.package.sample_lines import sample_lines
+from tapml.package.shipped import Shipped, of_package, of_session, open_passed
+from tapml.package.writer import HashingSink, PackageWriter, new_package
+from tapml_targets import library_format
+from tapml_targets.errors import InputError
+
+FORMAT: Final = "tapml browser model"
+VERSION: Final = 1
+PLAN_VERSION: Final = 1
+MANIFEST: Final = "model.json"
+LINES: Final = "tokenizer_lines.json"
+# Below what the strictest of the common hosts take as one file, and held in memory whole.
+PART_BYTES: Final = 16 << 20
+PAGE: Final = Path(__file__).parent / "browser_page"
+_PLATFORM: Final = "webgpu"
+_SPARE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class MadeBrowserFolder:
+    """What was written: the folder, its bytes, parts of weights, and what it ships.
+
+    `recovered` is a sentence where a killed process had left something there.
+    """
+
+    path: Path
+    nbytes: int
+    parts: int
+    shipped: Shipped
+    recovered: str = ""
+
+
+def make_browser_folder(
+    source: Path,
+    out: Path | None = None,
+    *,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> MadeBrowserFolder:
+    """Write a folder that generates text in a browser, served by any static web server.
+
+    Parameters
+    ----------
+    source
+        A session that has ended with every operator on a WebGPU device, or a package of one.
+    out
+        Where; ``<source>-browser`` beside it if None.
+    force
+        Whether such a folder that is there is replaced.
+    progress
+        Called with the bytes of weights written so far, and all of them.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to ship, its kernels are not WebGPU's, or something is in the way.
+    SetupError
+        If it cannot be written: then nothing of it is there, and what was there stays.
+    """
+    path = out or _default_place(source)
+    recovered = recover_folder(path)
+    _check_place(path, force=force)
+    shipped = of_package(source) if is_package(source) else of_session(open_passed(source))
+    target = shipped.library.target
+    if target != _PLATFORM:
+        raise InputError(
+            f"the kernels of {shipped.decoder.name} are for {target}, and a browser runs "
+            f"{_PLATFORM}: move the model there first (`tapml offload --target {_PLATFORM}`)"
+        )
+    contents = _contents(shipped)
+    total = sum(each.nbytes for each in shipped.weights.values())
+    header = tensors_header(shipped.weights, shipped.dtypes)
+    nbytes = sum(map(len, contents.values())) + len(header) + total
+    pages = {each.name: each.read_bytes() for each in sorted(PAGE.iterdir()) if each.is_file()}
+    with new_package(path, archive=False, nbytes=nbytes + _SPARE_BYTES) as package:
+        for name, content in contents.items():
+            package.add(name, content)
+        with _weight_parts(package) as sink:
+            stream_tensors(
+                sink,
+                shipped.weights,
+                shipped.dtypes,
+                progress=None if progress is None else lambda done: progress(done, total),
+            )
+        manifest = _manifest(shipped, package, sink.names)
+        for name, content in pages.items():
+            package.add(name, content)
+        package.add(README, browser_readme(shipped).encode())
+        # Last: what has a manifest is whole.
+        package.add(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+    written = sum(each.bytes for each in package.files.values())
+    return MadeBrowserFolder(path, written, len(sink.names), shipped, recovered)
+
+
+class _Parts:
+    """Takes the bytes of one file and writes them as several."""
+
+    def __init__(self, package: PackageWriter, stack: ExitStack) -> None:
+        self.names: list[str] = []
+        self._package = package
+        self._stack = stack
+        self._sink: HashingSink | None = None
+        self._room = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write all of `data`."""
+        view = memoryview(data).cast("B")
+        while view.nbytes:
+            if self._sink is None or self._room == 0:
+                self._stack.close()
+                self.names.append(f"{WEIGHTS}.{len(self.names):04}")
+                stream = self._package.stream(self.names[-1], PART_BYTES)
+                self._sink = self._stack.enter_context(stream)
+                self._room = PART_BYTES
+            piece = view[: self._room]
+            self._sink.write(piece)
+            self._room -= piece.nbytes
+            view = view[piece.nbytes :]
+
+
+@contextmanager
+def _weight_parts(package: PackageWriter) -> Iterator[_Parts]:
+    with ExitStack() as stack:
+        yield _Parts(package, stack)
+
+
+def _contents(shipped: Shipped) -> dict[str, bytes]:
+    contents = {LIBRARY: library_format.pack(shipped.library), **shipped.licences}
+    if shipped.tokenizer is not None and shipped.note.reader == "tapml":
+        contents[TOKENIZER] = shipped.tokenizer
+        contents[LINES] = _compared_lines(shipped.tokenizer)
+    return contents
+
+
+def _compared_lines(tokenizer: bytes) -> bytes:
+    """What the page's own reader has to give before it is used: lines, their tokens, their text."""
+    from tapml.models.tokenizer_json import JsonTokenizer
+
+    codec = JsonTokenizer.read(tokenizer)
+    lines = [(line, ids := codec.encode(line), codec.decode(ids)) for line in sample_lines()]
+    return json.dumps(lines, ensure_ascii=False).encode()
+
+
+def _manifest(shipped: Shipped, package: PackageWriter, parts: list[str]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": shipped.decoder.to_json(),
+        "plan": _plan(shipped.plan),
+        "device": asdict(shipped.device),
+        "verdict": dict(shipped.verdict),
+        "tokenizer": asdict(shipped.note),
+        "versions": dict(shipped.versions),
+        "weights": parts,
+        "files": {name: asdict(each) for name, each in sorted(package.files.items())},
+    }
+
+
+def _plan(plan: GraphPlan) -> dict[str, Any]:
+    """What a run needs of the plan beside the Library: state, and how long inputs may be."""
+    return {
+        "version": PLAN_VERSION,
+        "state": {
+            name: {"dtype": each.dtype, "shape": list(each.shape)}
+            for name, each in plan.state.items()
+        },
+        "entries": {
+            name: {
+                "outputs": list(entry.outputs),
+                "bounds": {each.symbol: [each.lower, each.upper] for each in entry.bounds},
+            }
+            for name, entry in plan.entries.items()
+        },
+    }
+
+
+def _default_place(source: Path) -> Path:
+    named = source if source.name not in ("", "..") else source.resolve()
+    name = named.stem if named.suffix == ".zip" else named.name
+    return named.with_name(f"{name.removesuffix('-package')}-browser")
+
+
+def _check_place(path: Path, *, force: bool) -> None:
+    """Refuse a place where something else would be lost."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    ours = path.is_dir() and (path / MANIFEST).is_file()
+    if not (force and ours):
+        remedy = "--force replaces it" if ours else "choose another place (--out)"
+        raise InputError(f"{path} exists already: {remedy}")

@@ -1,0 +1,34 @@
+/** What a person wants to know of the adapter. */
+
+import type { Gpu } from "./gpu";
+import type { Facts } from "./messages";
+
+/** Bytes as a person reads them. */
+export const amount = (count: number): string => {
+  const unit = count >= 2 ** 30 ? 30 : count >= 2 ** 20 ? 20 : count >= 2 ** 10 ? 10 : 0;
+  const names: Record<number, string> = { 30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes" };
+  return `${Number((count / 2 ** unit).toFixed(2))} ${names[unit]}`;
+};
+
+/** The adapter's names and limits, in the order in which they are shown. */
+export function factsOf(gpu: Gpu): Facts {
+  const { limits } = gpu.device;
+  const workgroup = [
+    limits.maxComputeWorkgroupSizeX,
+    limits.maxComputeWorkgroupSizeY,
+    limits.maxComputeWorkgroupSizeZ,
+  ];
+  return [
+    ["Browser", String(gpu.description["driver_version"])],
+    ["WGSL compiler", gpu.compiler],
+    ["Kind", gpu.description["device_type"] === "cpu" ? "processor" : "GPU"],
+    ["Features", [...gpu.features].join(", ") || "none beyond the core"],
+    ["Threads in a workgroup", String(limits.maxComputeInvocationsPerWorkgroup)],
+    ["Largest workgroup", workgroup.join(" × ")],
+    ["Workgroups along an axis", String(limits.maxComputeWorkgroupsPerDimension)],
+    ["Workgroup memory", amount(limits.maxComputeWorkgroupStorageSize)],
+    ["Largest buffer", amount(limits.maxBufferSize)],
+    ["Largest binding", amount(limits.maxStorageBufferBindingSize)],
+    ["Buffers of a kernel", String(limits.maxStorageBuffersPerShaderStage)],
+  ];
+}

@@ -1,0 +1,230 @@
+/** A model in this browser: loaded from its folder, checked, and driven token by token. */
+
+import { messageOf, TapmlError } from "../errors";
+import { factsOf } from "../facts";
+import { openGpu, type Gpu } from "../gpu";
+import { unpackLibrary } from "../library_format";
+import { LoadedLibrary } from "../loaded_library";
+import { Memory } from "../memory";
+import { Steps } from "../steps";
+import { Folder } from "./folder";
+import { argmax, checkLengths, checkTokens, entryInputs } from "./inputs";
+import { jsonOf, LINES, readManifest, TOKENIZER, type Manifest } from "./manifest";
+import type { About, Stage } from "./messages";
+import { PlanRunner } from "./plan_runner";
+import { preflight } from "./preflight";
+import { TextStream } from "./text_stream";
+import { compareLines } from "./tokenizer/compare";
+import { Tokenizer } from "./tokenizer/tokenizer";
+import { loadWeights } from "./weights";
+
+const PREFILL = "prefill";
+const DECODE = "decode";
+
+export interface Listener {
+  /** Work of a stage that is done, of all of it. */
+  progress(stage: Stage, done: number, total: number): void;
+  /** What is known before anything large is loaded. */
+  about(about: About): void;
+}
+
+/** A token, and the text that it completes. */
+export interface Generated {
+  readonly token: number;
+  readonly text: string;
+}
+
+export class Engine {
+  private lost: TapmlError | null = null;
+  /** Texts begun so far: the GPU holds the state of one. */
+  private texts = 0;
+  private turn: Promise<void> = Promise.resolve();
+
+  private constructor(
+    gpu: Gpu,
+    private readonly manifest: Manifest,
+    private readonly runner: PlanRunner,
+    private readonly loaded: LoadedLibrary,
+    private readonly steps: Steps,
+    private readonly tokenizer: Tokenizer | null,
+  ) {
+    void gpu.device.lost.then((info) => {
+      this.lost = new TapmlError(
+        "DeviceLostError",
+        `the GPU device was lost (${info.reason}): ${info.message || "no reason given"}; load the ` +
+          "model again",
+      );
+    });
+  }
+
+  /** Load the folder at `base`, an address; raises what is wrong before it costs much. */
+  static async load(base: string, listener: Listener, signal: AbortSignal): Promise<Engine> {
+    const folder = new Folder(base, signal);
+    // First, since all else is in vain without it.
+    const gpu = await openGpu();
+    try {
+      return await Engine.on(gpu, folder, listener);
+    } catch (error) {
+      gpu.device.destroy();
+      throw error;
+    }
+  }
+
+  private static async on(gpu: Gpu, folder: Folder, listener: Listener): Promise<Engine> {
+    listener.progress("manifest", 0, 1);
+    const manifest = readManifest(await folder.manifest());
+    const library = unpackLibrary(await folder.file(manifest.library));
+    const weightBytes = manifest.weights.reduce((sum, part) => sum + part.bytes, 0);
+    const about = {
+      model: manifest.model.name,
+      contextLength: manifest.model.contextLength,
+      vocabulary: manifest.model.vocabulary,
+      weightBytes,
+      kernels: library.kernels.size,
+      dtype: manifest.model.dtype,
+      verdict: manifest.verdict,
+      tokenizer: manifest.tokenizer.text,
+      takesText: manifest.text !== null,
+      adapter: gpu.name,
+      facts: factsOf(gpu),
+      notes: notesOf(manifest, gpu),
+    };
+    listener.about({ ...about, needs: [], memoryBytes: 0 });
+    listener.about({ ...about, ...preflight(library, manifest, gpu) });
+
+    const tokenizer = await textOf(folder, manifest, listener);
+    const memory = new Memory(gpu.device);
+    const steps = new Steps(gpu.device, true);
+    const runner = new PlanRunner(gpu, memory, steps, library, manifest);
+    // That there is room for all of it is known before any of it is fetched.
+    await steps.settle();
+    let fetched = 0;
+    const weights = loadWeights(folder, manifest.weights, runner.weights, memory, steps, (nbytes) => {
+      fetched += nbytes;
+      listener.progress("weights", fetched, weightBytes);
+    });
+    const [loaded] = await Promise.all([LoadedLibrary.load(gpu, memory, library), weights]);
+    listener.progress("ready", 1, 1);
+    return new Engine(gpu, manifest, runner, loaded, steps, tokenizer);
+  }
+
+  /** Token ids of a text; raises an InputError where the model takes token ids alone. */
+  encode(text: string): number[] {
+    return this.codec().encode(text);
+  }
+
+  decode(tokens: readonly number[]): string {
+    return this.codec().decode(tokens);
+  }
+
+  /** Greedy, as `generate.py`: an end token ends the text and comes last. */
+  async *generate(
+    prompt: string | readonly number[],
+    maxNewTokens: number,
+    stopped: () => boolean,
+  ): AsyncGenerator<Generated> {
+    const { model } = this.manifest;
+    const ids = typeof prompt === "string" ? this.encode(prompt) : [...prompt];
+    checkTokens(model, ids);
+    const room = model.contextLength - ids.length + 1;
+    const count = room > 0 ? Math.min(maxNewTokens, room) : maxNewTokens;
+    checkLengths(model, ids.length, count);
+    this.texts += 1;
+    const number = this.texts;
+    const stream = this.tokenizer === null ? null : new TextStream(this.tokenizer, ids);
+    let entry = ids.length === 1 ? DECODE : PREFILL;
+    let inputs = entryInputs(model, ids, 0);
+    let position = ids.length;
+    await this.exclusive(number, () => {
+      this.runner.reset();
+      return this.steps.settle();
+    });
+    for (let step = 0; step < count && !stopped(); step += 1) {
+      const { bytes, dtype } = await this.exclusive(number, () =>
+        this.runner.run(this.loaded, entry, inputs),
+      );
+      const token = argmax(bytes, dtype);
+      yield { token, text: stream?.push(token) ?? "" };
+      if (model.endTokens.has(token) || step + 1 === count) {
+        break;
+      }
+      entry = DECODE;
+      inputs = entryInputs(model, [token], position);
+      position += 1;
+    }
+    const rest = stream?.finish() ?? "";
+    if (rest !== "") {
+      yield { token: -1, text: rest };
+    }
+  }
+
+  private codec(): Tokenizer {
+    if (this.tokenizer === null) {
+      throw new TapmlError(
+        "InputError",
+        `this model takes token ids alone here: ${this.manifest.tokenizer.text}`,
+      );
+    }
+    return this.tokenizer;
+  }
+
+  /** A step of one text at a time; what the GPU refuses once it is lost is the loss. */
+  private async exclusive<T>(text: number, work: () => Promise<T>): Promise<T> {
+    const before = this.turn;
+    let end = (): void => undefined;
+    this.turn = new Promise((resolve) => {
+      end = resolve;
+    });
+    await before;
+    try {
+      if (text !== this.texts) {
+        throw new TapmlError(
+          "InputError",
+          "another text was begun on this model before this one has ended: the GPU holds the state " +
+            "of one; take one text after the other",
+        );
+      }
+      return await work();
+    } catch (error) {
+      // The loss may be told a moment later than what it spoils.
+      await new Promise((resolve) => setTimeout(resolve, 0));
+      throw this.lost ?? error;
+    } finally {
+      end();
+    }
+  }
+}
+
+async function textOf(
+  folder: Folder,
+  manifest: Manifest,
+  listener: Listener,
+): Promise<Tokenizer | null> {
+  if (manifest.text === null) {
+    return null;
+  }
+  listener.progress("tokenizer", 0, 1);
+  const [content, lines] = await Promise.all([
+    folder.file(manifest.text.tokenizer),
+    folder.file(manifest.text.lines),
+  ]);
+  try {
+    const tokenizer = new Tokenizer(jsonOf(content, TOKENIZER));
+    compareLines(tokenizer, jsonOf(lines, LINES));
+    return tokenizer;
+  } catch (error) {
+    throw new TapmlError("InputError", `${TOKENIZER} cannot be used here: ${messageOf(error)}`);
+  }
+}
+
+/** How this differs from where the model was validated. */
+function notesOf(manifest: Manifest, gpu: Gpu): string[] {
+  const name = manifest.device.get("name") ?? "";
+  const vendor = manifest.device.get("vendor_platform") ?? "";
+  const here = [gpu.name, String(gpu.description["vendor_platform"])] as const;
+  return here[0] === name && here[1] === vendor
+    ? []
+    : [
+        `validated on ${name} (${vendor}), runs on ${here[0]} (${here[1]}): nobody has checked it here`,
+      ];
+}

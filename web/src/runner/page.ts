@@ -1,0 +1,190 @@
+/** The page of a folder for the browser: it loads the model that lies beside it and shows its text. */
+
+import { amount } from "../facts";
+import type { Facts } from "../messages";
+import { load, TapmlError, type About, type Model, type Stage } from "./tapml.js";
+
+const STAGES: Record<Stage, string> = {
+  manifest: "reading model.json",
+  tokenizer: "reading the tokenizer",
+  weights: "loading the weights",
+  ready: "ready",
+};
+type State = "loading" | "ready" | "generating" | "failed";
+
+function element(id: string): HTMLElement {
+  const found = document.getElementById(id);
+  if (found === null) {
+    throw new Error(`the page has no element ${id}`);
+  }
+  return found;
+}
+
+const show = (id: string, text: string): void => {
+  element(id).textContent = text;
+};
+
+const prompt = element("prompt") as HTMLTextAreaElement;
+const count = element("count") as HTMLInputElement;
+const generateButton = element("generate") as HTMLButtonElement;
+const stopButton = element("stop") as HTMLButtonElement;
+const form = element("form") as HTMLFormElement;
+const bar = element("bar") as HTMLProgressElement;
+
+function setState(state: State): void {
+  show("state", state);
+  element("state").dataset["state"] = state === "ready" ? "registered" : state;
+  generateButton.disabled = state !== "ready";
+  stopButton.disabled = state !== "generating";
+  element("output").ariaBusy = String(state === "generating");
+}
+
+function rows(id: string, facts: Facts): void {
+  element(id).replaceChildren(
+    ...facts.map(([term, value]) => {
+      const row = document.createElement("div");
+      const dt = document.createElement("dt");
+      const dd = document.createElement("dd");
+      dt.textContent = term;
+      dd.textContent = value;
+      row.append(dt, dd);
+      return row;
+    }),
+  );
+}
+
+function showAbout(about: About): void {
+  document.title = `${about.model} · tapml`;
+  show("model", about.model);
+  rows("sizes", [
+    ["Weights", `${amount(about.weightBytes)}, ${about.dtype}`],
+    ["Context", `${about.contextLength} tokens`],
+    ["Vocabulary", `${about.vocabulary} tokens`],
+    ["Kernels", String(about.kernels)],
+    ["GPU memory it takes", about.memoryBytes > 0 ? amount(about.memoryBytes) : "unknown"],
+  ]);
+  show("verdict", about.verdict);
+  show("tokenizer", about.tokenizer);
+  show("adapter", about.adapter);
+  rows("facts", about.facts);
+  rows(
+    "needs",
+    about.needs.map(({ what, need, has, bytes }) => {
+      const text = bytes ? amount : String;
+      return [what, `${text(need)} of ${text(has)}`];
+    }),
+  );
+  show("notes", about.notes.join("\n"));
+  if (!about.takesText) {
+    show("prompt-label", "Token ids");
+    prompt.placeholder = "1 2 3";
+  }
+}
+
+function showProgress(stage: Stage, done: number, total: number): void {
+  if (stage === "weights") {
+    bar.value = total > 0 ? done / total : 1;
+    const rest = done >= total ? "; compiling kernels" : "";
+    show("detail", `${STAGES.weights}: ${amount(done)} of ${amount(total)}${rest}`);
+  } else {
+    show("detail", STAGES[stage]);
+  }
+}
+
+function showProblem(error: unknown): void {
+  const known = error instanceof TapmlError;
+  show("kind", known ? error.kind : "Error");
+  show("message", error instanceof Error ? error.message : String(error));
+  const log = known ? error.log : "";
+  show("trace", log);
+  element("said").hidden = log === "";
+  element("problem").hidden = false;
+}
+
+/** What was asked for: text, or the token ids that it lists. */
+function asked(about: About): string | number[] {
+  const text = prompt.value;
+  if (about.takesText) {
+    return text;
+  }
+  if (!/^\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*$/.test(text)) {
+    throw new TapmlError("InputError", 'expected whole numbers with spaces or commas between, like "1 2 3"');
+  }
+  return Array.from(text.matchAll(/\d+/g), ([digits]) => Number(digits));
+}
+
+function speedOf(tokens: number, first: number, seconds: number): string {
+  const rate = tokens > 1 ? `, then ${((tokens - 1) / (seconds - first)).toFixed(1)} a second` : "";
+  const plural = tokens === 1 ? "" : "s";
+  return `${tokens} token${plural} in ${seconds.toFixed(2)} s, the first after ${first.toFixed(2)} s${rate}`;
+}
+
+let stopping = new AbortController();
+
+async function generate(model: Model): Promise<void> {
+  element("problem").hidden = true;
+  setState("generating");
+  stopping = new AbortController();
+  const started = performance.now();
+  const seconds = (): number => (performance.now() - started) / 1000;
+  let tokens = 0;
+  let first = 0;
+  show("given", prompt.value);
+  show("written", "");
+  show("speed", "");
+  try {
+    const maxNewTokens = count.valueAsNumber;
+    const { signal } = stopping;
+    for await (const piece of model.generateTokens(asked(model.about), { maxNewTokens, signal })) {
+      if (piece.token >= 0) {
+        tokens += 1;
+        first ||= seconds();
+      }
+      element("written").append(model.about.takesText ? piece.text : ` ${piece.token}`);
+      show("speed", speedOf(tokens, first, seconds()));
+    }
+    const why = stopping.signal.aborted ? "; stopped" : "";
+    show("speed", speedOf(tokens, first, seconds()) + why);
+  } catch (error) {
+    showProblem(error);
+    if (error instanceof TapmlError && error.kind === "DeviceLostError") {
+      setState("failed");
+      return;
+    }
+  }
+  setState("ready");
+}
+
+async function start(): Promise<void> {
+  setState("loading");
+  const begun = performance.now();
+  let model: Model;
+  try {
+    model = await load("./", { progress: showProgress, about: showAbout });
+  } catch (error) {
+    setState("failed");
+    show("detail", "The model was not loaded.");
+    bar.hidden = true;
+    showProblem(error);
+    return;
+  }
+  bar.hidden = true;
+  show("detail", `Ready in ${((performance.now() - begun) / 1000).toFixed(1)} s. Nothing you write leaves this page.`);
+  setState("ready");
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    if (!generateButton.disabled) {
+      void generate(model);
+    }
+  };
+  stopButton.onclick = () => {
+    stopping.abort();
+  };
+  prompt.onkeydown = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      form.requestSubmit();
+    }
+  };
+}
+
+void start();

@@ -1,0 +1,205 @@
+/**
+ * A model in a page of one's own, three lines:
+ *
+ *     import { load } from "./tapml.js";
+ *     const model = await load("./");
+ *     for await (const piece of model.generate("The value of the")) console.log(piece);
+ *
+ * The work is done in a worker, `worker.js` beside this file.
+ */
+
+import { TapmlError } from "../errors";
+import type { About, Failure, FromWorker, Stage, ToWorker } from "./messages";
+
+export { TapmlError };
+export type { About, Stage };
+
+const NEW_TOKENS = 40;
+
+export interface LoadOptions {
+  /** Work of a stage that is done, of all of it: bytes of weights in the stage "weights". */
+  readonly progress?: (stage: Stage, done: number, total: number) => void;
+  /** What is known before the weights are loaded, where they are refused as well. */
+  readonly about?: (about: About) => void;
+}
+
+export interface GenerateOptions {
+  /** At most how many tokens; fewer where an end token comes or the context is full. */
+  readonly maxNewTokens?: number;
+  /** Ends the text where it stands. */
+  readonly signal?: AbortSignal;
+}
+
+/** A token and the text that it completes; -1 where held back text comes last. */
+export interface Piece {
+  readonly token: number;
+  readonly text: string;
+}
+
+type Listener = (message: FromWorker) => void;
+
+const errorOf = ({ kind, message, log }: Failure): TapmlError => new TapmlError(kind, message, log);
+
+/** Load the folder at an address, relative to the page; raises a TapmlError that says what to do. */
+export async function load(folder: string | URL, options: LoadOptions = {}): Promise<Model> {
+  const base = new URL(folder, document.baseURI);
+  if (!base.pathname.endsWith("/")) {
+    base.pathname += "/";
+  }
+  const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+  try {
+    const about = await new Promise<About>((resolve, reject) => {
+      let known: About | undefined;
+      worker.onerror = (event) => {
+        reject(new TapmlError("SetupError", `worker.js failed: ${event.message || "it did not start"}`));
+      };
+      worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+        if (data.type === "progress") {
+          options.progress?.(data.stage, data.done, data.total);
+        } else if (data.type === "about") {
+          known = data.about;
+          options.about?.(data.about);
+        } else if (data.type === "failed") {
+          reject(errorOf(data.failure));
+        } else if (data.type === "loaded" && known !== undefined) {
+          resolve(known);
+        }
+      };
+      worker.postMessage({ type: "load", base: base.href } satisfies ToWorker);
+    });
+    return new Model(worker, about);
+  } catch (error) {
+    worker.terminate();
+    throw error;
+  }
+}
+
+/** A loaded model; one text is generated at a time, and beginning a second ends the first. */
+export class Model {
+  private readonly listeners = new Map<number, Listener>();
+  private count = 0;
+  private closed = false;
+
+  constructor(
+    private readonly worker: Worker,
+    readonly about: About,
+  ) {
+    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+      if ("id" in data) {
+        this.listeners.get(data.id)?.(data);
+      }
+    };
+    worker.onerror = (event) => {
+      this.end(new TapmlError("RemoteError", `worker.js failed: ${event.message}`));
+    };
+  }
+
+  /** The text that follows a prompt (text, or token ids), piece by piece. */
+  async *generate(
+    prompt: string | readonly number[],
+    options: GenerateOptions = {},
+  ): AsyncGenerator<string, void> {
+    for await (const { text } of this.generateTokens(prompt, options)) {
+      if (text !== "") {
+        yield text;
+      }
+    }
+  }
+
+  /** The same with the token of each step; greedy, an end token comes last. */
+  async *generateTokens(
+    prompt: string | readonly number[],
+    { maxNewTokens = NEW_TOKENS, signal }: GenerateOptions = {},
+  ): AsyncGenerator<Piece, void> {
+    const heard: FromWorker[] = [];
+    let wake = (): void => undefined;
+    const id = this.listen((message) => {
+      heard.push(message);
+      wake();
+    });
+    const stop = (): void => {
+      this.say({ type: "stop", id });
+    };
+    let over = false;
+    try {
+      this.say({ type: "generate", id, prompt, maxNewTokens });
+      signal?.addEventListener("abort", stop);
+      if (signal?.aborted === true) {
+        stop();
+      }
+      for (;;) {
+        const message = heard.shift();
+        if (message === undefined) {
+          await new Promise<void>((resolve) => {
+            wake = resolve;
+          });
+        } else if (message.type === "token") {
+          yield { token: message.token, text: message.text };
+        } else {
+          over = true;
+          if (message.type === "refused") {
+            throw errorOf(message.failure);
+          }
+          return;
+        }
+      }
+    } finally {
+      signal?.removeEventListener("abort", stop);
+      this.listeners.delete(id);
+      if (!over) {
+        stop();
+      }
+    }
+  }
+
+  /** Token ids of a text. */
+  async encode(text: string): Promise<readonly number[]> {
+    return (await this.ask((id) => ({ type: "encode", id, text }))) as readonly number[];
+  }
+
+  /** Text of token ids; begin, end and other special tokens are left out. */
+  async decode(tokens: readonly number[]): Promise<string> {
+    return (await this.ask((id) => ({ type: "decode", id, tokens }))) as string;
+  }
+
+  /** Give the GPU's memory back. */
+  close(): void {
+    this.worker.terminate();
+    this.end(new TapmlError("InputError", "the model was closed"));
+  }
+
+  private listen(listener: Listener): number {
+    this.count += 1;
+    this.listeners.set(this.count, listener);
+    return this.count;
+  }
+
+  private say(message: ToWorker): void {
+    if (this.closed) {
+      throw new TapmlError("InputError", "the model was closed: load it again");
+    }
+    this.worker.postMessage(message);
+  }
+
+  private ask(message: (id: number) => ToWorker): Promise<string | readonly number[] | null> {
+    return new Promise((resolve, reject) => {
+      const id = this.listen((heard) => {
+        this.listeners.delete(id);
+        if (heard.type === "answer") {
+          resolve(heard.value);
+        } else if (heard.type === "refused") {
+          reject(errorOf(heard.failure));
+        }
+      });
+      this.say(message(id));
+    });
+  }
+
+  private end(error: TapmlError): void {
+    this.closed = true;
+    const failure = { kind: error.kind, message: error.message, log: error.log };
+    for (const [id, listener] of [...this.listeners]) {
+      listener({ type: "refused", id, failure });
+    }
+  }
+}
