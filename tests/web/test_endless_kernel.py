@@ -1,4 +1,7 @@
-"""A kernel that never ends, which a browser cannot stop: named in time, and what to do is said."""
+"""A kernel that never ends, which no page can stop: named in time, and the browser ended.
+
+By the tracker that started it, or by a person, who is told.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import pytest
 
 from tapml_rpc.reach import open_device
 from tapml_rpc.remote import RemoteTensor
+from tapml_rpc.session import Session
+from tapml_rpc.tracker import list_devices
 from tapml_targets.errors import KernelTimeoutError
 from tapml_targets.library import (
     BufferArgument,
@@ -16,6 +21,8 @@ from tapml_targets.library import (
     OperatorProgram,
     Parameter,
 )
+from tests.report.browser import need_browser
+from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.pages import NAME, DevicePage
 
 # The compiler must not see that the loop does not end.
@@ -36,17 +43,42 @@ def spin_library() -> Library:
     )
 
 
+def spin(session: Session) -> None:
+    """Start what never ends; it is named by its deadline."""
+    library = session.upload(spin_library())
+    buffer = session.allocate(4)
+    session.fill(buffer, b"\0")
+    session.call(library, "spin", [RemoteTensor(buffer, 0, (1,), "uint32")])
+    with pytest.raises(KernelTimeoutError, match="ran longer than 3 s in the browser"):
+        session.fence()
+
+
 @pytest.mark.slow  # ten seconds go by before a GPU counts as silent
 def test_an_endless_kernel_is_named_by_its_deadline_and_the_person_told(
     shown: DevicePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
     with open_device(f"tracker:{NAME}", kernel_deadline=3.0) as session:
-        library = session.upload(spin_library())
-        buffer = session.allocate(4)
-        session.fill(buffer, b"\0")
-        session.call(library, "spin", [RemoteTensor(buffer, 0, (1,), "uint32")])
-        with pytest.raises(KernelTimeoutError, match="ran longer than 3 s in the browser"):
-            session.fence()
+        spin(session)
     shown.wait("#log", "KernelTimeoutError")
     shown.wait("#detail", "close the browser")
+
+
+@pytest.mark.slow
+def test_a_tracker_ends_the_browser_it_started_and_the_next_one_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need_browser()
+    options = ("--browser", "chromium", "--browser-patience", "2")
+    with TrackerProcess("tcp://127.0.0.1:0", *options, in_order=True) as tracker:
+        monkeypatch.setenv("TAPML_TRACKER", tracker.address)
+        wait_for(lambda: list_devices(tracker.address))
+        with open_device("tracker:chromium", kernel_deadline=3.0) as session:
+            spin(session)
+        wait_for(lambda: list_devices(tracker.address) == [])
+        wait_for(lambda: list_devices(tracker.address))
+        with open_device("tracker:chromium") as session:
+            buffer = session.allocate(8)
+            session.write(buffer, b"12345678")
+            assert bytes(session.read(buffer)) == b"12345678"
+    assert b"a kernel holds its GPU; it is started anew" in tracker.errors
