@@ -25,6 +25,7 @@ PARTS: Final = (
     "runtime",
     "wire",
     "decode",
+    "webgpu",
     "watch",
     "carve",
     "replay",
