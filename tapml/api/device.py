@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tapml_rpc.client import Session
-from tapml_rpc.local import open_local
+from tapml_rpc.reach import check_spec, is_remote, open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tapml_targets.platforms import check_platform
@@ -17,19 +17,22 @@ from tapml_targets.platforms import check_platform
 
 @dataclass(eq=False)
 class Device:
-    """A local device, reached through a server process of its own.
+    """A device: of this machine, through a server process of its own, or of another one.
 
     Attributes
     ----------
     name
-        ``opencl`` for the best device of the platform, ``opencl:1`` for a certain one.
+        ``opencl`` for the best device of the platform, ``opencl:1`` for a certain one; the address
+        of a server, ``tracker:NAME`` for one that a tracker lends.
 
     Raises
     ------
     InputError
         If the platform is unknown.
     NoSuchDeviceError
-        On first use, if the device does not exist here.
+        On first use, if the device does not exist.
+    SetupError
+        On first use, if nothing answers at an address, or the server does not let us in.
     """
 
     name: str
@@ -37,11 +40,15 @@ class Device:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
-        check_platform(self.platform)
+        check_spec(self.name)
+        if not is_remote(self.name):
+            check_platform(self.platform)
 
     @property
     def platform(self) -> str:
-        """Folder name of the platform, e.g. ``opencl``."""
+        """Folder name of the platform, e.g. ``opencl``; a device elsewhere is asked for it."""
+        if is_remote(self.name):
+            return self.description.platform
         return self.name.partition(":")[0]
 
     @property
@@ -49,7 +56,7 @@ class Device:
         """The connection; opened on first use."""
         with self._lock:
             if self._session is None:
-                self._session = open_local(self.name)
+                self._session = open_device(self.name)
                 atexit.register(self.close)
             return self._session
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ import numpy.typing as npt
 from tapml.api.device import Device, device
 from tapml.api.module import Module
 from tapml.api.observed import ObservedTest, observe
-from tapml.api.whole import run_whole
+from tapml.api.validate_matrix import validate_on_all
+from tapml.api.whole import WholeModule
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import ReplayResult
@@ -21,8 +23,11 @@ from tapml.compare.oracle import Oracle
 from tapml.compare.policy import Policy
 from tapml.compare.verdict import Status, Verdict, worse
 from tapml.graph.plan import GraphPlan, Operator, Origin
+from tapml.kernels.written import WrittenKernels
 from tapml.localize.diagnosis import Diagnosis
-from tapml_targets.errors import CompileError
+from tapml.matrix.compiling import by_hand
+from tapml.matrix.report import MatrixReport
+from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
@@ -115,6 +120,7 @@ class ValidationReport:
         return "\n".join(lines)
 
 
+@overload
 def validate(
     mod: Any,
     inputs: Sequence[npt.ArrayLike],
@@ -125,7 +131,37 @@ def validate(
     weights: Mapping[str, Array] | None = None,
     policy: Policy | None = None,
     diagnose: bool = True,
-) -> ValidationReport:
+    kernels: Sequence[Path] = (),
+) -> ValidationReport: ...
+
+
+@overload
+def validate(
+    mod: Any,
+    inputs: Sequence[npt.ArrayLike],
+    *,
+    reference: Device | None = None,
+    target: Sequence[Device],
+    entry: str | None = None,
+    weights: Mapping[str, Array] | None = None,
+    policy: Policy | None = None,
+    diagnose: bool = True,
+    kernels: Sequence[Path] = (),
+) -> MatrixReport: ...
+
+
+def validate(
+    mod: Any,
+    inputs: Sequence[npt.ArrayLike],
+    *,
+    reference: Device | None = None,
+    target: Device | Sequence[Device] | None = None,
+    entry: str | None = None,
+    weights: Mapping[str, Array] | None = None,
+    policy: Policy | None = None,
+    diagnose: bool = True,
+    kernels: Sequence[Path] = (),
+) -> ValidationReport | MatrixReport:
     """Run a module on reference and target and compare every operator and the whole.
 
     Parameters
@@ -137,7 +173,8 @@ def validate(
     reference
         The trusted device; ``tapml.cpu()`` if None, which runs in this process.
     target
-        The device under test; ``tapml.opencl()`` if None.
+        The device under test; ``tapml.opencl()`` if None. Several, in a list: each is held against
+        the reference, and then those that run the same kernels against one another.
     entry
         Which entry, where `mod` has several.
     weights
@@ -145,7 +182,10 @@ def validate(
     policy
         The limits; the calibrated ones if None.
     diagnose
-        Look for the inner step and the cause of failures, the first few of them: some seconds each.
+        Look for the inner step and the cause of failures, the first few of them: some seconds each;
+        of one target alone.
+    kernels
+        Folders of hand-written kernels, which take the compiled ones' place.
 
     Raises
     ------
@@ -163,13 +203,20 @@ def validate(
     arrays = [np.asarray(each, order="C") for each in inputs]
     module = mod if isinstance(mod, Module) else Module(mod, entry, inputs=arrays, weights=weights)
     symbols = {module.entry: module.bind(arrays)}
-    source, where = reference or device("cpu"), target or device("opencl")
     policy = policy or Policy()
+    if target is not None and not isinstance(target, Device):
+        if reference is not None and reference.name != "cpu":
+            raise InputError(
+                f"reference={reference.name!r}: several targets are held against the CPU; leave it "
+                "out"
+            )
+        return validate_on_all(module, arrays, target, policy=policy, kernels=kernels)
+    source, where = reference or device("cpu"), target or device("opencl")
     plan = module.plan
     named = dict(zip(module.graph.inputs, arrays, strict=True))
     with Compiler() as compiler:
         reach = reach_of(plan, symbols)
-        compiled = dict(_compile(compiler, plan, where, reach))
+        compiled = dict(_compile(compiler, plan, where, reach, kernels))
         executor = Executor(plan, module.weights, compile_reference(plan))
         if source.platform != "cpu":
             executor.attach(source.session)
@@ -181,7 +228,7 @@ def validate(
         with Oracle(plan.operators, compile_twins, policy) as oracle:
             bench = _Bench(plan, compiled, where, compiler, oracle, policy, diagnose)
             reports = _replay(bench, tests)
-        whole, actual = run_whole(module, arrays, outputs, compiled, where, policy)
+        whole, actual = WholeModule(module, arrays, outputs, policy).run(compiled, where.session)
     status = whole.status
     for each in reports:
         status = worse(status, each.status)
@@ -189,15 +236,25 @@ def validate(
 
 
 def _compile(
-    compiler: Any, plan: GraphPlan, where: Device, reach: Reach
+    compiler: Any,
+    plan: GraphPlan,
+    where: Device,
+    reach: Reach,
+    kernels: Sequence[Path] = (),
 ) -> list[tuple[str, Library | CompileError]]:
     from tapml.compiler.preflight import check
 
     target = Target(where.platform, limits=where.description.limits)
+    written = WrittenKernels(kernels, target) if kernels else None
+    by_name = dict(by_hand(plan.operators.values(), written))
+    left = [operator for operator in plan.operators.values() if operator.name not in by_name]
+    by_name |= {operator.name: each for operator, each in compiler.compile_all(left, target)}
     results: list[tuple[str, Library | CompileError]] = []
-    for operator, outcome in compiler.compile_all(plan.operators.values(), target):
-        compiled = isinstance(outcome, Library)
-        problems = check(outcome, target.limits, reach=reach) if compiled else ()
+    for operator in plan.operators.values():
+        outcome = by_name[operator.name]
+        problems = (
+            check(outcome, target.limits, reach=reach) if isinstance(outcome, Library) else ()
+        )
         results.append(
             (operator.name, CompileError("; ".join(map(str, problems))) if problems else outcome)
         )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tapml.api.device import Device
 from tapml.api.module import Module
+from tapml.compare.expectation import Expectation
 from tapml.compare.judge import judge
 from tapml.compare.movements import Movements
 from tapml.compare.policy import Policy
 from tapml.compare.sensitivity import Case, expect
 from tapml.compare.verdict import Verdict, not_run
 from tapml.graph.plan import Entry, Operator, OutputKind
+from tapml_rpc.client import Session
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Library, Parameter
@@ -24,33 +26,67 @@ from tapml_targets.library import Library, Parameter
 Array = npt.NDArray[Any]
 
 
-def run_whole(
-    module: Module,
-    arrays: Sequence[Array],
-    outputs: Mapping[str, Array],
-    compiled: Mapping[str, Library | CompileError],
-    where: Device,
-    policy: Policy,
-) -> tuple[Verdict, tuple[Array, ...]]:
-    """The module as one call on the target, judged against its float64 twin."""
-    from tapml.compiler.link import link_entries
-    from tapml.execute.plan_runner import PlanRunner
+class WholeModule:
+    """The module as one call, and what float64 makes of it.
 
-    libraries = {n: each for n, each in compiled.items() if isinstance(each, Library)}
-    if len(libraries) < len(compiled):
-        missing = ", ".join(sorted(compiled.keys() - libraries.keys()))
-        return not_run(f"these operators have no kernel: {missing}"), ()
-    names = module.graph.outputs
-    reference = [outputs[name] for name in names]
-    with PlanRunner(
-        module.plan, module.weights, link_entries(module.plan, libraries), where.session
-    ) as runner:
-        result = runner.run(module.entry, dict(zip(module.graph.inputs, arrays, strict=True)))
-    actual = [np.array(result[name]) for name in names]
-    case = Case(_as_operator(module), arrays, reference, {}, [None] * len(arrays))
-    expectation = expect(case, _twin(module), Movements(policy.seed), policy.repeats)
-    verdict = judge(case.operator, expectation, reference, actual, policy)
-    return verdict, tuple(actual)
+    Parameters
+    ----------
+    module, arrays
+        What runs, on which inputs.
+    outputs
+        The reference's, by name.
+    policy
+        The limits.
+
+    Attributes
+    ----------
+    operator
+        The module seen as one operator.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        arrays: Sequence[Array],
+        outputs: Mapping[str, Array],
+        policy: Policy,
+    ) -> None:
+        self.operator = _as_operator(module)
+        self._module, self._arrays, self._policy = module, arrays, policy
+        self._reference = [outputs[name] for name in module.graph.outputs]
+
+    def run(
+        self, compiled: Mapping[str, Library | CompileError], session: Session
+    ) -> tuple[Verdict, tuple[Array, ...]]:
+        """The verdict on one call on a device, and its outputs, which are none where it is not run.
+
+        Raises
+        ------
+        DeviceLostError
+            If the call takes the device down.
+        """
+        from tapml.compiler.link import link_entries
+        from tapml.execute.plan_runner import PlanRunner
+
+        libraries = {n: each for n, each in compiled.items() if isinstance(each, Library)}
+        if len(libraries) < len(compiled):
+            missing = ", ".join(sorted(compiled.keys() - libraries.keys()))
+            return not_run(f"these operators have no kernel: {missing}"), ()
+        module = self._module
+        inputs = dict(zip(module.graph.inputs, self._arrays, strict=True))
+        linked = link_entries(module.plan, libraries)
+        with PlanRunner(module.plan, module.weights, linked, session) as runner:
+            result = runner.run(module.entry, inputs)
+        actual = [np.array(result[name]) for name in module.graph.outputs]
+        verdict = judge(self.operator, self.expectation, self._reference, actual, self._policy)
+        return verdict, tuple(actual)
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """What its outputs should be."""
+        arrays, policy = list(self._arrays), self._policy
+        case = Case(self.operator, arrays, self._reference, {}, [None] * len(arrays))
+        return expect(case, _twin(self._module), Movements(policy.seed), policy.repeats)
 
 
 def _as_operator(module: Module) -> Operator:

@@ -117,19 +117,29 @@ def add_parser(subparsers: Any) -> None:
         metavar="SIZE",
         help="most of the device's memory to use (default: what the device states)",
     )
+    group.add_argument(
+        "--no-merge",
+        action="store_true",
+        help="leave every launch of the finished model its own, also where several are "
+        "independent of each other",
+    )
     parser.set_defaults(run=run)
 
 
-def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
+def add_migration_arguments(
+    parser: argparse.ArgumentParser, *, several_devices: bool = False
+) -> None:
     """What `tapml offload` and `tapml validate` share: model, target, device, output."""
     add_model_arguments(parser)
     group = parser.add_argument_group("migration")
     group.add_argument("--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})")
     group.add_argument(
         "--device",
+        action="append" if several_devices else "store",
         metavar="NAME",
         help="a certain device: opencl:1 (see tapml devices), a server's tcp://HOST:PORT or "
-        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page where none is registered",
+        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page where none is registered"
+        + ("; several are compared with one another as well" if several_devices else ""),
     )
     add_no_open(group)
     group.add_argument(
@@ -209,6 +219,7 @@ def run(arguments: argparse.Namespace) -> int:
         limits=arguments.limits,
         workers=arguments.workers,
         policy=None if arguments.policy is None else policy_of(arguments.policy),
+        merge=not arguments.no_merge,
     )
     try:
         with watch(quiet=arguments.quiet) as watcher:
@@ -237,6 +248,8 @@ def _again(arguments: argparse.Namespace) -> str:
             words += [f"--{name}", getattr(arguments, name)]
     if arguments.device_memory:
         words += ["--device-memory", str(arguments.device_memory)]
+    if arguments.no_merge:
+        words.append("--no-merge")
     return shlex.join(words)
 
 

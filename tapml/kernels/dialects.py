@@ -17,6 +17,8 @@ from tapml.kernels.opencl_signature import (
 )
 from tapml.kernels.opencl_skeleton import write_opencl_skeleton
 from tapml.kernels.signature import Signature
+from tapml.kernels.wgsl_signature import WGSL_OPTIONS, read_wgsl_entries, read_wgsl_signature
+from tapml.kernels.wgsl_skeleton import write_wgsl_skeleton
 from tapml_targets.errors import InputError
 from tapml_targets.library import Parameter
 from tapml_targets.platforms import platform_names
@@ -40,7 +42,9 @@ class Dialect:
         Finds an entry in a source text; None where it is not there in a form that can be read.
     write_skeleton
         The source of a kernel to be written: its entry, the operator's parameters, the symbols it
-        is given as 64-bit numbers, and behind them the elements of the first output.
+        is given as numbers, and behind them the elements of the first output.
+    integer
+        The dtype of those numbers.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Dialect:
     read_entries: Callable[[str], list[str]]
     read_signature: Callable[[str, str], Signature | None]
     write_skeleton: Callable[[str, Sequence[Parameter], Sequence[str]], str]
+    integer: str
 
 
 _DIALECTS: Final = {
@@ -59,6 +64,16 @@ _DIALECTS: Final = {
         read_opencl_entries,
         read_opencl_signature,
         write_opencl_skeleton,
+        "int64",
+    ),
+    "webgpu": Dialect(
+        "wgsl",
+        EXTENSIONS["wgsl"],
+        WGSL_OPTIONS,
+        read_wgsl_entries,
+        read_wgsl_signature,
+        write_wgsl_skeleton,
+        "int32",
     ),
 }
 

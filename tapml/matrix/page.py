@@ -1,0 +1,165 @@
+"""A matrix as one page of HTML: no network, no scripts, light and dark, desktop and phone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from html import escape
+from importlib import resources
+from typing import Any, Final
+
+_STYLES: Final = ("style.css", "matrix.css")
+_CLASSES: Final = {"not run": "absent"}
+
+
+def render(matrix: Mapping[str, Any]) -> str:
+    """The page of a matrix.
+
+    Parameters
+    ----------
+    matrix
+        What :meth:`tapml.matrix.report.MatrixReport.to_json` gives.
+    """
+    styles = [
+        resources.files("tapml.report").joinpath("page", name).read_text("utf-8")
+        for name in _STYLES
+    ]
+    digests = (hashlib.sha256(text.encode()).digest() for text in styles)
+    hashes = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
+    title = _text(matrix["title"])
+    return "\n".join(
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta http-equiv="Content-Security-Policy" '
+            f"content=\"default-src 'none'; style-src {hashes}\">",
+            f"<title>tapml: {title} on several implementations</title>",
+            *(f"<style>{text}</style>" for text in styles),
+            "</head>\n<body>\n<main>",
+            f"<h1>{title} on several implementations</h1>",
+            f'<p class="headline">{_text(matrix["headline"])}. Each is held against '
+            f"{_text(matrix['reference'])}; implementations of one platform ran the same kernels "
+            "on the same inputs.</p>",
+            *_findings(matrix),
+            *_table(matrix),
+            *_reasons(matrix),
+            "</main>\n<footer>Written by tapml. Ratios are errors in units of sensitivity plus one "
+            "ulp of float64's result.</footer>\n</body>\n</html>\n",
+        )
+    )
+
+
+def _findings(matrix: Mapping[str, Any]) -> Iterator[str]:
+    if not matrix["differences"]:
+        return
+    yield "<h2>Implementation differences</h2>"
+    for each in matrix["differences"]:
+        yield f'<section class="finding"><h3>{_text(each["operator"])}</h3>'
+        yield f"<p>{_text(each['sides'])}.</p>"
+        yield f'<p class="quiet">{_text(_place(each))}</p>'
+        yield '<div class="scrolls"><table><thead><tr><th>implementation</th><th>value</th>'
+        yield "<th>from float64</th><th>its verdict</th></tr></thead><tbody>"
+        for reading in each["readings"]:
+            accused = ' class="accused"' if reading["label"] in each["suspects"] else ""
+            value = "nothing" if reading["value"] is None else _number(reading["value"])
+            units = "" if reading["units"] is None else f"{_number(reading['units'], 3)} units"
+            yield (
+                f'<tr{accused}><th scope="row">{_text(reading["label"])}'
+                f'<span class="made-of">{_text(reading["made_of"])}</span></th>'
+                f'<td class="number">{value}</td><td class="number">{units}</td>'
+                f'<td class="{_class(reading["status"])} cell"><b>{reading["status"]}</b></td></tr>'
+            )
+        if each["expected"] is not None:
+            yield (
+                '<tr><th scope="row">float64</th><td class="number">'
+                f"{_number(each['expected'])}</td><td></td><td></td></tr>"
+            )
+        yield "</tbody></table></div>"
+        yield f"<p><b>Likely at fault:</b> {_text(each['accused'])}.</p>"
+        for line in filter(None, (each["layer"], *each["explanations"])):
+            yield f'<p class="quiet">{_text(line)}</p>'
+        yield "</section>"
+
+
+def _place(difference: Mapping[str, Any]) -> str:
+    kernels = ", ".join(difference["kernels"])
+    where = f"Kernel {kernels} for {difference['platform']}; {difference['differing']}"
+    if difference["kind"] == "verdicts":
+        return f"{where}, in their verdicts alone."
+    index = ", ".join(map(str, difference["index"]))
+    return (
+        f"{where}, most at {difference['output']}[{index}] of {difference['test']}: "
+        f"{_number(difference['distance'], 3)} units apart, limit "
+        f"{_number(difference['limit'], 3)}; elements beyond it: {difference['elements']}."
+    )
+
+
+def _table(matrix: Mapping[str, Any]) -> Iterator[str]:
+    yield '<h2>Operators</h2>\n<div class="scrolls"><table><thead><tr><th>operator</th>'
+    for each in matrix["implementations"]:
+        made_of = each["made_of"] or "not opened"
+        yield f'<th>{_text(each["label"])}<span class="made-of">{_text(made_of)}</span></th>'
+    yield "<th>between them</th></tr></thead><tbody>"
+    whole = [] if matrix["whole"] is None else [matrix["whole"]]
+    for row in (*matrix["operators"], *whole):
+        marked = ' class="whole"' if row in whole else ""
+        yield f'<tr{marked}><th scope="row">{_text(row["operator"])}</th>'
+        for each in matrix["implementations"]:
+            cell = row["cells"][each["label"]]
+            ratio = "" if cell["status"] == "not run" else _number(cell["worst_ratio"], 3)
+            yield (
+                f'<td class="{_class(cell["status"])} cell" title="{_text(cell["reason"])}">'
+                f"<b>{cell['status']}</b><small>{ratio}</small></td>"
+            )
+        yield _between(row) + "</tr>"
+    yield "</tbody></table></div>"
+
+
+def _between(row: Mapping[str, Any]) -> str:
+    if row["differences"]:
+        said = "; ".join(each["sides"] for each in row["differences"])
+        return f'<td class="different"><b>different</b>: {_text(said)}</td>'
+    words = []
+    for bits in row["bits"].values():
+        if len(bits["identical"]) <= 1:
+            words.append("equal bits")
+        elif bits["max_ulps"]:
+            words.append(f"agree within {bits['max_ulps']:,.0f} ulp")
+        else:
+            words.append("agree")
+    return f'<td class="quiet">{_text("; ".join(words))}</td>'
+
+
+def _reasons(matrix: Mapping[str, Any]) -> Iterator[str]:
+    """Why something is not a pass, and why a column was not run."""
+    said = [
+        f"<li><b>{_text(each['label'])}</b> was not run: {_text(each['problem'])}</li>"
+        for each in matrix["implementations"]
+        if each["problem"]
+    ]
+    whole = [] if matrix["whole"] is None else [matrix["whole"]]
+    said += [
+        f"<li><b>{_text(row['operator'])}</b> on {_text(label)}, {cell['status']}: "
+        f"{_text(cell['reason'])}</li>"
+        for row in (*matrix["operators"], *whole)
+        for label, cell in row["cells"].items()
+        if cell["status"] in ("fail", "degraded")
+    ]
+    if said:
+        yield '<h2>What does not pass</h2>\n<ul class="reasons">'
+        yield from said
+        yield "</ul>"
+
+
+def _class(status: str) -> str:
+    return _CLASSES.get(status, status)
+
+
+def _number(value: float | str, digits: int = 9) -> str:
+    """A number; strict JSON has Inf and NaN as text."""
+    return escape(value) if isinstance(value, str) else f"{value:.{digits}g}"
+
+
+def _text(text: object) -> str:
+    return escape(str(text))
