@@ -74,9 +74,9 @@ def link_entries(
             f"plan {plan.name!r} cannot run on the target alone: no Library for "
             f"{', '.join(missing)}"
         )
-    merged = (
-        merge_launches(plan, libraries) if merge else MergedPlan(plan.entries, dict(libraries), {})
-    )
+    merged = MergedPlan(plan.entries, libraries)
+    if merge:
+        merged = merge_launches(plan, libraries)
     needed = {call.operator for entry in merged.entries.values() for call in entry.calls}
     linked = link(merged.libraries[name] for name in sorted(needed))
     entries = {name: entry_program(plan, entry) for name, entry in merged.entries.items()}

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tapml.compiler.launch_order import Access, grouped
 from tapml.compiler.merged_operator import Merged, Use, merged_operator
 from tapml.compiler.single_launch import SingleLaunch, single_launch
 from tapml.graph.plan import CallStep, Entry, GraphPlan
 from tapml_targets.library import Library, OperatorProgram, launches
+
+MERGING_VERSION: Final = 1
+"""Counts what changes how launches are merged: what passed under another is run again."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,10 @@ class MergedPlan:
         With calls of merged operators.
     libraries
         Of every operator that the entries call.
-    counts
-        Per entry its launches before and after; those inside a loop or a condition count once.
     """
 
-    entries: dict[str, Entry]
-    libraries: dict[str, Library]
-    counts: dict[str, tuple[int, int]]
+    entries: Mapping[str, Entry]
+    libraries: Mapping[str, Library]
 
 
 def merge_launches(plan: GraphPlan, libraries: Mapping[str, Library]) -> MergedPlan:
@@ -56,14 +57,24 @@ def merge_launches(plan: GraphPlan, libraries: Mapping[str, Library]) -> MergedP
     """
     singles = {name: single_launch(library, name) for name, library in libraries.items()}
     made = _Made()
-    entries, counts = {}, {}
-    for name, entry in plan.entries.items():
-        entries[name] = _merged_entry(entry, libraries, singles, made)
-        known = {**libraries, **made.libraries}
-        counts[name] = (_count(entry, libraries), _count(entries[name], known))
+    entries = {
+        name: _merged_entry(entry, libraries, singles, made) for name, entry in plan.entries.items()
+    }
     used = {call.operator for entry in entries.values() for call in entry.calls}
     known = {**libraries, **made.libraries}
-    return MergedPlan(entries, {name: known[name] for name in used if name in known}, counts)
+    return MergedPlan(entries, {name: known[name] for name in sorted(used)})
+
+
+def launch_counts(library: Library) -> dict[str, int]:
+    """Launches of each entry of a linked Library; one in a loop or a condition counts once."""
+    counts = {
+        name: sum(1 for _ in launches(program.statements))
+        for name, program in library.operators.items()
+    }
+    return {
+        name: sum(counts[call.operator] for call in entry.calls)
+        for name, entry in library.entries.items()
+    }
 
 
 class _Made:
@@ -142,10 +153,3 @@ def _accesses(entry: Entry, programs: Mapping[str, OperatorProgram]) -> list[Acc
                 writes.add(memory)
         result.append(Access(frozenset(reads), frozenset(writes)))
     return result
-
-
-def _count(entry: Entry, libraries: Mapping[str, Library]) -> int:
-    return sum(
-        sum(1 for _ in launches(libraries[call.operator].operators[call.operator].statements))
-        for call in entry.calls
-    )

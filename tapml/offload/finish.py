@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tapml.compare.modelwise import compare_tokens, not_compared
 from tapml.compiler.link import link_entries
+from tapml.compiler.merged_launches import MERGING_VERSION, launch_counts
 from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.generate import greedy
 from tapml.execute.plan_runner import PlanRunner
@@ -21,7 +23,9 @@ from tapml.offload.finished_folder import FINISHED, LIBRARY, MODEL, PLAN
 from tapml.offload.keys import model_key
 from tapml.offload.model_check import check_model
 from tapml.offload.operator_record import OperatorRecord
+from tapml.offload.verdict_key import VerdictKey
 from tapml.offload.workbench import Workbench
+from tapml_targets.errors import CompileError, DeviceLostError
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash
 from tapml_targets.library_format import pack as pack_library
@@ -29,13 +33,17 @@ from tapml_targets.library_format import pack as pack_library
 FINAL: Final = "final"
 """Stage of the verdict on the whole model on the target alone."""
 
+MERGED: Final = "merged launches"
+"""Stage of a verdict on merged launches that the device did not survive."""
 
 _HASH: Final = "library_hash"
 _PLAN: Final = "plan_hash"
 _NEED: Final = "device_bytes"
 
 
-def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
+def finish(
+    bench: Workbench, records: Mapping[str, OperatorRecord], *, merge: bool = True
+) -> FinalRun:
     """The whole model on the target: as the journal has it where nothing changed, else run.
 
     Parameters
@@ -44,6 +52,9 @@ def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
         The open session.
     records
         Every operator of the plan; all pass their own tests.
+    merge
+        Whether launches that are independent of each other become one. The model is run so, and
+        only what passes is kept; where it does not, it is run with its launches apart.
 
     Returns
     -------
@@ -51,7 +62,8 @@ def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
         ``not run`` where the model does not fit the device.
     """
     kernels = {name: record.kernel for name, record in records.items()}
-    key = model_key(kernels, bench.trace.key, bench.session.device, FINAL)
+    stage = f"{FINAL}, {MERGED} {MERGING_VERSION}" if merge else FINAL
+    key = model_key(kernels, bench.trace.key, bench.session.device, stage)
     known = bench.journal.verdict(key)
     if known is not None and known.status == "pass" and _stands(bench, known.data):
         bench.watcher(Note("the whole model on the target: as the journal has it"))
@@ -59,20 +71,54 @@ def finish(bench: Workbench, records: Mapping[str, OperatorRecord]) -> FinalRun:
     libraries = {
         name: record.library for name, record in records.items() if record.library is not None
     }
-    library = link_entries(bench.imported.plan, libraries)
-    room = DeviceRoom(bench)
-    lack = room.lack_of_whole(library)
-    final = FinalRun.of(not_compared(lack), ()) if lack else _run_on_target_alone(bench, library)
+    plan = bench.imported.plan
+    library = link_entries(plan, libraries)
+    final = None
+    # A device that was lost over merged launches is not given them again.
+    if merge and (known is None or known.stage != MERGED):
+        merged = link_entries(plan, libraries, merge=True)
+        final = _with_merged_launches(bench, library, merged, key)
+        library = library if final is None else merged
+    final = final or _whole(bench, library)
     kept = {
         _HASH: library_hash(pack_library(library)),
-        _PLAN: plan_hash(bench.imported.plan),
-        _NEED: room.need_of_whole(library),
+        _PLAN: plan_hash(plan),
+        _NEED: DeviceRoom(bench).need_of_whole(library),
     }
     if final.status == "pass":
         save_finished(bench, library)
     # Last: a verdict in the journal finds its Library in the folder.
     bench.journal.record(key, FINAL, bench.model.name, final.status, final.to_json() | kept)
     return final
+
+
+def _with_merged_launches(
+    bench: Workbench, library: Library, merged: Library, key: VerdictKey
+) -> FinalRun | None:
+    """The run of a Library with merged launches; None where it shall be run as it was."""
+    before, after = launch_counts(library), launch_counts(merged)
+    if before == after:
+        return None
+    try:
+        final = _whole(bench, merged)
+    except CompileError as error:
+        bench.watcher(Note(f"launches stay apart, the device does not build them merged: {error}"))
+        return None
+    except DeviceLostError as error:
+        bench.journal.record(key, MERGED, bench.model.name, "fail", {"reason": str(error)})
+        raise
+    if final.status != "pass":
+        bench.watcher(Note(f"launches stay apart, the model with merged ones: {final.text}"))
+        return None
+    counts = {name: [before[name], after[name]] for name in before}
+    shown = ", ".join(f"{of} of {name} are {to}" for name, (of, to) in counts.items())
+    bench.watcher(Note(f"independent launches merged: {shown}"))
+    return replace(final, data=final.to_json() | {"launches": counts})
+
+
+def _whole(bench: Workbench, library: Library) -> FinalRun:
+    lack = DeviceRoom(bench).lack_of_whole(library)
+    return FinalRun.of(not_compared(lack), ()) if lack else _run_on_target_alone(bench, library)
 
 
 def _stands(bench: Workbench, data: Mapping[str, Any]) -> bool:

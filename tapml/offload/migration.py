@@ -54,7 +54,7 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
     try:
         _move(bench, options, records)
         if all(record.state in ("moved", "validated") for record in records.values()):
-            final = _finish(bench, records)
+            final = _finish(bench, options, records)
         if final is None or final.status != "pass":
             discard_finished(bench.folder)
     except BaseException:
@@ -91,8 +91,8 @@ def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorReco
         )
 
 
-def _finish(bench: Workbench, records: dict[str, OperatorRecord]) -> FinalRun:
-    final = finish(bench, records)
+def _finish(bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]) -> FinalRun:
+    final = finish(bench, records, merge=options.merge)
     bench.journal.append("final", **final.to_json())
     if final.status == "pass":
         # What did not fit beside the source's part of a hybrid run has run with all the others.

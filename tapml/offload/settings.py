@@ -124,6 +124,8 @@ class RunOptions:
     policy
         Limits of the verdicts from this run on; None for those of the run before, at first the
         defaults. Verdicts under another policy are made anew.
+    merge
+        Whether launches of the finished model that are independent of each other become one.
     """
 
     keep_going: bool = False
@@ -136,6 +138,7 @@ class RunOptions:
     limits: str | None = None
     workers: int = 0
     policy: Policy | None = None
+    merge: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the journal."""

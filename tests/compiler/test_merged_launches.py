@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tapml.compiler.link import link_entries
-from tapml.compiler.merged_launches import merge_launches
+from tapml.compiler.merged_launches import launch_counts
 from tapml.compiler.merged_operator import MAX_LOCAL_BYTES
 from tapml.compiler.preflight import check
 from tapml.compiler.single_launch import single_launch
@@ -45,7 +45,8 @@ def driver(request: pytest.FixtureRequest, require_device: RequireDevice) -> Ite
 
 
 def _counts(made: Steps, libraries: dict[str, Library] = LIBRARIES) -> tuple[int, int]:
-    return merge_launches(made.plan(), libraries).counts["run"]
+    apart, merged = (link_entries(made.plan(), libraries, merge=each) for each in (False, True))
+    return launch_counts(apart)["run"], launch_counts(merged)["run"]
 
 
 def _plan(made: Steps, library: Library, rows: int) -> CallPlan:
