@@ -126,16 +126,20 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def add_migration_arguments(parser: argparse.ArgumentParser) -> None:
+def add_migration_arguments(
+    parser: argparse.ArgumentParser, *, several_devices: bool = False
+) -> None:
     """What `tapml offload` and `tapml validate` share: model, target, device, output."""
     add_model_arguments(parser)
     group = parser.add_argument_group("migration")
     group.add_argument("--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})")
     group.add_argument(
         "--device",
+        action="append" if several_devices else "store",
         metavar="NAME",
         help="a certain device: opencl:1 (see tapml devices), a server's tcp://HOST:PORT or "
-        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page where none is registered",
+        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page where none is registered"
+        + ("; several are compared with one another as well" if several_devices else ""),
     )
     add_no_open(group)
     group.add_argument(
