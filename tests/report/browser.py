@@ -107,6 +107,24 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
 
+    def press(self, key: str) -> None:
+        """Press a key and let it go: Tab or Enter."""
+        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
+        for kind in ("keyDown", "keyUp"):
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text,
+            )  # fmt: skip
+
+    def accessibility(self) -> list[tuple[str, str]]:
+        """Role and name of all that a browser tells to assistive technology."""
+        nodes = self.send("Accessibility.getFullAXTree")["nodes"]
+        return [
+            (str(node["role"]["value"]), str(node.get("name", {}).get("value", "")))
+            for node in nodes
+            if not node.get("ignored") and "role" in node
+        ]
+
     def picture(self) -> bytes:
         """What is seen, as PNG."""
         return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])

@@ -151,9 +151,10 @@ def test_a_bad_shader_gives_everything_the_compiler_says(
     test_an_operator_and_an_entry_run_in_the_browser(session)
 
 
-def test_a_library_for_another_dialect_is_refused(session: Session) -> None:
+def test_a_library_for_another_dialect_is_refused(session: Session, shown: DevicePage) -> None:
     with pytest.raises(CompileError, match=r"'wgsl' modules.*'opencl-c'"):
         session.upload(with_dialect(add_library(), "opencl-c"))
+    shown.wait("#log", "opencl-c")
 
 
 def test_a_text_that_does_not_fit_its_launches_is_refused(session: Session) -> None:
@@ -166,7 +167,9 @@ def test_a_text_that_does_not_fit_its_launches_is_refused(session: Session) -> N
     session.reset()
 
 
-def test_too_many_threads_and_too_large_a_buffer_name_the_limit(session: Session) -> None:
+def test_too_many_threads_and_too_large_a_buffer_name_the_limit(
+    session: Session, shown: DevicePage
+) -> None:
     most = session.device.limits.max_threads_per_block
     text = ADD.replace("@workgroup_size(64, 1, 1)", f"@workgroup_size({2 * most}, 1, 1)")
     with pytest.raises(LimitExceededError, match=f"needs {2 * most} threads.*has {most}"):
@@ -174,9 +177,22 @@ def test_too_many_threads_and_too_large_a_buffer_name_the_limit(session: Session
     session.allocate(session.device.limits.max_buffer_bytes + 4)
     with pytest.raises(LimitExceededError, match="maxBufferSize"):
         session.fence()
+    shown.wait("#log", "maxBufferSize")
     session.reset()
     session.fence()
 
 
-def test_the_page_has_nothing_to_complain_about(shown: DevicePage) -> None:
+def test_what_is_refused_is_told_by_the_page_and_not_left_to_the_console(
+    session: Session, shown: DevicePage
+) -> None:
+    """A browser's console gets what nobody has taken: an error that was not caught, a warning."""
+    test_an_operator_and_an_entry_run_in_the_browser(session)
+    with pytest.raises(CompileError):
+        session.upload(add_library("this is no shader"))
+    session.allocate(session.device.limits.max_buffer_bytes + 4)
+    with pytest.raises(LimitExceededError):
+        session.fence()
+    session.reset()
+    # What was logged before this is heard with its answer.
+    assert shown.evaluate("document.readyState") == "complete"
     assert shown.page.complaints == []

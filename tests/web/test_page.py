@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from tapml_rpc.tracker import list_devices, request_device
 from tapml_rpc.tracker.page_address import how_to_open
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser
-from tests.rpc.tracker.trackers import TrackerProcess, registered, wait_for
+from tests.rpc.announced import AnnouncedProcess
+from tests.rpc.tracker.trackers import PATIENCE_SECONDS, TrackerProcess, registered, wait_for
 from tests.web.pages import WEBGPU_FLAGS, DevicePage
 
 COMMON = "name=page"
@@ -54,6 +56,48 @@ def test_everything_can_be_reached_and_named_without_a_mouse(shown: DevicePage) 
     assert order == ["skip", "name", "token", "connect", "stop", "clear", "log"]
     assert shown.evaluate("document.querySelector('[role=status]').id") == "state"
     assert shown.evaluate("document.documentElement.lang") == "en"
+
+
+def test_a_keyboard_is_enough(shown: DevicePage) -> None:
+    shown.open(COMMON)
+    shown.wait_ready()
+    reached = []
+    for _ in range(7):
+        shown.page.press("Tab")
+        reached.append(
+            shown.evaluate("document.activeElement.id || document.activeElement.className")
+        )
+        outline = shown.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"nobody sees that {reached[-1]} has the focus"
+        if reached[-1] == "stop":
+            shown.page.press("Enter")
+            shown.wait("#state", "stopped")
+    assert reached == ["skip", "name", "token", "connect", "stop", "clear", "log"]
+    shown.evaluate("document.querySelector('#name').focus()")
+    shown.page.press("Enter")
+    shown.wait_ready()
+
+
+def test_a_screen_reader_is_told_what_is_what(shown: DevicePage) -> None:
+    """The tree that a browser gives to assistive technology, and not what we wrote for it."""
+    # Titles are told as they are drawn, in capitals.
+    nodes = [(role, name.lower()) for role, name in shown.page.accessibility()]
+    assert ("heading", "tapml device") in nodes
+    for title in ("connection", "now", "adapter", "log"):
+        assert ("heading", title) in nodes and ("region", title) in nodes, title
+    for role, name in (
+        ("textbox", "Device name"),
+        ("textbox", "Token, where the tracker asks for one"),
+        ("button", "Stop"),
+        ("button", "Clear"),
+        ("link", "Skip to the log"),
+        ("log", "Log"),
+        ("image", "Kernels a second over the last minute"),
+    ):
+        assert (role, name.lower()) in nodes, (role, name)
+    assert any(role == "status" for role, _ in nodes)
+    unnamed = [role for role, name in nodes if role in ("button", "textbox", "link") and not name]
+    assert unnamed == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -133,9 +177,25 @@ def test_who_does_not_show_the_lease_or_speaks_another_version_is_refused(
     with request_device(tracker.address, name="page") as lease:
         with pytest.raises(SetupError, match="another one's device"):
             connect(lease.address, lease="guess")
+        shown.wait("#log", "refused: this is another one's device")
         monkeypatch.setattr("tapml_rpc.wire.VERSION", 99)
         with pytest.raises(ProtocolError, match=r"version 1, the client \[99\]"):
             connect(lease.address, lease=lease)
+        shown.wait("#log", "bring both to the same release of tapml")
+
+
+def test_a_tracker_of_another_release_refuses_the_page_in_words(tmp_path: Path) -> None:
+    arguments = ("--bind", "tcp://127.0.0.1:0", "--websocket", "ws://127.0.0.1:0")
+    with (
+        AnnouncedProcess("tests.web.tracker_of_the_future", *arguments) as tracker,
+        open_browser(tmp_path / "profile", *WEBGPU_FLAGS) as page,
+    ):
+        page.open(f"{tracker.line['websocket'].replace('ws', 'http', 1)}/#name=page")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while "refused" not in (shown := str(page.evaluate("document.body.innerText"))):
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.02)
+        assert "version 99" in shown and "[1]" in shown, shown
 
 
 @pytest.fixture
@@ -160,6 +220,22 @@ def test_a_token_opens_a_tracker_and_leaves_the_address_bar(
         page.open(line.strip())
         shown.wait_ready()
         assert shown.evaluate("location.href") == f"{shown.address}/"
+
+
+def test_nothing_here_was_left_to_the_console(shown: DevicePage) -> None:
+    """At a phone's width and a desktop's, dark and light, with a lease, stopped and refused."""
+    for width, dark in ((360, True), (1280, False)):
+        shown.page.resize(width, 800, dark=dark)
+        shown.open(COMMON)
+        shown.wait_ready()
+        with request_device(shown.tracker.address, name="page", label="ada@desk"):
+            shown.wait("#holder", "ada@desk")
+        shown.click("#stop")
+        shown.wait("#state", "stopped")
+        shown.click("#connect")
+        shown.wait_ready()
+    shown.evaluate("document.readyState")
+    assert shown.page.complaints == []
 
 
 def test_who_starts_a_tracker_reads_where_the_page_is_and_what_makes_it_secure() -> None:
