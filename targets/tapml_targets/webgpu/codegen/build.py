@@ -33,6 +33,7 @@ from tapml_targets.library import (
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target
 from tapml_targets.webgpu.codegen.mathematics import spell_out
+from tapml_targets.webgpu.codegen.moves import spell_moves
 from tapml_targets.webgpu.codegen.narrow_types import narrow_types
 from tapml_targets.webgpu.codegen.proof import prove_narrow
 from tapml_targets.webgpu.codegen.scanning import scan_library
@@ -190,6 +191,7 @@ def _build(source: OperatorSource, scheduled: Any, tvm_target: Any, limits: Limi
 
 
 def _kernel_text(name: str, function: Any, launch: LaunchRange, lowered: lowering.Lowered) -> str:
+    function, moves = spell_moves(function)
     modes = prove_narrow(function, launch)
     function, spelt = spell_out(function)
     function, elements = narrow_types(function)
@@ -197,7 +199,7 @@ def _kernel_text(name: str, function: Any, launch: LaunchRange, lowered: lowerin
     build = tvm.get_global_func("target.build.webgpu")
     printed = str(build(device, lowered.target).inspect_source("wgsl"))
     text = split_kernels(with_exact_constants(printed, device))[name]
-    text = store_in_words(text, elements, modes)
+    text = store_in_words(text, elements, modes, moves)
     return f"{spelt}\n{text}" if spelt else text
 
 

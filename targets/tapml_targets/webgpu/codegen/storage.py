@@ -19,14 +19,19 @@ from typing import Final
 
 from tapml_targets.errors import CompileError
 from tapml_targets.webgpu.codegen.narrow_types import WORDS
-from tapml_targets.webgpu.codegen.proof import LOW
+from tapml_targets.webgpu.codegen.value_proof import LOW
 
 _KINDS: Final = {"int32": "i32", "uint32": "u32"}
 _BITS: Final = {"bool": 8, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
 _ASSIGNED: Final = re.compile(r"\s*=(?!=)\s*")
 
 
-def store_in_words(text: str, elements: Mapping[str, str], modes: Mapping[str, str]) -> str:
+def store_in_words(
+    text: str,
+    elements: Mapping[str, str],
+    modes: Mapping[str, str],
+    moves: Mapping[str, str],
+) -> str:
     """A kernel's text with its tensors bound as words.
 
     Parameters
@@ -37,6 +42,8 @@ def store_in_words(text: str, elements: Mapping[str, str], modes: Mapping[str, s
         What the elements of its tensors are in memory, by the name of the binding.
     modes
         What :func:`~tapml_targets.webgpu.codegen.proof.prove_narrow` says of its 64-bit tensors.
+    moves
+        The functions of :func:`~tapml_targets.webgpu.codegen.moves.spell_moves`.
 
     Raises
     ------
@@ -49,17 +56,19 @@ def store_in_words(text: str, elements: Mapping[str, str], modes: Mapping[str, s
         found = pattern.search(text)
         if found is None:
             raise CompileError(f"TVM's WGSL binds {name!r} in a way that this tapml does not know")
-        written = found[1] == "read_write"
+        # TVM does not see what a move writes.
+        written = found[1] == "read_write" or name in moves.values()
         atomic = written and element in _BITS
         word = "atomic<u32>" if atomic else "u32"
-        binding = f"var<storage, {found[1]}> {name} : array<{word}>;"
+        access = "read_write" if written else "read"
+        binding = f"var<storage, {access}> {name} : array<{word}>;"
         text = f"{text[: found.start()]}{binding}{text[found.end() :]}"
         text = _called(text, name)
         if f"read_{name}(" in text:
             functions.append(read_function(name, element, modes.get(name, LOW), atomic=atomic))
-        if written:
+        if f"write_{name}(" in text:
             functions.append(write_function(name, element))
-    return "\n".join([*functions, text])
+    return "\n".join([*functions, *moves, text])
 
 
 def _called(text: str, name: str) -> str:
