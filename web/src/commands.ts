@@ -9,7 +9,7 @@ import { workDone } from "./noticed";
 import { checkProgram, MAX_PROGRAM_NAME, type ProgramBody } from "./program_body";
 import { Readback, StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
-import { BOUNDS, Running, type Send } from "./session";
+import { BOUNDS, type Send } from "./session";
 import {
   aligned,
   array,
@@ -197,9 +197,7 @@ export class Commands {
       if (session.ended !== "") {
         throw new TapmlError("DeviceLostError", "the session ended while a read was streamed");
       }
-      if (session.running !== null) {
-        session.running.since = performance.now();
-      }
+      session.running?.restart();
       readback.hand((bytes) => {
         send({ type: "data", sequence: message.sequence, index, offset }, bytes);
       });
@@ -375,12 +373,16 @@ export class Commands {
       const command = body.command(place, values);
       batch.program = { name: body.name, place };
       batch.begin(command, outer);
-      session.running = new Running(command);
+      session.begin(command);
       if (session.ended !== "") {
         throw new TapmlError("DeviceLostError", "the session ended while a program ran");
       }
       if (batch.message.sequence <= session.cancelThrough) {
         throw new TapmlError("RemoteError", "cancelled by the client before it ran");
+      }
+      if (!this.handlers.has(String(command[0]))) {
+        // A program may hold what only devices that keep blobs can do.
+        throw protocolError(`this device has no command ${shown(command[0], 60)}`);
       }
       const waiting = this.run(batch, [outer, place], command);
       if (waiting !== undefined) {

@@ -4,6 +4,7 @@ import type { Counters } from "./calls";
 import { messageOf, protocolError, TapmlError } from "./errors";
 import { failureToWire } from "./failures";
 import type { Gpu } from "./gpu";
+import { GpuClock } from "./gpu_clock";
 import { Interpreter } from "./interpreter";
 import { BOUNDS, Session, type Message, type Send } from "./session";
 import { array, hex, integer, MAX_EXACT, octets, shown, VERSION, type Header } from "./wire";
@@ -20,6 +21,8 @@ const FEATURES = [
 ];
 const KERNEL_DEADLINE_SECONDS = 60;
 const SILENCE_SECONDS = 60;
+/** So long over its time may a kernel still hold the GPU before that is given up. */
+const HELD_SECONDS = 2;
 const LOOK_MILLISECONDS = 250;
 const SERVER = "tapml browser 0.1.0";
 
@@ -44,6 +47,7 @@ export class DeviceServer {
   readonly epoch = crypto.getRandomValues(new Uint8Array(8));
   private readonly interpreter: Interpreter;
   private readonly served = new Map<string, Served>();
+  private readonly clock: GpuClock;
   private readonly timer: ReturnType<typeof setInterval>;
 
   constructor(
@@ -52,6 +56,7 @@ export class DeviceServer {
     private readonly hung: (error: TapmlError) => void,
   ) {
     this.interpreter = new Interpreter(gpu, this.counters, report);
+    this.clock = new GpuClock(gpu.device);
     this.timer = setInterval(() => {
       this.look();
     }, LOOK_MILLISECONDS);
@@ -190,6 +195,7 @@ export class DeviceServer {
     const session = new Session(
       integer(header["download_window"], "download window"),
       Math.min(deadline, KERNEL_DEADLINE_SECONDS),
+      this.clock,
     );
     const token = hex(session.token);
     this.served.set(token, {
@@ -261,10 +267,7 @@ export class DeviceServer {
     served.queue.push(message);
     served.queuedBytes += chunk.length;
     if (!served.working) {
-      served.working = true;
-      void this.work(served).finally(() => {
-        served.working = false;
-      });
+      void this.work(served);
     }
   }
 
@@ -272,6 +275,7 @@ export class DeviceServer {
   private async work(served: Served): Promise<void> {
     const { session } = served;
     const send: Send = (header, chunk) => served.data?.send(header, chunk);
+    served.working = true;
     let message = served.queue[0];
     while (message !== undefined && session.ended === "") {
       try {
@@ -281,12 +285,13 @@ export class DeviceServer {
         const failure = new TapmlError("DeviceLostError", `the page failed: ${messageOf(error)}`);
         this.report(failureToWire(error, "a batch"));
         this.end(hex(session.token), "the page failed", failure);
-        return;
+        break;
       }
       served.queuedBytes -= message.chunk.length;
       served.queue.shift();
       message = served.queue[0];
     }
+    served.working = false;
   }
 
   /** What time alone brings about. */
@@ -294,22 +299,52 @@ export class DeviceServer {
     const now = performance.now();
     for (const [token, { session }] of [...this.served]) {
       const { running } = session;
-      const allowed = session.kernelDeadline * 1000 * (running?.deadlineFactor ?? 1);
-      if (session.waitsForCredit && running !== null) {
-        running.since = now;
+      if (session.waitsForCredit) {
+        running?.restart();
       }
-      if (running !== null && now - running.since > allowed) {
+      if (running !== null && running.taken > running.allowed) {
         const error = new TapmlError(
           "KernelTimeoutError",
-          `${running.command} ran longer than ${allowed / 1000} s in the browser, which cannot ` +
-            "stop a kernel: close the page if the device does not come back by itself",
+          `${running.command} ran longer than ${running.allowed / 1000} s in the browser, which ` +
+            "cannot stop a kernel: close the page if the device does not come back by itself",
         );
         this.report(failureToWire(error, running.command));
         this.end(token, "a kernel was over its deadline", error);
-        this.hung(error);
       } else if (now - session.heard > SILENCE_SECONDS * 1000) {
         this.end(token, `its client was silent for ${SILENCE_SECONDS} s`);
       }
     }
+    this.watchHeld();
+  }
+
+  /**
+   * A browser cannot stop a kernel. Where one of a session that has ended holds the GPU for longer
+   * than it might, the GPU is given up: at once where nobody else is here, else after as long as any
+   * session's kernel may take.
+   */
+  private watchHeld(): void {
+    const { clock } = this;
+    const { owner } = clock;
+    if (!(owner instanceof Session) || owner.ended === "") {
+      return;
+    }
+    const alone = this.served.size === 0;
+    const allowed = alone ? owner.kernelDeadline : KERNEL_DEADLINE_SECONDS;
+    const held = clock.headMilliseconds / 1000;
+    if (held < allowed + HELD_SECONDS) {
+      return;
+    }
+    const lost = new TapmlError(
+      "DeviceLostError",
+      `a kernel of another session, which has ended, has held the GPU for ${Math.round(held)} s and ` +
+        "a browser cannot stop it: the page gives the GPU up, with all that is on it, and opens it " +
+        "anew; connect again",
+    );
+    this.report(failureToWire(lost));
+    for (const token of [...this.served.keys()]) {
+      this.end(token, "the GPU was given up", lost);
+    }
+    clearInterval(this.timer);
+    this.hung(lost);
   }
 }

@@ -1,6 +1,7 @@
 /** What a person wants to know of the adapter. */
 
 import type { Gpu } from "./gpu";
+import { hasDeviceClock } from "./kernel_timer";
 import type { Facts } from "./messages";
 
 /** Bytes as a person reads them. */
@@ -23,6 +24,7 @@ export function factsOf(gpu: Gpu): Facts {
     ["WGSL compiler", gpu.compiler],
     ["Kind", gpu.description["device_type"] === "cpu" ? "processor" : "GPU"],
     ["Features", [...gpu.features].join(", ") || "none beyond the core"],
+    ["Kernel times", hasDeviceClock(gpu.device) ? "by the GPU's clock" : "by wall clock"],
     ["Threads in a workgroup", String(limits.maxComputeInvocationsPerWorkgroup)],
     ["Largest workgroup", workgroup.join(" × ")],
     ["Workgroups along an axis", String(limits.maxComputeWorkgroupsPerDimension)],

@@ -1,6 +1,7 @@
 /** The browser's GPU: opened with all that its adapter grants, and described as devices are. */
 
 import { TapmlError } from "./errors";
+import { hasDeviceClock } from "./kernel_timer";
 import type { Header } from "./wire";
 
 /** Limits that are asked for as large as the adapter has them. */
@@ -143,6 +144,8 @@ function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompi
       architecture: info.architecture,
       device: info.device,
       compiler,
+      // What a kernel's time is read from: the GPU's own clock, or this page's from idle to idle.
+      kernel_clock: hasDeviceClock(device) ? "gpu" : "wall",
       user_agent: navigator.userAgent,
     },
   };

@@ -8,7 +8,7 @@ import type { Gpu } from "./gpu";
 import { LibraryStore } from "./library_store";
 import { Memory } from "./memory";
 import { RunningBatch } from "./running_batch";
-import { BOUNDS, Running, type Message, type Send, type Session } from "./session";
+import { BOUNDS, type Message, type Send, type Session } from "./session";
 import { StepError, Steps } from "./steps";
 import type { Header } from "./wire";
 
@@ -45,7 +45,11 @@ export class Interpreter {
 
   /** Run a batch and answer it. */
   async run(session: Session, message: Message, send: Send): Promise<void> {
-    const batch = new RunningBatch(session, message, new Steps(this.gpu.device, true));
+    const steps = new Steps(this.gpu.device, true);
+    steps.submitted = () => {
+      session.submitted();
+    };
+    const batch = new RunningBatch(session, message, steps);
     this.sends.set(batch, send);
     for (const [index, command] of message.commands.entries()) {
       const name: unknown = Array.isArray(command) ? command[0] : undefined;
@@ -54,7 +58,7 @@ export class Interpreter {
         continue;
       }
       batch.begin(command, index);
-      session.running = new Running(command, name === "load" ? LOAD_FACTOR : 1);
+      session.begin(command, name === "load" ? LOAD_FACTOR : 1);
       try {
         if (message.sequence <= session.cancelThrough && !always) {
           throw new TapmlError("RemoteError", "cancelled by the client before it ran");
@@ -113,7 +117,7 @@ export class Interpreter {
 
   private async answer(batch: RunningBatch, send: Send): Promise<void> {
     const { session, message, steps } = batch;
-    session.running = new Running("the answer to a batch");
+    session.begin("the answer to a batch");
     steps.flush();
     let chunk: Uint8Array<ArrayBuffer> = new Uint8Array(0);
     const inline = batch.inline?.take();

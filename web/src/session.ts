@@ -2,6 +2,7 @@
 
 import { inputError, protocolError } from "./errors";
 import { renderCommand } from "./failures";
+import type { GpuClock } from "./gpu_clock";
 import type { BuiltLibrary, Upload } from "./library_store";
 import type { RecordedCall } from "./loaded_library";
 import type { DeviceBuffer, Memory } from "./memory";
@@ -46,15 +47,35 @@ export interface Recording {
 /** What runs now, for pongs and for the deadline. */
 export class Running {
   since = performance.now();
+  private others: number;
 
-  /** `command` is as it came, or words; `deadlineFactor` says how much longer it may take. */
+  /** `given` is a command as it came, or words. */
   constructor(
     private readonly given: unknown,
-    readonly deadlineFactor = 1,
-  ) {}
+    private readonly session: Session,
+    private readonly deadlineFactor: number,
+  ) {
+    this.others = session.othersMilliseconds();
+  }
 
   get command(): string {
     return renderCommand(this.given);
+  }
+
+  /** Milliseconds it may take. */
+  get allowed(): number {
+    return this.session.kernelDeadline * 1000 * this.deadlineFactor;
+  }
+
+  /** Begin anew to count: what went before was no work of the session's. */
+  restart(): void {
+    this.since = performance.now();
+    this.others = this.session.othersMilliseconds();
+  }
+
+  /** Milliseconds it has taken, but for those in which the GPU was another session's. */
+  get taken(): number {
+    return performance.now() - this.since - (this.session.othersMilliseconds() - this.others);
   }
 }
 
@@ -85,8 +106,24 @@ export class Session {
   constructor(
     downloadWindow: number,
     readonly kernelDeadline: number,
+    private readonly clock: GpuClock | null = null,
   ) {
     this.credit = Math.min(downloadWindow, BOUNDS.download_window);
+  }
+
+  /** A command, or what words say, begins. */
+  begin(command: unknown, deadlineFactor = 1): void {
+    this.running = new Running(command, this, deadlineFactor);
+  }
+
+  /** Milliseconds for which the GPU has done the work of others so far. */
+  othersMilliseconds(): number {
+    return this.clock?.others(this) ?? 0;
+  }
+
+  /** Something of this session was submitted to the GPU. */
+  submitted(): void {
+    this.clock?.submitted(this);
   }
 
   /** The memory behind a handle; raises an InputError where there is none. */

@@ -1,0 +1,295 @@
+/** Programs, deadlines and late errors of a session, on a GPU that only takes notes. */
+
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { test, type TestContext } from "node:test";
+import { setTimeout as passed } from "node:timers/promises";
+
+import { encode } from "@msgpack/msgpack";
+
+import { DeviceServer, type Leg } from "../src/device_server";
+import { VERSION, type Header } from "../src/wire";
+import { FakeGpu } from "./fake_gpu";
+
+const SHADER = `@group(0) @binding(0) var<storage, read_write> o : array<u32>;
+@group(0) @binding(1) var<storage, read> a : array<u32>;
+@compute @workgroup_size(64, 1, 1)
+fn copy(@builtin(global_invocation_id) id : vec3<u32>) { o[id.x] = a[id.x]; }
+`;
+const PLAIN = new Uint8Array(0);
+
+/** An operator `op(a, o)` that goes over a workspace: two launches. */
+function packed(): Uint8Array<ArrayBuffer> {
+  const launch = (target: string, source: string): unknown[] => [
+    "launch",
+    "copy",
+    [["buffer", target, 0], ["buffer", source, 0]],
+    [1, 1, 1],
+    [64, 1, 1],
+  ];
+  const parameters = [
+    ["a", [64], "uint32", "input"],
+    ["o", [64], "uint32", "output"],
+  ];
+  const code = new TextEncoder().encode(SHADER);
+  const body = encode([
+    "webgpu",
+    [],
+    [["wgsl", code.length, []]],
+    [["copy", "copy", 0, 64, 0, []]],
+    [["op", parameters, [launch("w", "a"), launch("o", "w")], [["w", 256]], []]],
+    [],
+  ]);
+  const whole = new Uint8Array(16 + body.length + code.length);
+  whole.set(new TextEncoder().encode("TAPMLLIB"));
+  new DataView(whole.buffer).setUint32(8, 2, true);
+  new DataView(whole.buffer).setUint32(12, body.length, true);
+  whole.set(body, 16);
+  whole.set(code, 16 + body.length);
+  return whole;
+}
+
+class Told implements Leg {
+  readonly headers: Header[] = [];
+  closed = "";
+  private heard: () => void = () => undefined;
+
+  send(header: Header): void {
+    this.headers.push(header);
+    this.heard();
+  }
+
+  close(_: number, reason: string): void {
+    this.closed = reason;
+  }
+
+  /** The next message from number `place` on. */
+  async message(place: number): Promise<Header> {
+    while (this.headers.length <= place) {
+      await new Promise<void>((resolve) => {
+        this.heard = resolve;
+      });
+    }
+    return this.headers[place] ?? {};
+  }
+}
+
+const TENSORS = [
+  [1, 0, [64], "uint32"],
+  [2, 0, [64], "uint32"],
+];
+
+/** A client of a server, as far as these tests need one. */
+class Client {
+  readonly control = new Told();
+  readonly data = new Told();
+  private readonly about: Header;
+  private token = "";
+  private sequence = 0;
+
+  constructor(
+    private readonly server: DeviceServer,
+    deadline = 30,
+  ) {
+    const hello = {
+      type: "hello",
+      versions: [VERSION],
+      lease: "",
+      download_window: 1 << 22,
+      kernel_deadline: deadline,
+    };
+    server.control(this.control, hello, "", "");
+    this.about = { epoch: server.epoch, session: this.control.headers[0]?.["session"] };
+  }
+
+  send(commands: unknown[], chunk: Uint8Array<ArrayBuffer> = PLAIN): void {
+    this.sequence += 1;
+    const header = { ...this.about, type: "batch", sequence: this.sequence, commands };
+    this.token = this.server.data(this.data, header, chunk, this.token);
+  }
+
+  async batch(commands: unknown[], chunk: Uint8Array<ArrayBuffer> = PLAIN): Promise<Header> {
+    const place = this.data.headers.length;
+    this.send(commands, chunk);
+    return this.data.message(place);
+  }
+
+  /** Library 9 and buffers 1 and 2 of 256 bytes. */
+  async prepare(): Promise<void> {
+    const library = packed();
+    const digest = createHash("sha256").update(library).digest("hex");
+    const done = await this.batch(
+      [
+        ["upload", digest, library.length, 0, library.length, 0],
+        ["load", 9, digest],
+        ["allocate", 1, 256],
+        ["allocate", 2, 256],
+      ],
+      library,
+    );
+    assert.equal(done["error"], undefined, JSON.stringify(done["error"]));
+  }
+}
+
+function serve(t: TestContext): { fake: FakeGpu; server: DeviceServer; hung: unknown[] } {
+  const fake = new FakeGpu();
+  const hung: unknown[] = [];
+  const server = new DeviceServer(
+    fake.gpu,
+    () => undefined,
+    (error) => hung.push(error),
+  );
+  t.after(() => {
+    server.close("the test ends");
+  });
+  return { fake, server, hung };
+}
+
+const errorOf = (done: Header): Header => (done["error"] ?? {}) as Header;
+
+test("a step that is a program is one submit and one answer, and makes nothing anew", async (t) => {
+  const { fake, server } = serve(t);
+  const client = new Client(server);
+  await client.prepare();
+  const program = [
+    ["write", 1, 0, 256, 0],
+    ["run", 7, {}],
+    ["read", 2, 0, 256],
+  ];
+  await client.batch([
+    ["record", 7, 9, "op", TENSORS, {}],
+    ["program", "step", program],
+  ]);
+  const step = [["execute", "step", [], 0]];
+  await client.batch(step, new Uint8Array(256));
+  for (let turn = 0; turn < 3; turn += 1) {
+    const before = client.data.headers.length;
+    fake.forget();
+    const done = await client.batch(step, new Uint8Array(256));
+    assert.deepEqual(done["results"], [[[0, 2], [0, 256]]]);
+    assert.equal(client.data.headers.length, before + 1);
+    const seen = ["submit", "createCommandEncoder", "writeBuffer", "dispatchWorkgroups"];
+    assert.deepEqual(seen.map((name) => fake.count(name)), [1, 1, 1, 2]);
+    const made = ["createBuffer", "createBindGroup"].map((name) => fake.count(name));
+    assert.deepEqual(made, [0, 0]);
+  }
+});
+
+test("a write between calls keeps its place", async (t) => {
+  const { fake, server } = serve(t);
+  const client = new Client(server);
+  await client.prepare();
+  fake.forget();
+  await client.batch(
+    [
+      ["call", 9, "op", TENSORS, {}, {}],
+      ["write", 1, 0, 256, 0],
+      ["call", 9, "op", TENSORS, {}, {}],
+    ],
+    new Uint8Array(256),
+  );
+  assert.deepEqual([fake.count("submit"), fake.count("writeBuffer")], [2, 1]);
+});
+
+test("memory that is freed behind the call that uses it is destroyed behind its submit", async (t) => {
+  const { fake, server } = serve(t);
+  const client = new Client(server);
+  await client.prepare();
+  fake.forget();
+  const { destroyed } = fake;
+  const done = await client.batch([
+    ["call", 9, "op", TENSORS, {}, {}],
+    ["free", 1],
+    ["free", 2],
+  ]);
+  assert.equal(done["error"], undefined);
+  assert.deepEqual([fake.count("submit"), fake.destroyed - destroyed], [1, 2]);
+});
+
+test("a program's paste is refused when it runs: this device keeps no blobs", async (t) => {
+  const { server } = serve(t);
+  const client = new Client(server);
+  await client.prepare();
+  const paste = ["paste", 1, 0, "0".repeat(64), 0, 4];
+  const recorded = await client.batch([["program", "bring", [paste]]]);
+  assert.equal(recorded["error"], undefined);
+  const done = await client.batch([["execute", "bring", [], 0]]);
+  const { kind, message, program, place } = errorOf(done);
+  assert.deepEqual([kind, program, place], ["ProtocolError", "bring", 0]);
+  assert.match(String(message), /has no command 'paste'/);
+});
+
+test("handles of 64 bits are told apart", async (t) => {
+  const { server } = serve(t);
+  const client = new Client(server);
+  const [one, other] = [2n ** 60n, 2n ** 60n + 1n];
+  const made = await client.batch([
+    ["allocate", one, 8],
+    ["allocate", other, 16],
+    ["allocate", 5n, 4],
+    ["read", 5, 0, 4],
+    ["read", other, 0, 16],
+  ]);
+  assert.equal(made["error"], undefined, JSON.stringify(made["error"]));
+  const read = await client.batch([["free", other], ["read", one, 0, 8], ["read", other, 0, 16]]);
+  assert.equal(errorOf(read)["index"], 2);
+});
+
+test("a workspace for which there was no memory is not bound by the next call", async (t) => {
+  const { fake, server } = serve(t);
+  const client = new Client(server);
+  await client.prepare();
+  const call = [["call", 9, "op", TENSORS, {}, {}]];
+  fake.failing.push("out-of-memory");
+  const refused = await client.batch(call);
+  assert.equal(errorOf(refused)["kind"], "SetupError", JSON.stringify(refused));
+  await client.batch([["reset"]]);
+  fake.forget();
+  const done = await client.batch(call);
+  assert.equal(done["error"], undefined);
+  assert.deepEqual([fake.count("createBuffer"), fake.count("createBindGroup")], [1, 2]);
+});
+
+test("waiting behind another session's kernel is no time of one's own", async (t) => {
+  const { fake, server, hung } = serve(t);
+  const [slow, quick] = [new Client(server), new Client(server, 0.3)];
+  await slow.prepare();
+  fake.busy = true;
+  slow.send([["call", 9, "op", TENSORS, {}, {}], ["fence"]]);
+  quick.send([["allocate", 1, 8], ["fence"]]);
+  const answers = [slow.data.message(1), quick.data.message(0)];
+  await passed(1200);
+  assert.deepEqual([quick.control.closed, slow.control.closed, hung], ["", "", []]);
+  fake.finish();
+  for (const answer of answers) {
+    assert.equal((await answer)["error"], undefined);
+  }
+});
+
+test("a session over its deadline ends alone, as long as the GPU comes back", async (t) => {
+  const { fake, server, hung } = serve(t);
+  const [hasty, other] = [new Client(server, 0.2), new Client(server)];
+  await hasty.prepare();
+  fake.busy = true;
+  hasty.send([["call", 9, "op", TENSORS, {}, {}], ["fence"]]);
+  other.send([["allocate", 1, 8], ["fence"]]);
+  const event = await hasty.control.message(1);
+  assert.equal(errorOf(event)["kind"], "KernelTimeoutError");
+  await passed(600);
+  assert.deepEqual([other.control.closed, hung], ["", []]);
+  fake.finish();
+  assert.equal((await other.data.message(0))["error"], undefined);
+});
+
+test("a kernel of nobody's that does not end costs the GPU", async (t) => {
+  const { fake, server, hung } = serve(t);
+  const client = new Client(server, 0.2);
+  await client.prepare();
+  fake.busy = true;
+  client.send([["call", 9, "op", TENSORS, {}, {}], ["fence"]]);
+  await client.control.message(1);
+  for (let turn = 0; turn < 1000 && hung.length === 0; turn += 1) {
+    await passed(20);
+  }
+  assert.match(String(hung[0]), /has held the GPU/);
+});
