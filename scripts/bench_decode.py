@@ -1,9 +1,10 @@
 """A decode step of the finished plan against the sum of its kernels' times.
 
-Five clocks take turns: the step as a package runs it (token in, logits out, the device driven by
-this process), the same over a server process of its own, the same launches enqueued back to back by
+Six clocks take turns: the step as a package runs it (token in, logits out, the device driven by
+this process, launches that are independent of each other merged), the same with every launch its
+own, the same over a server process of its own, the same launches enqueued back to back by
 a bare loop of pyopencl in a process of its own, and the device's events around each kernel of a
-step. What the bare loop takes beyond its kernels is what the driver asks for its launches. A fifth
+step. What the bare loop takes beyond its kernels is what the driver asks for its launches. A sixth
 clock starts when launches that were all enqueued before are let go: from there no process asks
 anything of the driver, and what is left beyond the kernels is the driver's own way from one to the
 next, the floor for any runtime on it. The wide model has as many launches and larger kernels.
@@ -27,6 +28,7 @@ from typing import Any, Final
 
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.link import link_entries
+from tapml.compiler.merged_launches import launch_counts
 from tapml.execute.plan_runner import PlanRunner
 from tapml.graph.cache import PlanCache
 from tapml.graph.importer import import_model
@@ -44,6 +46,7 @@ from tapml_targets.target import Target
 
 DEMO: Final = "pydoc-llama"
 BAR: Final = 1.2
+_CLOCKS: Final = ("step", "apart", "served", "kernels", "apart kernels", "bare", "released")
 _WARM_UP: Final = 10
 _FEWEST_TURNS: Final = 20
 _MOST_TURNS: Final = 200
@@ -77,7 +80,8 @@ def measure() -> list[dict[str, Any]]:
             imported = import_model(model, cache=PlanCache())
             for device in devices:
                 libraries = _compile(compiler, imported.plan.operators.values(), device)
-                library = link_entries(imported.plan, libraries)
+                library = link_entries(imported.plan, libraries, merge=True)
+                unmerged = link_entries(imported.plan, libraries)
                 packed = Path(folder) / "library.msgpack"
                 packed.write_bytes(library_format.pack(library))
                 plan, weights = imported.plan, imported.weights
@@ -85,37 +89,45 @@ def measure() -> list[dict[str, Any]]:
                     open_in_process(device) as here,
                     open_local(device) as there,
                     PlanRunner(plan, weights, library, here) as runner,
+                    PlanRunner(plan, weights, unmerged, here) as apart,
                     PlanRunner(plan, weights, library, there) as served,
                     _bare_loop(packed, device) as peer,
                 ):
                     name = f"{Path(source).name}, {device.vendor_platform}"
-                    seconds = _take_turns(model, runner, served, peer)
-                    rows.append(_row(name, seconds, peer.launches))
+                    seconds = _take_turns(model, runner, apart, served, peer)
+                    launches = (launch_counts(unmerged)["decode"], peer.launches)
+                    rows.append(_row(name, seconds, launches))
     return rows
 
 
 def _take_turns(
-    model: LoadedModel, runner: PlanRunner, served: PlanRunner, peer: _BareLoop
+    model: LoadedModel,
+    runner: PlanRunner,
+    apart: PlanRunner,
+    served: PlanRunner,
+    peer: _BareLoop,
 ) -> dict[str, list[float]]:
-    """Seconds of a step here and over a server, of its kernels, and of the bare loop's two."""
-    seconds: dict[str, list[float]] = {
-        each: [] for each in ("step", "served", "kernels", "bare", "released")
-    }
-    runner.reset()
-    served.reset()
+    """Seconds of a step in its ways, of its kernels, and of the bare loop's two."""
+    seconds: dict[str, list[float]] = {each: [] for each in _CLOCKS}
+    for each in (runner, apart, served):
+        each.reset()
     began = time.perf_counter()
     for turn in range(_WARM_UP + _MOST_TURNS):
         if turn >= _WARM_UP + _FEWEST_TURNS and time.perf_counter() - began > _SECONDS:
             break
         inputs = model.prepare_decode(5, turn)
         step = _seconds(runner, inputs)
+        unmerged = _seconds(apart, inputs)
         over_server = _seconds(served, inputs)
         _, nanoseconds = runner.run_timed("decode", inputs)
+        _, apart_nanoseconds = apart.run_timed("decode", inputs)
         bare, released = peer.step()
         if turn >= _WARM_UP:
             seconds["step"].append(step)
+            seconds["apart"].append(unmerged)
             seconds["served"].append(over_server)
             seconds["kernels"].append(nanoseconds * 1e-9)
+            seconds["apart kernels"].append(apart_nanoseconds * 1e-9)
             seconds["bare"].append(bare)
             seconds["released"].append(released)
     return seconds
@@ -127,21 +139,25 @@ def _seconds(runner: PlanRunner, inputs: Mapping[str, Any]) -> float:
     return time.perf_counter() - started
 
 
-def _row(name: str, seconds: dict[str, list[float]], launches: int) -> dict[str, Any]:
-    step, served, kernels, bare, released = (
-        statistics.median(seconds[key]) for key in ("step", "served", "kernels", "bare", "released")
+def _row(name: str, seconds: dict[str, list[float]], launches: tuple[int, int]) -> dict[str, Any]:
+    step, apart, served, kernels, apart_kernels, bare, released = (
+        statistics.median(seconds[key]) for key in _CLOCKS
     )
     ratio = round(step / kernels, 2)
     return {
         "part": "decode",
         "name": name,
-        "launches": launches,
+        "launches": launches[1],
         "step_ms": round(step * 1e3, 3),
         "over_a_server_ms": round(served * 1e3, 3),
         "kernels_ms": round(kernels * 1e3, 3),
+        "launches_apart": launches[0],
+        "step_apart_ms": round(apart * 1e3, 3),
+        "kernels_apart_ms": round(apart_kernels * 1e3, 3),
         "bare_loop_ms": round(bare * 1e3, 3),
         "released_ms": round(released * 1e3, 3),
         "ratio": ratio,
+        "ratio_apart": round(apart / apart_kernels, 2),
         "bare_ratio": round(bare / kernels, 2),
         "released_ratio": round(released / kernels, 2),
         "at_most": BAR,

@@ -10,6 +10,7 @@ import pytest
 
 from tapml.compiler import Compiler
 from tapml.compiler.link import link_entries
+from tapml.compiler.merged_launches import launch_counts
 from tapml.execute.executor import Executor
 from tapml.execute.generate import GeneratedToken, Runner, greedy
 from tapml.execute.plan_runner import PlanRunner
@@ -203,6 +204,14 @@ def test_another_session_takes_over_after_the_first_is_lost(
 def test_the_finished_plan_generates_the_same_on_the_device_alone(
     llama: SmallLlama, session: Session, libraries: dict[str, Library]
 ) -> None:
-    linked = link_entries(llama.plan, libraries)
-    with PlanRunner(llama.plan, llama.weights, linked, session) as runner:
-        assert_same(generate(llama, runner), generate(llama, llama.executor()))
+    apart, merged = (link_entries(llama.plan, libraries, merge=each) for each in (False, True))
+    with PlanRunner(llama.plan, llama.weights, apart, session) as runner:
+        first = generate(llama, runner)
+    assert_same(first, generate(llama, llama.executor()))
+    counts, fewer = launch_counts(apart), launch_counts(merged)
+    assert all(fewer[name] < counts[name] for name in counts)
+    with PlanRunner(llama.plan, llama.weights, merged, session) as runner:
+        # The same arithmetic in other kernels: the same bits.
+        for one, other in zip(generate(llama, runner), first, strict=True):
+            assert one.token == other.token
+            np.testing.assert_array_equal(one.logits, other.logits)
