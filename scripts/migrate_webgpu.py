@@ -177,13 +177,18 @@ def _migrate(model: str, device: str, options: argparse.Namespace, folder: Path)
 
 
 def _run(command: list[str], variables: dict[str, str], output: Any) -> int:
-    """Run a command to its end, however often Ctrl-C is pressed: it ends by itself and cleanly."""
+    """Run a command to its end, however often Ctrl-C is pressed: it ends by itself and cleanly.
+
+    Returns its exit code, as a shell gives it.
+    """
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, env=variables, cwd=environment.ROOT
     ) as process:
         while True:
             try:
-                return process.wait()
+                status = process.wait()
+                # Ctrl-C may come before it can take it.
+                return status if status >= 0 else 128 - status
             except KeyboardInterrupt:
                 continue
 

@@ -74,6 +74,8 @@ _WATCHED: Final = (
 )
 _DOOR: Final = '<!doctype html><meta charset="utf-8"><script>location.replace(%s)</script>'
 _END_SECONDS: Final = 10.0
+# Below it Chromium makes a socket, whose whole path has room for 107 bytes.
+_MOST_PLACE_BYTES: Final = 40
 _TAIL_BYTES: Final = 2000
 
 
@@ -176,7 +178,7 @@ class BrowserProcess:
 
     def __init__(self, url: str, browser: Browser | None = None) -> None:
         self.browser = browser or find_browser()
-        self.profile = Path(tempfile.mkdtemp(prefix="tapml-browser-"))
+        self.profile = _new_folder()
         self._said = self.profile / "said.txt"
         door = self.profile / "open.html"
         door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
@@ -241,6 +243,12 @@ class BrowserProcess:
             shutil.rmtree(self.profile, ignore_errors=True)
             if not self.profile.exists():
                 return
+
+
+def _new_folder() -> Path:
+    """A folder of this user's alone, for what lies in one and for temporary files."""
+    short = len(os.fsencode(tempfile.gettempdir())) <= _MOST_PLACE_BYTES
+    return Path(tempfile.mkdtemp(prefix="tapml-browser-", dir=None if short else "/tmp"))  # noqa: S108
 
 
 def _graphics() -> tuple[str, ...]:

@@ -1,0 +1,62 @@
+"""One command for a migration to WebGPU: what it takes, and that Ctrl-C leaves nothing of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.offload.processes import MARK, left_after, marked, new_mark
+from tests.report.browser import need_browser
+from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "migrate_webgpu.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_its_help_shows_commands_devices_and_exit_codes() -> None:
+    told = run("--help").stdout
+    for word in ("examples:", "--device firefox --dtype float16", "webgpu:1", "exit codes"):
+        assert word in told
+
+
+@pytest.mark.slow
+def test_a_browser_that_is_not_there_is_an_error_of_the_environment() -> None:
+    ended = run("--here", "--device", "netscape")
+    assert ended.returncode == 2
+    assert "'netscape' is no program" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_browser_no_tracker_and_no_folder(tmp_path: Path) -> None:
+    need_browser()
+    mark = new_mark()
+    with (
+        tempfile.TemporaryDirectory(prefix="t-") as scratch,
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), "--here", "--out", str(tmp_path / "out")],
+            env={**os.environ, MARK: mark, "TMPDIR": scratch},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as script,
+    ):
+        try:
+            wait_for(lambda: marked(mark, "tapml.cli.main offload"), 2 * PATIENCE_SECONDS)
+            assert marked(mark, "--user-data-dir="), "the browser is there before the migration"
+            os.killpg(script.pid, signal.SIGINT)
+            _, said = script.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            script.kill()
+        assert script.returncode == 130, said.decode()
+        assert left_after(mark) == {}
+        assert list(Path(scratch).glob("tapml-*")) == []
