@@ -1,0 +1,61 @@
+"""Wrong kernels made by rule from WGSL are found in a browser, each at its own operator."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scripts.mutants.kinds import KINDS, sites
+from scripts.mutants.sampling import draw
+from scripts.mutants.scoring import Score, Scorer
+from scripts.mutants.subject import FarDevice, open_subject
+from tapml_rpc.reach import describe_device
+from tests.offload.sessions import FinishedSession
+from tests.web.pages import NAME, DevicePage
+
+pytestmark = pytest.mark.slow
+
+SEED = 20261122
+
+
+@pytest.fixture(scope="module")
+def scores(
+    finished: FinishedSession, shown: DevicePage, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Score, ...]:
+    """One mutant of each kind, scored over one page; each operator's right kernel passes first."""
+    root = tmp_path_factory.mktemp("mutants")
+    suite = Path(shutil.copytree(finished.folder / "suite", root / "suite"))
+    spec = f"tracker:{NAME}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TAPML_TRACKER", shown.tracker.address)
+        description = describe_device(spec)
+        with (
+            open_subject(suite, description, per_operator=2, compiled=root) as subject,
+            FarDevice(description, spec) as device,
+        ):
+            places = {name: sites(library) for name, library in subject.libraries.items()}
+            assert sum(len(found) for each in places.values() for found in each.values()) > 10_000
+            mutants = sorted(draw(places, len(KINDS), SEED), key=lambda mutant: mutant.operator)
+            return tuple(Scorer(subject, device).score(mutants))
+
+
+def test_one_of_every_kind_compiles_and_runs_in_the_browser(scores: tuple[Score, ...]) -> None:
+    assert [score.mutant.site.kind for score in scores if score.outcome == "not built"] == []
+    assert {score.mutant.site.kind for score in scores} == set(KINDS)
+    assert len({score.mutant.operator for score in scores}) == len(KINDS)
+
+
+def test_every_one_that_changes_a_bit_is_found_at_its_operator(scores: tuple[Score, ...]) -> None:
+    """What is replayed is one operator's tests with one wrong kernel: its name is the verdict's."""
+    assert [score.to_json() for score in scores if score.outcome == "missed"] == []
+    found = [score for score in scores if score.outcome == "detected"]
+    assert len(found) >= 11
+    assert all(score.clean < 1 for score in found)
+
+
+def test_one_that_changes_no_bit_passes_as_the_right_kernel_does(scores: tuple[Score, ...]) -> None:
+    for score in scores:
+        if score.outcome == "equivalent":
+            assert (score.observed, score.status) == ("", "pass")
