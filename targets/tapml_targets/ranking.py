@@ -1,5 +1,8 @@
 """Which device to use: by type, then by how fast it runs a kernel of the model's dtype.
 
+Devices of about the same speed stand in the platform's own order: what else a machine does while
+they are tried must not decide between them.
+
 A driver may list a device and fail every build, hang, or kill the process that asks. So devices
 are listed and tried in child processes with a deadline, and a device counts once a kernel has been
 built and has computed the right result there. Results are kept on disk for as long as the
@@ -14,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +40,8 @@ LIST_SECONDS: Final = 30.0
 SECONDS_VARIABLE: Final = "TAPML_PROBE_SECONDS"
 _NO_ANSWER: Final = "no answer within"
 _TYPE_ORDER: Final = {"gpu": 0, "accelerator": 1, "cpu": 2, "checker": 3}
+# A busy machine has made a device seem twice as slow as it is.
+_MUCH_FASTER: Final = 3.0
 RANKED_DTYPES: Final = ("float32", "float16", "float64")
 _ALWAYS_THERE: Final = "float32"
 
@@ -70,8 +75,9 @@ def rank_devices(
 ) -> list[RankedDevice]:
     """All devices of `platform`, best first for kernels in `dtype`.
 
-    Usable ones come first: GPUs, accelerators, processors, then checkers, each by the time of the
-    probe kernel. Then those that failed, each with its problem.
+    Usable ones come first: GPUs, accelerators, processors, then checkers; among equals one that
+    runs the probe kernel in less than a third of another's time goes before it, and else the one
+    that is listed first. Then those that failed, each with its problem.
 
     Parameters
     ----------
@@ -98,8 +104,7 @@ def rank_devices(
     ranked = [
         _try(description, dtype, refresh) for description in list_devices(platform, refresh=refresh)
     ]
-    ranked.sort(key=_order)
-    return ranked
+    return in_order(ranked)
 
 
 def default_device(platform: str, dtype: str = "float32") -> DeviceDescription:
@@ -205,13 +210,24 @@ def find_device(text: str, dtype: str = "float32") -> DeviceDescription:
     )
 
 
-def _order(device: RankedDevice) -> tuple[bool, int, float, int]:
-    return (
-        bool(device.problem),
-        _TYPE_ORDER.get(device.description.device_type, len(_TYPE_ORDER)),
-        device.milliseconds if device.milliseconds is not None else float("inf"),
-        device.description.index,
-    )
+def in_order(devices: Sequence[RankedDevice]) -> list[RankedDevice]:
+    """Devices best first, as :func:`rank_devices` has it."""
+    groups: dict[tuple[bool, int], list[RankedDevice]] = {}
+    for device in sorted(devices, key=lambda each: each.description.index):
+        order = _TYPE_ORDER.get(device.description.device_type, len(_TYPE_ORDER))
+        groups.setdefault((bool(device.problem), order), []).append(device)
+    ranked: list[RankedDevice] = []
+    for _, left in sorted(groups.items()):
+        while left:
+            bound = _MUCH_FASTER * min(map(_time, left))
+            following = next(device for device in left if _time(device) <= bound)
+            left.remove(following)
+            ranked.append(following)
+    return ranked
+
+
+def _time(device: RankedDevice) -> float:
+    return float("inf") if device.milliseconds is None else device.milliseconds
 
 
 def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDevice:

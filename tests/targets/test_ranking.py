@@ -55,7 +55,7 @@ def machine(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Four devices of which the third hangs."""
     made = Machine(
         [device(0, "checker"), device(1), device(2, "gpu"), device(3), device(4, "gpu")],
-        {0: 0.001, 1: 2.0, 2: "no answer within 30 s", 3: 1.0, 4: 9.0},
+        {0: 0.001, 1: 4.0, 2: "no answer within 30 s", 3: 1.0, 4: 9.0},
     )
     monkeypatch.setattr(ranking, "ask_child", made.ask)
     return made
@@ -70,6 +70,25 @@ def test_type_comes_first_then_speed_and_what_failed_comes_last(machine: Machine
     assert indices(ranked) == [4, 3, 1, 0, 2]
     assert [bool(entry.problem) for entry in ranked] == [False] * 4 + [True]
     assert "no answer within 30 s" in ranked[-1].problem
+
+
+@pytest.mark.parametrize(
+    ("times", "order"),
+    [
+        ((2.9, 1.0, 2.0), [0, 1, 2]),
+        ((1.0, 2.0, 2.9), [0, 1, 2]),
+        ((9.0, 2.0, 1.0), [1, 2, 0]),
+        ((None, 2.0, 1.0), [1, 2, 0]),
+        ((None, None, None), [0, 1, 2]),
+    ],
+    ids=["close", "closer", "one far behind", "one without a time", "none with a time"],
+)
+def test_devices_of_about_the_same_speed_stand_as_they_are_listed(
+    times: tuple[float | None, ...], order: list[int]
+) -> None:
+    tried = [RankedDevice(device(index), time) for index, time in enumerate(times)]
+    assert indices(ranking.in_order(tried)) == order
+    assert indices(ranking.in_order(tried[::-1])) == order
 
 
 def test_a_device_whose_memory_shrinks_while_it_is_tried_is_the_same_device(

@@ -48,6 +48,9 @@ def import_wgpu() -> Any:
         If wgpu is not installed or does not load.
     """
     _prepare_this_process()
+    if os.environ.get("RUST_BACKTRACE") != "full":
+        # A fault inside a submission ends the process: what is told of it is what was printed last.
+        os.environ["RUST_BACKTRACE"] = "0"
     try:
         module = importlib.import_module("wgpu")
         importlib.import_module("wgpu.backends.wgpu_native")

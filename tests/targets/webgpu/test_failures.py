@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import tapml_targets
+from tapml_rpc.local import open_local
+from tapml_rpc.remote import RemoteTensor
 from tapml_targets.driver import (
     BoundLaunch,
     BufferUse,
@@ -28,7 +33,7 @@ from tapml_targets.errors import (
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
 from tapml_targets.webgpu.driver import open_device
-from tests.targets.webgpu.wgsl import ADD, copy, load
+from tests.targets.webgpu.wgsl import ADD, add_library, copy, load
 
 
 def test_a_shader_that_does_not_compile_is_told_in_full(driver: Driver) -> None:
@@ -226,6 +231,41 @@ def test_a_lost_device_is_told_by_everything_and_closes(webgpu_device: DeviceDes
         with pytest.raises(DeviceLostError, match=r"the device is lost[\s\S]*open it again"):
             use()
     driver.close()
+
+
+LOSE_IT = """
+from tapml_targets.webgpu import commands
+
+encode = commands.encode
+
+def encode_and_lose(device, given, queries=None):
+    made = encode(device, given, queries)
+    if any(isinstance(each, commands.Dispatch) for each in given):
+        device.destroy()
+    return made
+
+commands.encode = encode_and_lose
+"""
+
+
+def test_a_device_lost_inside_a_submission_costs_its_session_and_is_told(
+    webgpu_device: DeviceDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgpu ends the process there; what it said last is what the session is told."""
+    (tmp_path / "sitecustomize.py").write_text(LOSE_IT)
+    root = Path(tapml_targets.__file__).parent.parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(tmp_path)]))
+    with open_local(f"webgpu:{webgpu_device.index}") as session:
+        library = session.upload(add_library())
+        buffers = [session.allocate(64) for _ in range(3)]
+        tensors = [RemoteTensor(buffer, 0, (16,), "float32") for buffer in buffers]
+        session.write(buffers[0], bytes(64))
+        with pytest.raises(DeviceLostError, match=r"SIGABRT[\s\S]*Parent device is lost"):
+            session.call_and_report(library, "add_two", tensors)
+    with open_local(f"webgpu:{webgpu_device.index}") as other:
+        buffer = other.allocate(4)
+        other.write(buffer, b"good")
+        assert bytes(other.read(buffer)) == b"good"
 
 
 def test_a_device_nobody_closed_is_no_failure_of_another(
