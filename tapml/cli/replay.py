@@ -17,6 +17,7 @@ from tapml.cli.check import add_check_arguments, run_check
 from tapml.cli.progress import watch
 from tapml.cli.remote_devices import on_standard_error
 from tapml.cli.suite_argument import open_suite
+from tapml.cli.validate_matrix import add_matrix_arguments, replay_on_all
 from tapml.cli.verdict_lines import VerdictLines
 from tapml_targets.errors import EXIT_MISMATCH, InputError
 
@@ -39,6 +40,7 @@ _EPILOG: Final = """\
 examples:
   tapml replay my-suite                          all of its tests, on the default OpenCL device
   tapml replay my-suite --device opencl:1 --operator '*softmax*'
+  tapml replay my-suite --device webgpu:0 --device webgpu:1    both, and where they differ
   tapml replay my-session                        the tests that a session carved
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
   tapml replay softmax.tapml.zip                 the same from a bundle
@@ -66,6 +68,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--device",
+        action="append",
         metavar="NAME",
         help="opencl, opencl:1, a server's address, tracker:NAME, browser (default: opencl, or the "
         "repro's)",
@@ -98,6 +101,7 @@ def add_parser(subparsers: Any) -> None:
         help="run each test so often; more find what races seldom (default: %(default)s)",
     )
     add_check_arguments(parser)
+    add_matrix_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.set_defaults(run=run)
 
@@ -108,6 +112,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     repro = read_failure(arguments.folder)
     _refuse_what_has_no_effect(arguments, repro)
+    devices: list[str] = arguments.device or []
+    if len(devices) > 1:
+        return _replay_on_all(devices, arguments, repro)
+    arguments.device = devices[0] if devices else None
+    if arguments.report is not None or arguments.kernels:
+        raise InputError(
+            "--report and --kernels are for several devices: name two or more with --device"
+        )
     if arguments.check:
         return run_check(arguments, repro)
     if arguments.explain is not None and repro is None:
@@ -138,6 +150,20 @@ def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | Non
     for name in names:
         if getattr(arguments, name) not in (None, [], False):
             raise InputError(f"--{name} says nothing {where}")
+
+
+def _replay_on_all(devices: list[str], arguments: argparse.Namespace, repro: Repro | None) -> int:
+    from tapml.compare.policy_file import policy_of
+
+    for name in ("check", "explain", "repro", "diagnose"):
+        if getattr(arguments, name) not in (None, False):
+            raise InputError(f"--{name} says nothing of several devices: name one with --device")
+    if repro is not None:
+        raise InputError(
+            f"{arguments.folder} is one failure on one device: name one with --device, or replay "
+            "the suite it came from on several"
+        )
+    return replay_on_all(arguments, policy_of(arguments.policy), filters_of(arguments), devices)
 
 
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:

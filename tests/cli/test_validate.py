@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tapml.graph.plan import GraphPlan
+from tapml_targets.errors import EXIT_NO_DEVICE
 from tapml_targets.target import Target
 from tests.offload.commands import run_here
 from tests.offload.plants import PLANTS, plant
@@ -53,3 +54,52 @@ def test_it_is_json_too(finished: FinishedSession) -> None:
     )  # fmt: skip
     assert ended.exit_code == 0, ended.errors
     assert json.loads(ended.output)["outcome"]["status"] == "pass"
+
+
+def test_several_devices_stand_side_by_side_and_one_that_is_not_there_is_not_run(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    page = tmp_path / "matrix.html"
+    ended = run_here(
+        "validate", "--model", finished.model, "--device", finished.device, "--device", "opencl:77",
+        *TOKENS, "--json", "--report", page, cache=finished.cache,
+    )  # fmt: skip
+    # Nothing is wrong but that a device is not there.
+    assert ended.exit_code == EXIT_NO_DEVICE, ended.errors
+    found = json.loads(ended.output)
+    here, dead = found["implementations"]
+    assert (here["label"], here["status"]) == (finished.device, "pass")
+    assert (dead["label"], dead["status"]) == ("opencl:77", "not run")
+    assert "opencl:77" in dead["problem"]
+    whole = found["whole"]["cells"]
+    assert [whole[each]["status"] for each in (finished.device, "opencl:77")] == ["pass", "not run"]
+    assert found["status"] == "not run" and not found["passed"]
+    assert "opencl:77" in page.read_text("utf-8")
+
+
+def test_a_suite_is_replayed_on_several_devices(finished: FinishedSession) -> None:
+    ended = run_here(
+        "replay", finished.folder, "--device", finished.device, "--device", "cpu",
+        "--operator", "*softmax*", cache=finished.cache,
+    )  # fmt: skip
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert "no two implementations differ" in ended.output.splitlines()[-1]
+    head = next(line for line in ended.output.splitlines() if line.startswith("operator"))
+    assert head.split()[1:3] == [finished.device, "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--target", "opencl"), "--target says nothing to several devices"),
+        (("--device", "cpu"), "named twice"),
+        (("--device", "opnecl:0"), "opnecl"),
+    ],
+)
+def test_what_several_devices_cannot_take_is_said_at_once(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    devices = ("--device", "cpu", "--device", "opencl:0")
+    ended = run_here("validate", *devices, *arguments, cache=tmp_path)
+    assert ended.exit_code == 2
+    assert says in ended.errors
