@@ -38,11 +38,11 @@ def render(matrix: Mapping[str, Any]) -> str:
             *(f"<style>{text}</style>" for text in styles),
             "</head>\n<body>\n<main>",
             f"<h1>{title} on several implementations</h1>",
-            f'<p class="headline">{_text(matrix["headline"])}. Each is held against '
+            f'<p class="headline">{_text(matrix["headline"])}. Each is held against the reference, '
             f"{_text(matrix['reference'])}; implementations of one platform ran the same kernels "
             "on the same inputs.</p>",
-            *_findings(matrix),
             *_table(matrix),
+            *_findings(matrix),
             *_reasons(matrix),
             "</main>\n<footer>Written by tapml. Ratios are errors in units of sensitivity plus one "
             "ulp of float64's result.</footer>\n</body>\n</html>\n",
@@ -55,7 +55,7 @@ def _findings(matrix: Mapping[str, Any]) -> Iterator[str]:
         return
     yield "<h2>Implementation differences</h2>"
     for each in matrix["differences"]:
-        yield f'<section class="finding"><h3>{_text(each["operator"])}</h3>'
+        yield f'<section class="finding" id="{_anchor(each)}"><h3>{_text(each["operator"])}</h3>'
         yield f"<p>{_text(each['sides'])}.</p>"
         yield f'<p class="quiet">{_text(_place(each))}</p>'
         yield '<div class="scrolls"><table><thead><tr><th>implementation</th><th>value</th>'
@@ -63,7 +63,7 @@ def _findings(matrix: Mapping[str, Any]) -> Iterator[str]:
         for reading in each["readings"]:
             accused = ' class="accused"' if reading["label"] in each["suspects"] else ""
             value = "nothing" if reading["value"] is None else _number(reading["value"])
-            units = "" if reading["units"] is None else f"{_number(reading['units'], 3)} units"
+            units = "" if reading["units"] is None else _units(reading["units"])
             yield (
                 f'<tr{accused}><th scope="row">{_text(reading["label"])}'
                 f'<span class="made-of">{_text(reading["made_of"])}</span></th>'
@@ -90,13 +90,16 @@ def _place(difference: Mapping[str, Any]) -> str:
     index = ", ".join(map(str, difference["index"]))
     return (
         f"{where}, most at {difference['output']}[{index}] of {difference['test']}: "
-        f"{_number(difference['distance'], 3)} units apart, limit "
+        f"{_units(difference['distance'])} apart, limit "
         f"{_number(difference['limit'], 3)}; elements beyond it: {difference['elements']}."
     )
 
 
 def _table(matrix: Mapping[str, Any]) -> Iterator[str]:
-    yield '<h2>Operators</h2>\n<div class="scrolls"><table><thead><tr><th>operator</th>'
+    yield "<h2>Operators</h2>"
+    if matrix["differences"]:
+        yield '<p class="quiet">Where a row is different, those of one letter agree.</p>'
+    yield '<div class="scrolls"><table><thead><tr><th>operator</th>'
     for each in matrix["implementations"]:
         made_of = each["made_of"] or "not opened"
         yield f'<th>{_text(each["label"])}<span class="made-of">{_text(made_of)}</span></th>'
@@ -105,21 +108,37 @@ def _table(matrix: Mapping[str, Any]) -> Iterator[str]:
     for row in (*matrix["operators"], *whole):
         marked = ' class="whole"' if row in whole else ""
         yield f'<tr{marked}><th scope="row">{_text(row["operator"])}</th>'
+        sides = _sides(row)
         for each in matrix["implementations"]:
             cell = row["cells"][each["label"]]
             ratio = "" if cell["status"] == "not run" else _number(cell["worst_ratio"], 3)
             yield (
                 f'<td class="{_class(cell["status"])} cell" title="{_text(cell["reason"])}">'
-                f"<b>{cell['status']}</b><small>{ratio}</small></td>"
+                f"<b>{cell['status']}</b><small>{ratio}</small>"
+                f"{sides.get(each['label'], '')}</td>"
             )
         yield _between(row) + "</tr>"
     yield "</tbody></table></div>"
 
 
+def _sides(row: Mapping[str, Any]) -> dict[str, str]:
+    """A letter for each implementation of a difference: those of one letter agree."""
+    return {
+        label: f'<span class="side">{chr(ord("A") + place % 26)}</span>'
+        for each in row["differences"]
+        for place, group in enumerate(each["groups"])
+        for label in group
+    }
+
+
+def _anchor(difference: Mapping[str, Any]) -> str:
+    return _text(f"{difference['platform']}/{difference['operator']}".replace(" ", "-"))
+
+
 def _between(row: Mapping[str, Any]) -> str:
     if row["differences"]:
-        said = "; ".join(each["sides"] for each in row["differences"])
-        return f'<td class="different"><b>different</b>: {_text(said)}</td>'
+        links = (f'<a href="#{_anchor(each)}"><b>different</b></a>' for each in row["differences"])
+        return f'<td class="different">{" ".join(links)}</td>'
     words = []
     for bits in row["bits"].values():
         if len(bits["identical"]) <= 1:
@@ -159,6 +178,11 @@ def _class(status: str) -> str:
 def _number(value: float | str, digits: int = 9) -> str:
     """A number; strict JSON has Inf and NaN as text."""
     return escape(value) if isinstance(value, str) else f"{value:.{digits}g}"
+
+
+def _units(value: float | str) -> str:
+    """A distance; Inf is what no number of units reconciles."""
+    return "∞ units" if value == "inf" else f"{_number(value, 3)} units"
 
 
 def _text(text: object) -> str:
