@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.offload import add_parser, session_settings
 from tapml_rpc.browser_device import without_opening
 from tapml_rpc.reach import open_another, open_device
 from tapml_rpc.tracker import list_devices
@@ -114,6 +116,18 @@ def test_ctrl_c_while_the_page_is_waited_for_leaves_nothing(tmp_path: Path) -> N
     process.wait(60)
     process.stderr.close()
     wait_for(lambda: not Path(f"/proc/{tracker}").exists())
+
+
+@pytest.mark.parametrize(
+    ("words", "device"),
+    [(["--device", "browser"], "browser"), (["--device", "browser", "--no-open"], "browser:wait")],
+)
+def test_a_session_for_a_browser_moves_to_webgpu(words: list[str], device: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    given, settings = session_settings(parser.parse_args(["offload", *words]))
+    assert (settings.target, settings.device) == ("webgpu", device)
+    assert given["device"] == device
 
 
 def test_no_open_asks_for_the_same_browser_and_opens_none() -> None:

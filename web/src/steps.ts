@@ -35,6 +35,7 @@ interface Step {
 interface Gathered {
   readonly ordinal: number;
   readonly stages: Set<string>;
+  commands: number;
 }
 
 /** Run `work` between scopes; what they caught comes later. Errors thrown by it come at once. */
@@ -99,6 +100,8 @@ export function gpuError(kind: GPUErrorFilter, stage: string, message: string): 
 }
 
 const MAX_STAGES_TOLD = 4;
+/** Some systems take a GPU away from whom one submit keeps it busy for seconds. */
+const MAX_GATHERED = 64;
 
 /** The steps of one batch. */
 export class Steps {
@@ -130,8 +133,9 @@ export class Steps {
 
   /** Encode commands, to be submitted with what else is encoded. */
   encode(stage: string, work: (encoder: GPUCommandEncoder) => void): void {
-    this.gathered ??= { ordinal: this.ordinal, stages: new Set() };
-    this.gathered.stages.add(stage);
+    const gathered = (this.gathered ??= { ordinal: this.ordinal, stages: new Set(), commands: 0 });
+    gathered.stages.add(stage);
+    gathered.commands += 1;
     try {
       if (this.gathers) {
         work(this.submission.open());
@@ -141,7 +145,7 @@ export class Steps {
         });
       }
     } finally {
-      if (!this.gathers) {
+      if (!this.gathers || gathered.commands >= MAX_GATHERED) {
         this.flush();
       }
     }
