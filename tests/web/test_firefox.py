@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+import tapml as tml
 from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
-from tests.report.browser import Page
+from tests.matrix.edges import KERNELS, Edges, inputs
+from tests.report.browser import Page, open_browser
 from tests.rpc.tracker.trackers import TrackerProcess
 from tests.web.firefox import open_firefox
-from tests.web.pages import NAME, DevicePage
+from tests.web.pages import NAME, WEBGPU_FLAGS, DevicePage
 
 # What holds in Chromium holds here: these are collected once more, with this module's fixtures.
 from tests.web.test_browser_device import (  # noqa: F401
@@ -65,3 +68,28 @@ def test_the_page_itself_has_nothing_to_complain_about(shown: DevicePage) -> Non
     shader = ("shader module", "amonut")
     others = [each for each in shown.page.complaints if not any(word in each for word in shader)]
     assert others == []
+
+
+@pytest.mark.slow
+def test_the_same_kernels_in_firefox_and_chromium_are_compared(
+    shown: DevicePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """naga on lavapipe and Tint on SwiftShader: each is wrong where the other is right."""
+    monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
+    module = tml.Module(Edges(), inputs=inputs())
+    with open_browser(tmp_path, *WEBGPU_FLAGS) as page:
+        beside = DevicePage(page, shown.tracker)
+        beside.open("name=chromium")
+        beside.wait_ready()
+        names = (f"tracker:{NAME}", "tracker:chromium")
+        targets = [tml.device(name) for name in names]
+        matrix = tml.validate(module, inputs(), target=targets, kernels=[KERNELS])
+    assert [each.compiler for each in matrix.implementations] == ["naga", "tint"]
+    found = {each.operator: each for each in matrix.differences}
+    suspects = {operator: found[operator].suspects for operator in ("sin", "log", "tanh", "sum")}
+    firefox, chromium = ((name,) for name in names)
+    assert suspects == {"sin": chromium, "log": chromium, "tanh": chromium, "sum": firefox}
+    assert found["sum"].layer == "the sides have different compilers: naga against tint"
+    # Both compilers take it that there are no NaNs: wrong everywhere, and no difference.
+    gaps = next(row for row in matrix.rows if row.operator == "fused_isnan_where")
+    assert {cell.status for cell in gaps.cells.values()} == {"fail"} and not gaps.differences
