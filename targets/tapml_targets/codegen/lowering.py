@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
+from tvm_ffi.serialization import from_json_graph_str
 
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.dtype import dtype
@@ -61,7 +62,7 @@ def load_function(source: OperatorSource) -> Any:
         If the text is no PrimFunc.
     """
     try:
-        function = tvm.ir.load_json(source.function)
+        function = _parsed(source.function)
     except Exception as error:
         raise CompileError(
             f"operator {source.name!r}: its function is not TVM JSON of this version: {error}"
@@ -71,6 +72,13 @@ def load_function(source: OperatorSource) -> Any:
             f"operator {source.name!r}: expected a PrimFunc, got {type(function).__name__}"
         )
     return function.with_attr("global_symbol", source.identifier)
+
+
+def _parsed(text: str) -> Any:
+    """A function as this version of TVM wrote it, or an earlier one, which takes rewriting it."""
+    if text.endswith(f'"metadata":{{"tvm_version":"{tvm.__version__}"}}}}'):
+        return from_json_graph_str(text)
+    return tvm.ir.load_json(text)
 
 
 def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:

@@ -63,6 +63,8 @@ class ValueRanges:
 
     def of(self, node: Any) -> Range:
         """The smallest and the largest value of an expression."""
+        if isinstance(node, tirx.IntImm):
+            return int(node.value), int(node.value)
 
         def stand_in(load: Any) -> Any:
             if str(load.ty) != _WIDE or load.source in self.given:
@@ -77,6 +79,10 @@ class ValueRanges:
             # TVM bounds a Select by its branches, and knows nothing of this.
             return tirx.Select(*call.args) if call_name(call) == "if_then_else" else call
 
-        plain = tvm_ffi.structural_map(node, [(tvm.ir.TensorLoad, stand_in), (tvm.ir.Call, choice)])
+        plain = node
+        if not isinstance(node, tvm.ir.Var):
+            plain = tvm_ffi.structural_map(
+                node, [(tvm.ir.TensorLoad, stand_in), (tvm.ir.Call, choice)]
+            )
         bound = self._analyzer.const_int_bound(plain)
         return int(bound.min_value), int(bound.max_value)
