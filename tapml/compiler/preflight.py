@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tapml.compiler.loop_counts import loop_iterations
-from tapml.compiler.reach import Reach, Symbols, known_extent
+from tapml.compiler.reach import Reach, Symbols, known_extent, reached_in
 from tapml.compiler.wgsl_loops import WGSL, like_c
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import LimitExceededError
@@ -94,9 +94,10 @@ def check(
     """
     reach = reach or Reach()
     problems: list[Problem] = []
+    reached = reached_in(library, reach.entries)
     for operator in library.operators.values():
         problems += _gravest(_operator_problems(operator, library, limits, symbols or {}))
-        for values in reach.operators.get(operator.name, ()):
+        for values in reach.operators.get(operator.name, ()) or reached.get(operator.name, ()):
             problems += _at(values, _operator_problems(operator, library, limits, values))
     for entry in library.entries.values():
         problems += _gravest(_entry_problems(entry, limits, symbols or {}))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tapml.graph.plan import CallStep, Entry, GraphPlan, Operator
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression, evaluate
+from tapml_targets.library import Library
 
 Symbols = Mapping[str, int]
 
@@ -51,6 +52,41 @@ def reach_of(plan: GraphPlan, given: Mapping[str, Symbols] | None = None) -> Rea
             if symbols and symbols not in known:
                 known.append(symbols)
     return Reach({name: tuple(found) for name, found in operators.items()}, entries)
+
+
+def reached_in(library: Library, entries: Mapping[str, Symbols]) -> dict[str, list[Symbols]]:
+    """Per operator what its calls in a Library's own entries give its symbols.
+
+    An operator that was made when the Library was linked is in no plan.
+
+    Parameters
+    ----------
+    library
+        Operators and entries.
+    entries
+        Values of the entries' symbols by entry.
+    """
+    found: dict[str, list[Symbols]] = {}
+    for name, entry in library.entries.items():
+        shapes = {value.name: value.shape for value in entry.values}
+        for call in entry.calls:
+            parameters = library.operators[call.operator].parameters
+            given = dict(call.symbols)
+            for argument, parameter in zip(call.arguments, parameters, strict=True):
+                given |= {
+                    symbol: extent
+                    for symbol, extent in zip(parameter.shape, shapes[argument], strict=True)
+                    if isinstance(symbol, str)
+                }
+            values = {
+                symbol: extent
+                for symbol, expression in given.items()
+                if (extent := known_extent(expression, entries.get(name, {}))) is not None
+            }
+            known = found.setdefault(call.operator, [])
+            if values and values not in known:
+                known.append(values)
+    return found
 
 
 def known_extent(expression: Expression, symbols: Symbols) -> int | None:

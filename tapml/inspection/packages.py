@@ -94,7 +94,7 @@ def _tables(manifest: Manifest, plan: GraphPlan, library: Library) -> Iterator[T
             for name, sides in manifest.entries.items()
         ),
     )
-    calls = Counter(call.operator for entry in plan.entries.values() for call in entry.calls)
+    calls = Counter(call.operator for entry in library.entries.values() for call in entry.calls)
     for table in library_tables(library):
         if table.title == "operators":
             rows = tuple((row[0], calls[str(row[0])], *row[1:]) for row in table.rows)

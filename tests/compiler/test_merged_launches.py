@@ -14,6 +14,7 @@ from tapml.compiler.link import link_entries
 from tapml.compiler.merged_launches import launch_counts
 from tapml.compiler.merged_operator import MAX_LOCAL_BYTES
 from tapml.compiler.preflight import check
+from tapml.compiler.reach import Reach
 from tapml.compiler.single_launch import single_launch
 from tapml_targets.call_plan import CallPlan, TensorShape, plan_call
 from tapml_targets.driver import Driver
@@ -234,3 +235,8 @@ def test_a_merged_kernel_is_named_with_all_its_operators_where_a_limit_is_broken
     limits = Limits(max_arguments=2)
     (problem,) = check(merged, limits)
     assert "kernel 'shift + turn' of operator 'shift + turn' needs max_arguments" in str(problem)
+    # No plan knows it, its entry's longest input does.
+    longest = Reach(entries={"run": {"S": 62}})
+    (problem,) = check(merged, Limits(max_grid=(100, 0, 0)), reach=longest)
+    assert "needs max_grid.x 128 at S = 62, the device has 100" in str(problem)
+    assert check(merged, Limits(max_grid=(128, 0, 0)), reach=longest) == ()
