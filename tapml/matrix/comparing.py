@@ -18,9 +18,8 @@ from tapml.compare.policy import Policy
 from tapml.compare.verdict import OutputNumbers, Status, Verdict
 from tapml.graph.plan import Operator
 from tapml.matrix.distance import Apart, agreeing, apart, bit_distance, units_from
-from tapml.matrix.finding import Difference, Reading
+from tapml.matrix.finding import Difference, Reading, plainly
 from tapml.matrix.implementation import Implementation
-from tapml_targets.dtype import dtype as lookup
 from tapml_targets.self_test.facts import SelfTest
 
 Array = NDArray[Any]
@@ -88,7 +87,7 @@ class Bits:
         """Plain data."""
         return {
             "identical": self.identical,
-            "max_ulps": self.max_ulps,
+            "max_ulps": plainly(self.max_ulps),
             "elements": self.elements,
         }
 
@@ -167,8 +166,7 @@ class Comparison:
             for parameter, first, second in zip(
                 self._written, one.actual, other.actual, strict=True
             ):
-                is_float = lookup(parameter.dtype).is_float
-                bits = bit_distance(first, second, is_float=is_float)
+                bits = bit_distance(first, second, parameter.dtype)
                 if not bits.elements:
                     continue
                 differ = True

@@ -20,6 +20,7 @@ from tapml.compare.expectation import ExpectedOutput
 from tapml.compare.formats import Float64s, as_float64, float_format, ulp
 from tapml.compare.judge import flushed_below
 from tapml.compare.policy import Policy
+from tapml_targets.dtype import dtype as lookup
 
 Array = NDArray[Any]
 
@@ -45,25 +46,27 @@ class Apart:
 
 @dataclass(frozen=True)
 class BitDistance:
-    """The same in bits: how many elements differ, and by how many ulp at most (0: none tell)."""
+    """The same in bits: how many elements differ, and by how many ulp at most."""
 
     elements: int
     max_ulps: float
 
 
-def bit_distance(first: Array, second: Array, *, is_float: bool) -> BitDistance:
+def bit_distance(first: Array, second: Array, dtype: str) -> BitDistance:
     """How two raw outputs differ bit for bit; NaNs are all alike."""
     bits = np.dtype(f"u{first.dtype.itemsize}")
-    one, other = first.reshape(-1).view(bits), second.reshape(-1).view(bits)
-    places = np.flatnonzero(one != other)
-    if not places.size:
-        return BitDistance(0, 0.0)
-    if not is_float or first.dtype.kind not in "fu":
+    one, other = first.reshape(-1), second.reshape(-1)
+    places = np.flatnonzero(one.view(bits) != other.view(bits))
+    if not lookup(dtype).is_float or not places.size:
         return BitDistance(int(places.size), 0.0)
     one, other = one[places], other[places]
     with np.errstate(all="ignore"):
-        steps = np.abs(_ordered(one) - _ordered(other))
-    return BitDistance(int(places.size), float(steps.max(initial=0.0)))
+        numbers, others = as_float64(one, dtype), as_float64(other, dtype)
+        steps = np.abs(_ordered(one.view(bits)) - _ordered(other.view(bits)))
+    # From a number to a NaN or an infinity there is no number of steps.
+    steps[~(np.isfinite(numbers) & np.isfinite(others))] = np.inf
+    differ = ~(np.isnan(numbers) & np.isnan(others))
+    return BitDistance(int(differ.sum()), float(steps[differ].max(initial=0.0)))
 
 
 def _ordered(bits: Array) -> Float64s:

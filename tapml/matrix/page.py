@@ -143,7 +143,7 @@ def _between(row: Mapping[str, Any]) -> str:
     for bits in row["bits"].values():
         if len(bits["identical"]) <= 1:
             words.append("equal bits")
-        elif bits["max_ulps"]:
+        elif bits["max_ulps"] not in (0, "inf"):
             words.append(f"agree within {bits['max_ulps']:,.0f} ulp")
         else:
             words.append("agree")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Final
 
 from tapml.matrix.report import Cell, MatrixReport, Row
-
-_SHOWN_REASONS: Final = 5
 
 
 def lines_of(report: MatrixReport) -> Iterator[str]:
@@ -53,7 +51,7 @@ def _between(row: Row) -> str:
     for bits in row.bits.values():
         if not bits.pairs:
             said.append("equal bits")
-        elif bits.max_ulps:
+        elif 0 < bits.max_ulps < math.inf:
             said.append(f"agree within {bits.max_ulps:,.0f} ulp")
         else:
             said.append("agree")
