@@ -101,11 +101,11 @@ function showProblem(error: unknown): void {
   element("problem").hidden = false;
 }
 
-/** What was asked for: text, or the token ids that it lists. */
-function asked(about: About): string | number[] {
+/** Token ids of what was asked for. */
+async function asked(model: Model): Promise<readonly number[]> {
   const text = prompt.value;
-  if (about.takesText) {
-    return text;
+  if (model.about.takesText) {
+    return model.encode(text);
   }
   if (!/^\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*$/.test(text)) {
     throw new TapmlError("InputError", 'expected whole numbers with spaces or commas between, like "1 2 3"');
@@ -135,7 +135,9 @@ async function generate(model: Model): Promise<void> {
   try {
     const maxNewTokens = count.valueAsNumber;
     const { signal } = stopping;
-    for await (const piece of model.generateTokens(asked(model.about), { maxNewTokens, signal })) {
+    const ids = await asked(model);
+    const room = model.about.contextLength - ids.length + 1;
+    for await (const piece of model.generateTokens(ids, { maxNewTokens, signal })) {
       if (piece.token >= 0) {
         tokens += 1;
         first ||= seconds();
@@ -143,8 +145,9 @@ async function generate(model: Model): Promise<void> {
       element("written").append(model.about.takesText ? piece.text : ` ${piece.token}`);
       show("speed", speedOf(tokens, first, seconds()));
     }
-    const why = stopping.signal.aborted ? "; stopped" : "";
-    show("speed", speedOf(tokens, first, seconds()) + why);
+    const full = tokens === room && room < maxNewTokens;
+    const end = full ? `; stopped at the context of ${model.about.contextLength} tokens` : "";
+    show("speed", speedOf(tokens, first, seconds()) + (signal.aborted ? "; stopped" : end));
   } catch (error) {
     showProblem(error);
     if (error instanceof TapmlError && error.kind === "DeviceLostError") {

@@ -12,6 +12,7 @@ import type { Gpu } from "../gpu";
 import type { EntryProgram, Library, Parameter } from "../library";
 import type { LoadedLibrary, RecordedCall, TensorUse } from "../loaded_library";
 import type { DeviceBuffer, Memory } from "../memory";
+import { noticed } from "../noticed";
 import type { Steps } from "../steps";
 import type { Input } from "./inputs";
 import type { Manifest, TensorSpecification } from "./manifest";
@@ -161,7 +162,7 @@ export class PlanRunner {
     });
     this.steps.flush();
     this.advance(program.name);
-    const mapped = stage.mapAsync(MAP_READ, 0, nbytes);
+    const mapped = noticed(this.gpu.device.queue, stage.mapAsync(MAP_READ, 0, nbytes));
     try {
       // An error of the run says more than that of the mapping that it spoils.
       mapped.catch(() => null);

@@ -10,8 +10,9 @@
 
 import { TapmlError } from "../errors";
 import type { About, Failure, FromWorker, Stage, ToWorker } from "./messages";
+import { Tokenizer } from "./tokenizer/tokenizer";
 
-export { TapmlError };
+export { TapmlError, Tokenizer };
 export type { About, Stage };
 
 const NEW_TOKENS = 40;

@@ -3,6 +3,7 @@
 import { bitsOf, nbytesOf } from "../dtype";
 import { inputError, messageOf } from "../errors";
 import type { DeviceBuffer, Memory } from "../memory";
+import { workDone } from "../noticed";
 import type { Steps } from "../steps";
 import type { Folder } from "./folder";
 import type { StoredFile, TensorSpecification } from "./manifest";
@@ -84,7 +85,7 @@ export async function loadWeights(
     start = end;
     // What was written is copied by now: no more than a part waits in the browser's memory.
     await steps.settle();
-    await memory.device.queue.onSubmittedWorkDone();
+    await workDone(memory.device.queue);
   }
 }
 
