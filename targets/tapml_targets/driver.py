@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
@@ -172,3 +172,11 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Release the device."""
+
+
+@runtime_checkable
+class ShowsMemory(Protocol):
+    """A driver whose memory this process may look at: nothing has to be copied from the device."""
+
+    def show(self, buffer: Buffer, byte_offset: int, nbytes: int) -> memoryview:
+        """The bytes where they lie, after all earlier launches, until the next call."""

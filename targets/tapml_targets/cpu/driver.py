@@ -163,6 +163,10 @@ class CPUDriver:
         into = target.cast("B")
         into[:] = buffer.window(byte_offset, len(into), "read")
 
+    def show(self, buffer: HostBuffer, byte_offset: int, nbytes: int) -> memoryview:
+        """See :meth:`tapml_targets.driver.ShowsMemory.show`."""
+        return buffer.window(byte_offset, nbytes, "read").toreadonly()
+
     def fill(self, buffer: HostBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
         """See :meth:`Driver.fill`."""
         if not pattern:

@@ -15,7 +15,7 @@ import pytest
 
 from tapml_targets.cpu.driver import CPUDriver, list_devices, open_device
 from tapml_targets.cpu.host_memory import HostBuffer, dlpack_view
-from tapml_targets.driver import BufferUse, TensorUse
+from tapml_targets.driver import BufferUse, ShowsMemory, TensorUse
 from tapml_targets.errors import (
     CompileError,
     InputError,
@@ -208,6 +208,17 @@ def test_memory_is_written_filled_copied_and_read(processor: CPUDriver) -> None:
     processor.free(buffer)
     with pytest.raises(InputError, match="outside a buffer of 0 bytes"):
         processor.read(buffer, 0, 1)
+
+
+def test_its_memory_is_shown_where_it_lies_and_nobody_writes_there(processor: CPUDriver) -> None:
+    buffer = processor.allocate(10)
+    assert isinstance(processor, ShowsMemory)
+    shown = processor.show(buffer, 2, 4)
+    processor.write(buffer, 0, memoryview(b"0123456789"))
+    assert bytes(shown) == b"2345"
+    assert shown.readonly
+    with pytest.raises(InputError, match="outside a buffer of 10 bytes"):
+        processor.show(buffer, 8, 3)
 
 
 def test_windows_outside_a_buffer_are_refused(processor: CPUDriver) -> None:
