@@ -17,7 +17,7 @@ from tapml_rpc.piece_memory import PieceMemory, Pieces
 from tapml_rpc.programs import Programs
 from tapml_rpc.running_batch import Index, RunningBatch
 from tapml_rpc.server_session import HeldBuffer, ServerSession
-from tapml_targets.driver import Buffer, Driver
+from tapml_targets.driver import Buffer, Driver, ShowsMemory
 from tapml_targets.errors import InputError, ProtocolError
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Commands:
         self._running: Running | None = None
         self._note = note
         self._driver = driver
+        self._shows = driver if isinstance(driver, ShowsMemory) else None
         self._libraries = libraries
         self._bounds = bounds
         self._send = send
@@ -276,8 +277,11 @@ class Commands:
             batch.inline.append(bytes(position - batch.inline_bytes))
         data: memoryview | bytes = b""
         if not position and length >= _DIRECT_BYTES and index == len(batch.message.commands) - 1:
-            data = self._pieces.answer(length)
-            self._read_into(held, start, data)
+            shown = self._shown(held, start, length)
+            if shown is None:
+                shown = self._pieces.answer(length)
+                self._read_into(held, start, shown)
+            data = shown
         elif length:
             data = self._driver.read(held.buffer, start, length)
         batch.inline.append(data)
@@ -290,7 +294,8 @@ class Commands:
     ) -> Iterator[None]:
         session, message = batch.session, batch.message
         step = PIECE_BYTES
-        if length <= PIECE_BYTES:
+        shown = self._shown(held, start, length)
+        if length <= PIECE_BYTES and (shown is None or session.download_credit < length):
             # In two halves: one is on its way while the device gives the other.
             half = -(-length // (2 * _PIECE_ALIGNMENT)) * _PIECE_ALIGNMENT
             step = max(half, _LEAST_PIECE_BYTES)
@@ -300,9 +305,11 @@ class Commands:
                 self.running = None
                 yield
             self.running = (session, batch.command, time.monotonic(), batch.place)
-            piece = self._pieces.take()
-            data = piece[:size]
-            self._read_into(held, start + offset, data)
+            shown = self._shown(held, start + offset, size)
+            if shown is None:
+                piece = self._pieces.take()
+                data = piece[:size]
+                self._read_into(held, start + offset, data)
             session.download_credit -= size
             header = {
                 "type": "data",
@@ -310,8 +317,17 @@ class Commands:
                 "index": index,
                 "offset": offset,
             }
-            self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
+            if shown is not None:
+                self._send(session, message.identity, header, [shown])
+            else:
+                self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
         batch.give(index, length)
+
+    def _shown(self, held: HeldBuffer, start: int, length: int) -> memoryview | None:
+        """The bytes where they lie, if they can be sent from there before anything changes them."""
+        if self._shows is None or not self._pieces.direct():
+            return None
+        return self._shows.show(held.buffer, start, length)
 
     def _read_into(self, held: HeldBuffer, start: int, data: memoryview) -> None:
         try:

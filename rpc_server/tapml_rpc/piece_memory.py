@@ -26,6 +26,9 @@ class Pieces(Protocol):
     def answer(self, nbytes: int) -> memoryview:
         """Memory for what the batch's answer takes along as it is; nothing is taken until then."""
 
+    def direct(self) -> bool:
+        """Whether what is sent now leaves from where it lies before anything else happens."""
+
     def give_back(self) -> None:
         """What was taken last, by either, will not be sent: its read failed."""
 
@@ -63,6 +66,10 @@ class PieceMemory:
     def answer(self, nbytes: int) -> memoryview:
         """Memory for what the batch's answer takes along as it is."""
         return memoryview(bytearray(nbytes))
+
+    def direct(self) -> bool:
+        """Not so: sockets take a large message without a copy, and send it later."""
+        return False
 
     def give_back(self) -> None:
         """Nothing to do: memory of this process goes with who holds it."""

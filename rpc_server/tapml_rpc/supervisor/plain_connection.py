@@ -127,6 +127,8 @@ class PlainConnection:
         if relay not in self._relays:
             self._relays = [each for each in self._relays if not each.ended]
             self._relays.append(relay)
+            if self.peer.turn is None:
+                relay.share(self.peer)
         return relay
 
     def _refuse(self, error: Exception, header: wire.Header | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
@@ -21,6 +22,7 @@ from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.refusals import check_epoch
 from tapml_rpc.supervisor.ring import Room
+from tapml_rpc.supervisor.shared_line import SENT, SharedLine
 from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.uploads import Uploads
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
@@ -35,6 +37,7 @@ from tapml_targets.errors import (
 if TYPE_CHECKING:
     from tapml_rpc.blobs.messages import BlobDesk
     from tapml_rpc.blobs.store import Attachment
+    from tapml_rpc.zmtp.peer import Parts, Peer, Sent
 
 PROBE_SECONDS: Final = 1.0
 # A worker that hangs is asked where it is: so long it may take to begin, and to end, the answer.
@@ -116,6 +119,7 @@ class Relay:
         # When the worker last had nothing to do, or did something.
         self._moved = time.monotonic()
         self._last = LastCommands()
+        self._line = SharedLine()
         self._uploads = Uploads(token, worker, bounds, turns, self._last, self._write)
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
@@ -139,6 +143,10 @@ class Relay:
         running = self._worker.board.running()
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
+    def share(self, peer: Peer) -> None:
+        """Let the worker send on the client's data connection, beside this process."""
+        self._line.open(peer, self._worker.pipe)
+
     def room(self, header: wire.Header, nbytes: int) -> Room | None:
         """Where a message's chunk is best read to: :meth:`Uploads.room`."""
         return self._uploads.room(header, nbytes)
@@ -158,6 +166,7 @@ class Relay:
         check_epoch(header, self._epoch)
         self._heard = time.monotonic()
         kind = header.get("type")
+        self._settle_line()
         if kind == "batch":
             self._uploads.add(header, packed, chunk)
         elif kind == "credit":
@@ -218,6 +227,7 @@ class Relay:
             return
         for reply, attachment in self._desk.due() if self._desk is not None else ():
             self._hand_over(reply, attachment)
+        self._settle_line()
         running = self._worker.board.running()
         if running is not None:
             self._moved = now
@@ -253,6 +263,7 @@ class Relay:
             return
         self.ended = why
         self._uploads.close()
+        self._line.close()
         if self._desk is not None:
             self._desk.close()
         if kill:
@@ -295,26 +306,39 @@ class Relay:
                 self._tell(error, "")
                 self.end("its worker could not open the device")
             return
-        if kind == "done":
-            sequence = wire.integer(header.get("sequence"), "sequence")
-            self.answered = sequence
-            self._moved = time.monotonic()
-            self._uploads.answered(sequence)
-        if frame.start == NOWHERE:
-            self._answer(frame.packed, frame.inline)
+        if frame.start == SENT:
+            self._settle_line()
             return
-        down, start, nbytes = self._worker.down, frame.start, frame.nbytes
-        chunk = down.view(start, nbytes)
-        if not self._channel.send_data(
-            frame.packed, [chunk], sent=lambda: down.release(start, nbytes)
-        ):
-            self.end("its client does not take its bytes, or is gone")
+        if kind == "done":
+            self._note_answered(wire.integer(header.get("sequence"), "sequence"))
+        if frame.start == NOWHERE:
+            parts: list[bytes | memoryview] = [frame.inline] if frame.inline else []
+        else:
+            parts = [self._worker.down.view(frame.start, frame.nbytes)]
+        self._answer(frame.packed, parts, partial(self._passed_on, frame))
 
-    def _answer(self, packed: bytes, inline: bytes = b"") -> None:
-        if not self._channel.send_data(packed, [inline] if inline else []):
+    def _passed_on(self, frame: Frame) -> None:
+        if frame.start != NOWHERE:
+            self._worker.down.release(frame.start, frame.nbytes)
+        self._line.count_passed()
+
+    def _note_answered(self, sequence: int) -> None:
+        self.answered = max(self.answered, sequence)
+        self._moved = time.monotonic()
+        self._uploads.answered(sequence)
+
+    def _settle_line(self) -> None:
+        """Look what the worker has sent by itself, and send what waited for it to end."""
+        if (answered := self._line.newly_answered()) is not None:
+            self._note_answered(answered)
+        self._line.settle()
+
+    def _answer(self, packed: bytes, parts: Parts = (), sent: Sent | None = None) -> None:
+        if not self._channel.send_data(packed, parts, sent):
             self.end("its client does not take its answers, or is gone")
 
     def _pong(self, header: wire.Header) -> wire.Header:
+        self._settle_line()
         pong: wire.Header = {
             "type": "pong",
             "sequence": wire.integer(header.get("sequence"), "sequence"),
@@ -349,7 +373,8 @@ class Relay:
 
     def _check_idleness(self, now: float) -> None:
         """Find a worker that neither works nor waits for its client."""
-        if self._uploads.worker_has_none() or self._worker.waits_for_its_client():
+        has_none = self._uploads.worker_has_none() and not self._line.halfway
+        if has_none or self._worker.waits_for_its_client():
             self._moved = now
             return
         idle = now - self._moved

@@ -130,7 +130,7 @@ class Uploads:
         self._write(lambda: pipe.send(packed, place=place))
 
     def answered(self, sequence: int) -> None:
-        """A batch is done: its turn ends, and another one's may come."""
+        """Batches up to this one are done: their turn ends, and another one's may come."""
         self._turns.end(self._token, self._window.answered(sequence))
         self.take_turns()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.supervisor.turns import Weights
@@ -14,6 +16,7 @@ class Window:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._batches: dict[int, tuple[int, int]] = {}
+        self._order: deque[int] = deque()
         self._nbytes = 0
         self._last = -1
         self._weights = Weights(bounds.programs, bounds.program_commands)
@@ -47,6 +50,7 @@ class Window:
                 f"{bounds.upload_window} may"
             )
         self._last = sequence
+        self._order.append(sequence)
         self._batches[sequence] = nbytes, self._weights.cost_of(commands, nbytes)
         self._nbytes += nbytes
         return sequence
@@ -56,7 +60,10 @@ class Window:
         return self._batches[sequence][1]
 
     def answered(self, sequence: int) -> int:
-        """Forget a batch; what it weighed, 0 where there was none."""
-        nbytes, cost = self._batches.pop(sequence, (0, 0))
-        self._nbytes -= nbytes
-        return cost
+        """Forget all batches up to this one; what they weighed."""
+        weighed = 0
+        while self._order and self._order[0] <= sequence:
+            nbytes, cost = self._batches.pop(self._order.popleft())
+            self._nbytes -= nbytes
+            weighed += cost
+        return weighed

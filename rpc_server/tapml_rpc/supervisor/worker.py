@@ -24,20 +24,22 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.commands import PIECE_BYTES, Running
+from tapml_rpc.commands import Running
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.running_batch import AFTER_ALL
 from tapml_rpc.server_session import Message, ServerSession
+from tapml_rpc.supervisor.answers import Answers
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
-from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
+from tapml_rpc.supervisor.gate import Gate
+from tapml_rpc.supervisor.pipe import NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.ring import Ring
+from tapml_rpc.supervisor.shared_line import GATE, LINE
 from tapml_targets.description_format import from_plain
 from tapml_targets.driver import Driver
 from tapml_targets.platforms import load_driver_module
 
-_ROOM_SECONDS: Final = 0.0005
 _PR_SET_PDEATHSIG: Final = 1
 # Who is ended first when memory runs out: -1000 never, 1000 before all others.
 _OOM_SCORE: Final = "700"
@@ -59,21 +61,18 @@ class Worker:
     def __init__(self, pipe: Pipe, up: Ring, down: Ring, *, allow_native: bool) -> None:
         self._pipe = pipe
         self._up = up
-        self._down = down
         self._board = Board(up)
         self._allow_native = allow_native
         self._driver: Driver
         self._sequence = 0
         # Batches that may not be answered yet, with what they hold of the ring.
         self._places: dict[int, tuple[int, int]] = {}
-        self._piece = NOWHERE
-        # The last room of the ring that a read was given.
-        self._taken = NOWHERE
-        # What the answer in hand takes along, where it lies in the ring already.
-        self._direct = (NOWHERE, memoryview(b""))
         self._session = _Session(b"", b"", 0, 0.0)
         self._session.board = self._board
         self._blobs = AttachedBlobs()
+        self._answers = Answers(pipe, down, self._board)
+        # Shared with the supervisor once its gate has come.
+        self._connection: socket.socket | None = None
 
     def run(self, device: dict[str, Any]) -> None:
         """Open the device and serve until the supervisor closes the socket."""
@@ -106,7 +105,7 @@ class Worker:
                 bounds,
                 self._send,
                 note=self._note,
-                pieces=self,
+                pieces=self._answers,
                 blobs=self._blobs,
             )
             while (frame := self._next_frame()) is not None:
@@ -115,25 +114,6 @@ class Worker:
             libraries.close()
         finally:
             driver.close()
-
-    def take(self) -> memoryview:
-        """Memory of the ring for a piece of a streamed read, which is sent from there."""
-        self._piece, memory = self._room(PIECE_BYTES)
-        self._taken = self._piece
-        return memory
-
-    def answer(self, nbytes: int) -> memoryview:
-        """Memory of the ring for the one read that an answer takes along."""
-        self._direct = self._room(nbytes)
-        self._taken = self._direct[0]
-        return self._direct[1]
-
-    def give_back(self) -> None:
-        """Let the ring have what was taken last: nobody else would ever release it."""
-        self._down.trim(self._taken, 0)
-
-    def lend(self, piece: memoryview, tracker: object) -> None:
-        """The supervisor gives the piece back by itself."""
 
     def _next_frame(self) -> Frame | None:
         while (frame := self._pipe.next()) is None:
@@ -151,6 +131,12 @@ class Worker:
             nbytes = header["nbytes"]
             descriptor = self._pipe.descriptors.popleft() if nbytes else -1
             self._blobs.receive(header["digest"], descriptor, nbytes)
+            return
+        elif header["type"] == LINE:
+            self._connection = socket.socket(fileno=self._pipe.descriptors.popleft())
+            return
+        elif header["type"] == GATE and self._connection is not None:
+            self._answers.open_line(self._connection, Gate(self._pipe.descriptors.popleft()))
             return
         else:
             chunk: memoryview = memoryview(frame.inline)
@@ -181,18 +167,17 @@ class Worker:
                 self._sequence = message.sequence
                 session.job = interpreter.run(session, message)
             for _ in session.job:
+                self._answers.flush()
                 self._board.paused = True
                 return
             self._board.paused = False
             session.job = None
-            place = self._places.pop(self._sequence, None)
-            if place is not None:
-                self._up.release(*place)
 
     def _note(self, running: Running | None) -> None:
         if running is None:
             self._board.rest()
         else:
+            self._answers.flush()
             self._board.begin(self._sequence, running[3], int(running[2] * 1e9))
 
     def _send(
@@ -203,29 +188,18 @@ class Worker:
         parts: list[memoryview | bytes],
     ) -> None:
         packed = wire.pack(header)
-        if header["type"] == "done":
-            # A heartbeat after the answer says no less than the answer.
-            self._board.device_bytes = session.nbytes
-            if self._board.shared:
-                self._finish()
-        if header["type"] == "data":
-            self._down.trim(self._piece, len(parts[0]))
-            self._pipe.send(packed, place=(self._piece, len(parts[0])))
+        if header["type"] != "done":
+            self._answers.send(packed, parts)
             return
-        nbytes = sum(map(len, parts))
-        if nbytes <= INLINE_BYTES:
-            self._pipe.send(packed, b"".join(parts))
-            return
-        start, memory = self._direct
-        if parts[0] is memory:
-            self._pipe.send(packed, place=(start, nbytes))
-            return
-        start, memory = self._room(nbytes)
-        position = 0
-        for part in parts:
-            memory[position : position + len(part)] = part
-            position += len(part)
-        self._pipe.send(packed, place=(start, nbytes))
+        # A heartbeat after the answer says no less than the answer.
+        self._board.device_bytes = session.nbytes
+        if self._board.shared:
+            self._finish()
+        # The client may fill that again as soon as it has the answer.
+        place = self._places.pop(self._sequence, None)
+        if place is not None:
+            self._up.release(*place)
+        self._answers.send(packed, parts, answers=self._sequence)
 
     def _finish(self) -> None:
         """Let the device end what it has, so that the other sessions' turns come."""
@@ -234,15 +208,6 @@ class Worker:
         with suppress(Exception):
             self._driver.finish()
         self._board.rest()
-
-    def _room(self, nbytes: int) -> tuple[int, memoryview]:
-        """Room in the ring; the client takes its bytes, or the supervisor ends this process."""
-        while (room := self._down.reserve(nbytes)) is None:
-            self._board.rest()
-            self._board.paused = True
-            time.sleep(_ROOM_SECONDS)
-        self._board.paused = False
-        return room
 
 
 class _Session(ServerSession):

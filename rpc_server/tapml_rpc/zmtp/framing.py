@@ -6,6 +6,7 @@ See rfc.zeromq.org, 23/ZMTP and 37/ZMTP. Only the mechanism NULL, without encryp
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from tapml_targets.errors import ProtocolError
@@ -51,6 +52,16 @@ def frame_head(nbytes: int, flags: int = 0) -> bytes:
     if nbytes <= _SHORT_BYTES:
         return bytes((flags, nbytes))
     return _LONG_HEAD.pack(flags | LONG, nbytes)
+
+
+def message_parts(
+    packed: bytes, parts: Sequence[memoryview | bytes] = ()
+) -> list[memoryview | bytes]:
+    """A message as it goes over the wire: its header, and the parts of its chunk if it has one."""
+    nbytes = sum(map(len, parts))
+    if not nbytes:
+        return [frame_head(len(packed)) + packed]
+    return [b"".join((frame_head(len(packed), MORE), packed, frame_head(nbytes))), *parts]
 
 
 def parse_head(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int, int]:

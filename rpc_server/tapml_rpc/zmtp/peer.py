@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import EndedError, Incoming, Message, Place
@@ -19,6 +19,20 @@ _HEARS_US_BYTES: Final = 64 << 10
 _MOST_PARTS: Final = 64
 
 Parts = Sequence[memoryview | bytes]
+Sent = Callable[[], None]
+
+
+class Turn(Protocol):
+    """Lets one of two processes send."""
+
+    def begin(self) -> bool:
+        """Begin to send; False while the other one does."""
+
+    def end(self) -> None:
+        """Nothing more waits to be sent."""
+
+    def forget(self) -> None:
+        """The connection is gone."""
 
 
 class Peer:
@@ -41,6 +55,9 @@ class Peer:
         Whether it has ended.
     unsent_bytes
         What waits for the peer to take it.
+    turn
+        Where another process sends on this connection too: says who may. What is sent here then
+        waits for it, and for :meth:`settle`.
     watch_room
         Called with whether somebody should :meth:`flush` once the peer takes more.
     """
@@ -50,7 +67,8 @@ class Peer:
         self.closed = False
         self.unsent_bytes = 0
         self.watch_room: Callable[[bool], None] | None = None
-        self._waits = False
+        self._waits = self._muted = False
+        self.turn: Turn | None = None
         self._socket = connection
         connection.setblocking(False)
         with suppress(OSError):
@@ -79,7 +97,7 @@ class Peer:
     @property
     def holds(self) -> bool:
         """Whether it keeps memory: half a message that came, or what the peer has not taken."""
-        return self._incoming.halfway or self.unsent_bytes > 0
+        return self._muted or self._incoming.halfway or self.unsent_bytes > 0
 
     def next(self) -> Message | None:
         """The next message; None while it has not all come, or others should have their turn.
@@ -106,15 +124,11 @@ class Peer:
             Called once `parts` may be overwritten, in the order of the calls, and also where
             nobody takes them.
         """
-        nbytes = sum(map(len, parts))
-        if not nbytes:
-            return self.put([framing.frame_head(len(packed)) + packed], sent)
-        head = framing.frame_head(len(packed), framing.MORE)
-        return self.put([b"".join((head, packed, framing.frame_head(nbytes))), *parts], sent)
+        return self.put(framing.message_parts(packed, parts), sent)
 
     def put(self, parts: Parts, sent: Callable[[], None] | None = None) -> bool:
         """Send bytes as they are, as far as the peer takes them; the rest waits."""
-        if not self.closed:
+        if not self.closed and not self._muted:
             nbytes = sum(map(len, parts))
             if self.unsent_bytes + nbytes > MOST_UNSENT_BYTES:
                 self.close()
@@ -131,6 +145,8 @@ class Peer:
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it."""
         unsent = self._unsent
+        if unsent and self.turn is not None and not self.turn.begin():
+            return
         while unsent:
             try:
                 count = self._socket.sendmsg([part for part, _ in islice(unsent, _MOST_PARTS)])
@@ -148,12 +164,24 @@ class Peer:
             if count:
                 part, sent = unsent[0]
                 unsent[0] = memoryview(part)[count:], sent
+        if self.turn is not None and not unsent:
+            self.turn.end()
         if self._waits != bool(unsent) and self.watch_room is not None:
             self._waits = bool(unsent)
             self.watch_room(self._waits)
 
     def settle(self) -> None:
-        """Nothing to do: what has left is told of at once."""
+        """Send what may have waited for another's message; what has left is told of at once."""
+        if not self._waits:
+            self.flush()
+
+    def mute(self) -> None:
+        """Send nothing more: another's message broke off. The peer is to hang up, or has no need.
+
+        It is not hung up on: why that happened may be on another connection, and come later.
+        """
+        self._muted = True
+        self._forget_unsent()
 
     def close(self) -> None:
         """Hang up; what waited is forgotten, and said to have been sent."""
@@ -163,6 +191,9 @@ class Peer:
         # The descriptor stays until nobody watches it any more: its number may come again.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._forget_unsent()
+
+    def _forget_unsent(self) -> None:
         self.unsent_bytes = 0
         while self._unsent:
             sent = self._unsent.popleft()[1]
@@ -174,6 +205,9 @@ class Peer:
         self.close()
         self._socket.close()
         self._incoming.forget()
+        if self.turn is not None:
+            self.turn.forget()
+            self.turn = None
 
     def _answer(self, command: bytes) -> None:
         if self.unsent_bytes <= _HEARS_US_BYTES:

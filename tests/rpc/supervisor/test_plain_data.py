@@ -18,6 +18,7 @@ from tapml_rpc.supervisor.plain_connection import STRANGER_REFUSALS, STRANGER_SE
 from tapml_rpc.supervisor.plain_data import HANDSHAKE_SECONDS, PlainData
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.zmtp import framing
+from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError
 from tests.rpc.peers import RawPeer, ServerProcess
 
@@ -35,6 +36,10 @@ class Session:
         self.rooms = 0
         self.refused: list[Room] = []
         self.memory = memoryview(bytearray(1 << 20))
+        self.lines: list[Peer] = []
+
+    def share(self, peer: Peer) -> None:
+        self.lines.append(peer)
 
     def room(self, header: wire.Header, nbytes: int) -> Room | None:
         self.rooms += 1

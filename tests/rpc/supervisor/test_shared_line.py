@@ -1,0 +1,328 @@
+"""A worker sends on its client's connection: in turn with its supervisor, and never over it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.soak_runtime import served
+from tapml_rpc import wire
+from tapml_rpc.client import Session
+from tapml_rpc.link import Link
+from tapml_rpc.pending import PendingRead
+from tapml_rpc.supervisor.answers import Answers
+from tapml_rpc.supervisor.board import Board
+from tapml_rpc.supervisor.gate import Gate
+from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
+from tapml_rpc.supervisor.ring import Ring, make_memory
+from tapml_rpc.supervisor.shared_line import GATE, LINE, SharedLine
+from tapml_rpc.transport import Ticket
+from tapml_rpc.zmtp import framing
+from tapml_rpc.zmtp.peer import Peer
+from tapml_targets.errors import DeviceRestartedError
+from tests.rpc.faults.ground import Served, nothing_left, state_of, wait_for
+
+PATIENCE = 60.0
+RING_BYTES = 1 << 20
+DATA = wire.pack({"type": "data"})
+DONE = wire.pack({"type": "done"})
+# More than lies in sockets, and no more than a client takes ahead.
+LONG = 15 << 20
+LARGE = memoryview(b"l" * (INLINE_BYTES + 1))
+# Takes the gate it is given, as a worker that is within a message, says so, and stays.
+HOLDER = """
+import sys, time
+from tapml_rpc.supervisor.gate import Gate
+gate = Gate(int(sys.argv[1]))
+assert gate.enter()
+gate.halfway = True
+print("in", flush=True)
+sys.stdin.readline()
+gate.halfway = False
+gate.leave()
+print("out", flush=True)
+sys.stdin.readline()
+"""
+
+
+class Ends:
+    """A supervisor's and a worker's ends of one session, and the client's socket."""
+
+    def __init__(self) -> None:
+        self.client, accepted = socket.socketpair()
+        self.client.settimeout(PATIENCE)
+        self.peer = Peer(accepted, 0.0, lambda packed, nbytes: None)
+        greeting = framing.GREETING + framing.ready(b"ROUTER")
+        assert self.client.recv(len(greeting), socket.MSG_WAITALL) == greeting
+        ours, theirs = socket.socketpair()
+        self.pipe = Pipe(ours, most_unsent=1 << 20)
+        self.worker = Pipe(theirs)
+        descriptor = make_memory(RING_BYTES, "test")
+        self.board = Board(Ring(make_memory(RING_BYTES, "test")))
+        self.down = Ring(os.dup(descriptor))
+        self.ring = Ring(descriptor)
+        self.line = SharedLine()
+        self.answers = Answers(self.worker, self.ring, self.board)
+
+    def open(self) -> int:
+        """Share the connection; the worker's descriptor of the gate."""
+        self.line.open(self.peer, self.pipe)
+        kinds: list[str] = []
+        while len(kinds) < 2:
+            assert self.worker.receive()
+            while (frame := self.worker.next()) is not None:
+                kinds.append(wire.unpack(frame.packed)["type"])
+        assert kinds == [LINE, GATE]
+        connection, gate = self.worker.descriptors
+        self.worker.descriptors.clear()
+        self.connection = socket.socket(fileno=connection)
+        return gate
+
+    def frame(self) -> Frame:
+        """What comes through the pipe."""
+        while (frame := self.pipe.next()) is None:
+            self.pipe.receive()
+        return frame
+
+    def heard(self, *parts: bytes | memoryview) -> bool:
+        """Whether the client hears these bytes next."""
+        expected = b"".join(parts)
+        return self.client.recv(len(expected), socket.MSG_WAITALL) == expected
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ends = Ends()
+    yield ends
+    ends.peer.release()
+    ends.client.close()
+    ends.pipe.close()
+    ends.worker.close()
+
+
+def share(ends: Ends) -> None:
+    # Within one process the system's lock keeps nobody out; who is told what is the same.
+    gate = Gate(ends.open())
+    ends.answers.open_line(ends.connection, gate)
+
+
+def message(packed: bytes, *parts: bytes | memoryview) -> bytes:
+    return b"".join(framing.message_parts(packed, parts))
+
+
+def test_what_is_large_goes_to_the_client_and_is_noted_without_a_message(ends: Ends) -> None:
+    share(ends)
+    ends.answers.send(DATA, [LARGE])
+    ends.answers.send(DONE, [], answers=7)
+    assert ends.heard(message(DATA, LARGE), message(DONE))
+    assert ends.line.newly_answered() == 7
+    assert ends.line.newly_answered() is None
+    ends.answers.send(DONE, [LARGE], answers=8)
+    assert ends.heard(message(DONE, LARGE))
+    assert ends.line.newly_answered() == 8
+    assert ends.pipe.receive() and ends.pipe.next() is None
+
+
+def test_what_is_small_goes_by_the_supervisor_and_is_not_overtaken(ends: Ends) -> None:
+    share(ends)
+    ends.answers.send(DONE, [b"small"], answers=1)
+    assert ends.frame() == Frame(DONE, b"small", NOWHERE, 0)
+    assert not ends.answers.direct(), "the client has not got it"
+    ends.answers.send(DONE, [LARGE], answers=2)
+    frame = ends.frame()
+    assert ends.down.view(frame.start, frame.nbytes) == LARGE
+    for _ in range(2):
+        ends.line.count_passed()
+    assert ends.answers.direct()
+    assert ends.line.newly_answered() is None
+
+
+def test_a_held_result_leaves_before_what_it_lies_in_changes(ends: Ends) -> None:
+    share(ends)
+    memory = bytearray(LARGE)
+    ends.answers.send(DATA, [memoryview(memory)])
+    ends.answers.flush()
+    memory[:] = bytes(len(memory))
+    assert ends.heard(message(DATA, LARGE))
+
+
+def test_sessions_that_share_the_device_send_by_the_supervisor(ends: Ends) -> None:
+    share(ends)
+    ends.board.shared = True
+    ends.answers.send(DATA, [LARGE])
+    assert ends.down.view(ends.frame().start, len(LARGE)) == LARGE
+
+
+def test_room_that_was_taken_and_not_needed_is_the_rings_again(ends: Ends) -> None:
+    share(ends)
+    room = ends.answers.answer(len(LARGE))
+    room[:] = LARGE
+    ends.answers.send(DONE, [room], answers=1)
+    assert ends.heard(message(DONE, LARGE))
+    assert ends.ring.reserve(RING_BYTES) is not None
+
+
+@pytest.fixture(scope="module")
+def lasting_server() -> Iterator[Served]:
+    with served("cpu") as (server, books):
+        yield Served(server, books)
+        assert "Traceback" not in server.log(), server.log()
+
+
+@pytest.fixture
+def server(lasting_server: Served) -> Iterator[Served]:
+    with nothing_left(lasting_server.books):
+        yield lasting_server
+
+
+@pytest.fixture
+def holder(ends: Ends) -> Iterator[subprocess.Popen[str]]:
+    gate = ends.open()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(gate)],
+        pass_fds=[gate],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_the_supervisor_waits_for_the_end_of_the_workers_message(
+    ends: Ends, holder: subprocess.Popen[str]
+) -> None:
+    assert ends.peer.send(b"later")
+    assert ends.peer.unsent_bytes
+    assert ends.line.halfway
+    assert holder.stdin is not None and holder.stdout is not None
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "out\n"
+    ends.line.settle()
+    assert ends.heard(message(b"later"))
+    assert not ends.peer.unsent_bytes
+
+
+def test_after_a_worker_that_died_within_a_message_nothing_is_sent_and_nobody_is_hung_up_on(
+    ends: Ends, holder: subprocess.Popen[str]
+) -> None:
+    left = []
+    ends.peer.send(b"later", [b"chunk"], sent=lambda: left.append(1))
+    holder.kill()
+    holder.wait()
+    ends.line.close()
+    assert left == [1], "its memory may go"
+    assert not ends.peer.send(b"more")
+    assert ends.peer.holds, "its client is hung up on when it stays for long"
+    assert not ends.peer.closed
+    ends.client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ends.client.recv(1)
+
+
+def test_after_a_session_the_connection_is_the_supervisors_alone(ends: Ends) -> None:
+    share(ends)
+    ends.line.close()
+    for _ in range(2):
+        assert ends.peer.send(b"refused")
+        assert ends.heard(message(b"refused"))
+
+
+def test_who_wants_to_send_within_a_long_answer_is_told_when_it_is_his_turn(ends: Ends) -> None:
+    share(ends)
+    gate = ends.line._gate
+    assert gate is not None
+    ends.answers.send(DATA, [LARGE])
+    gate.wanted = True
+    # No new message begins before it has been his turn.
+    ends.answers.send(DONE, [], answers=1)
+    assert ends.down.view(ends.frame().start, len(LARGE)) == LARGE
+    assert ends.frame().packed == DONE
+
+
+def test_reads_of_all_sizes_come_in_order_and_whole(server: Served) -> None:
+    random = np.random.default_rng(7)
+    data = random.integers(0, 256, 4 << 20, np.uint8)
+    with server.connect("zmq") as session:
+        buffer = session.allocate(data.nbytes)
+        session.write(buffer, data)
+        link = session._link
+        sent = []
+        for _ in range(60):
+            nbytes = int(random.choice([10, 5_000, 70_000, 400_000, 600_000, 3_000_000]))
+            start = int(random.integers(0, data.nbytes - nbytes))
+            read = PendingRead(nbytes)
+            ticket = link.send([["read", buffer.handle, start, nbytes]], b"", {0: read})
+            # What is written behind it must not be what it reads.
+            back = data[:100].tobytes()
+            link.send([["write", buffer.handle, 0, 100, 0]], bytes(100))
+            link.send([["write", buffer.handle, 0, 100, 0]], back)
+            sent.append((ticket, read, data[start : start + nbytes]))
+        for ticket, read, expected in sent:
+            link.wait(ticket)
+            assert read.result() == expected.data
+
+
+def stuck(server: Served, stack: ExitStack) -> tuple[Session, int, PendingRead, Ticket]:
+    """A session whose client reads none of a long answer, and its worker, which waits for it."""
+    session, worker = server.open("zmq")
+    stack.enter_context(session)
+    buffer = session.allocate(LONG)
+    session.fill(buffer, b"abcd")
+    session.fence()
+    read = PendingRead(LONG)
+    ticket = session._link.send([["read", buffer.handle, 0, LONG]], b"", {0: read})
+    wait_for(lambda: polls(worker))
+    return session, worker, read, ticket
+
+
+def polls(pid: int) -> bool:
+    """Whether a process waits for a socket to take more, and not for its next batch."""
+    number = Path(f"/proc/{pid}/syscall").read_text("ascii").split()[0]
+    return number.isdigit() and int(number) in (7, 73, 271)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_harmed_within_a_message_is_told_of_and_no_lost_link(
+    server: Served, how: signal.Signals
+) -> None:
+    with ExitStack() as stack:
+        session, worker, _, _ = stuck(server, stack)
+        os.kill(worker, how)
+        # Its client reads on and finds half a message.
+        expected = "signal SIGKILL" if how == signal.SIGKILL else "stood still"
+        with pytest.raises(DeviceRestartedError, match=expected) as caught:
+            session.fence()
+        assert "last commands" in str(caught.value)
+
+
+def test_who_reads_none_of_an_answer_is_served_on_and_gets_all_of_it(server: Served) -> None:
+    with ExitStack() as stack:
+        session, _, read, ticket = stuck(server, stack)
+        assert server.books.pong()["type"] == "pong"
+        assert isinstance(session._link, Link)
+        watched = session._link
+        before = watched.pong
+        wait_for(lambda: watched.pong is not before)
+        session._link.wait(ticket)
+        assert bytes(read.result()) == b"abcd" * (LONG // 4)
+
+
+def test_who_leaves_within_an_answer_leaves_nothing(server: Served) -> None:
+    with ExitStack() as stack:
+        session, worker, _, _ = stuck(server, stack)
+        session.close()
+        wait_for(lambda: state_of(worker) in ("X", "Z"))
