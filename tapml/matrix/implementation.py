@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any, Final
@@ -97,21 +98,25 @@ class Column:
         try:
             session = self._connect()
         except TapmlError as error:
-            self.problem = self.problem or str(error)
-            self.exit_code = error.exit_code
+            if self.problem:
+                self.problem = f"{self.problem}; and it does not come back: {error}"
+            else:
+                self.problem, self.exit_code = str(error), error.exit_code
             return
         if self._description is not None and fingerprint(session.device) != self.fingerprint:
             self.problem = "the device that came back is another one"
             session.close()
             return
         self.session, self._description = session, session.device
-        self.problem = ""
+        self.problem, self.exit_code = "", 0
 
     def close(self) -> None:
         """Give the session back."""
         session, self.session, self._memory = self.session, None, None
         if session is not None:
-            session.close()
+            # What is lost has nothing more to say.
+            with suppress(TapmlError):
+                session.close()
 
     def lose(self, why: str, exit_code: int) -> None:
         """Its device is lost: try to open it anew, with another process behind it."""
