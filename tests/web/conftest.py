@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
+from tests.offload.sessions import FinishedSession
 from tests.rpc.tracker.trackers import TrackerProcess
 from tests.web.pages import NAME, DevicePage, device_page
+
+
+@pytest.fixture(scope="session")
+def webgpu_cache(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tiny model's session has compiled, and what is compiled for WebGPU beside it."""
+    return finished.copy_cache(tmp_path_factory.mktemp("webgpu") / "cache")
 
 
 @pytest.fixture(scope="module")

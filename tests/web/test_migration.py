@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tapml.compiler.compiler import Compiler
+from tapml.graph.plan import GraphPlan
 from tapml.offload.journal import Journal
 from tapml_rpc.tracker import list_devices
+from tapml_targets.target import Target
 from tests.conftest import RequireDevice
-from tests.made_once import made_once
 from tests.offload.commands import Ended
 from tests.offload.forked import Forked, forked, run_forked
+from tests.offload.plants import Plant, edit, plant
 from tests.offload.sessions import FinishedSession, offload_arguments, read_report
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.doorway import Doorway
@@ -27,19 +32,28 @@ IN_THE_MIDDLE = "stop@after commit */journal.sqlite#12"
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is compiled for WebGPU, once for all tests here."""
-    with made_once("compiled-for-webgpu", tmp_path_factory) as compiled:
-        compiled.mkdir(exist_ok=True)
-        yield compiled
-
-
-@pytest.fixture(scope="module")
 def tracker() -> Iterator[TrackerProcess]:
     """A tracker that notices within seconds who gives no sign of life."""
     options = ("--websocket", "ws://127.0.0.1:0", "--silence", "5")
     with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def doorway(tracker: TrackerProcess) -> Iterator[Doorway]:
+    """What the page comes through."""
+    with Doorway(tracker.websocket) as doorway:
+        yield doorway
+
+
+@pytest.fixture(scope="module")
+def shown(
+    tracker: TrackerProcess, doorway: Doorway, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevicePage]:
+    """The page, registered through the doorway."""
+    profile = tmp_path_factory.mktemp("browser")
+    with device_page(profile, tracker, doorway.address) as page:
+        yield page
 
 
 def sleep_and_wake(shown: DevicePage, doorway: Doorway) -> None:
@@ -75,51 +89,80 @@ def disturbed(running: Forked, disturb: Callable[[], object]) -> Ended:
 
 
 def test_a_session_goes_on_after_all_that_ends_a_page(
-    finished: FinishedSession, cache: Path, tracker: TrackerProcess, tmp_path: Path
+    finished: FinishedSession,
+    webgpu_cache: Path,
+    shown: DevicePage,
+    doorway: Doorway,
+    tmp_path: Path,
 ) -> None:
     """One migration meets every fault in turn; at most the step in hand is done again each time."""
     session, errors = tmp_path / "session", tmp_path / "errors"
-    road = {"TAPML_TRACKER": tracker.address}
+    tracker = shown.tracker.address
+    road = {"TAPML_TRACKER": tracker}
     arguments = offload_arguments(finished.model, session, f"tracker:{NAME}")
-    with (
-        Doorway(tracker.websocket) as doorway,
-        device_page(tmp_path / "browser", tracker, doorway.address) as shown,
-    ):
-        for fault, disturb in FAULTS.items():
-            with forked(
-                *arguments, "--target", "webgpu",
-                cache=cache, errors=errors, fault=IN_THE_MIDDLE, **road,
-            ) as running:  # fmt: skip
-                ended = disturbed(running, lambda: disturb(shown, doorway))  # noqa: B023
-            assert ended.exit_code == 4, (fault, ended.errors)
-            (line,) = ended.error_lines
-            assert f"go on with `tapml offload --session {session}`" in line, fault
-            assert "Traceback" not in ended.errors
-            with Journal(session / "journal.sqlite") as journal:
-                assert list(journal.events("failed")) == [], "no operator is to blame"
-            if fault not in RETURN:
-                shown.open()
-            wait_for(lambda: list_devices(tracker.address))
-        last = run_forked("offload", "--session", session, cache=cache, errors=errors, **road)
-        assert last.exit_code == 0, last.errors
-        assert "verdicts stand" in last.errors
-        shown.wait_ready()
+    for fault, disturb in FAULTS.items():
+        with forked(
+            *(*arguments, "--target", "webgpu"),
+            cache=webgpu_cache,
+            errors=errors,
+            fault=IN_THE_MIDDLE,
+            **road,
+        ) as running:
+            ended = disturbed(running, partial(disturb, shown, doorway))
+        assert ended.exit_code == 4, (fault, ended.errors)
+        (line,) = ended.error_lines
+        assert f"go on with `tapml offload --session {session}`" in line, fault
+        assert "Traceback" not in ended.errors
+        with Journal(session / "journal.sqlite") as journal:
+            assert list(journal.events("failed")) == [], "no operator is to blame"
+        if fault not in RETURN:
+            shown.open()
+        wait_for(lambda: list_devices(tracker))
+    last = run_forked("offload", "--session", session, cache=webgpu_cache, errors=errors, **road)
+    assert last.exit_code == 0, last.errors
+    assert "verdicts stand" in last.errors
+    shown.wait_ready()
     assert_moved_whole(session)
     with Journal(session / "journal.sqlite") as journal:
         steps = Counter(data["operator"] for _, _, data in journal.events("step"))
     again = sum(times - 1 for times in steps.values())
     assert again <= len(FAULTS), steps
-    tokens = [
-        each["final"]["prompts"][0]["tokens"] for each in (read_report(session), finished.report)
-    ]
-    assert tokens[0] == tokens[1], "the same as on OpenCL"
+    here, there = (each["final"]["prompts"] for each in (read_report(session), finished.report))
+    assert here[0]["tokens"] == there[0]["tokens"], "the same as on OpenCL"
+
+
+def test_a_shader_that_does_not_compile_fails_its_operator_with_what_the_browser_says(
+    finished: FinishedSession,
+    tiny_plan: GraphPlan,
+    webgpu_cache: Path,
+    shown: DevicePage,
+    tmp_path: Path,
+) -> None:
+    (device,) = list_devices(shown.tracker.address)
+    target = Target("webgpu", limits=device.description.limits)
+    operator = tiny_plan.operators["softmax"]
+    cache = Path(shutil.copytree(webgpu_cache, tmp_path / "cache"))
+    with Compiler(cache / "libraries") as compiler:
+        assert len(list(compiler.compile_all([operator], target))) == 1
+    plant(Plant("softmax", "", edit("workgroupBarrier", "waitForAll"), ""), operator, target, cache)
+    ended = run_forked(
+        *offload_arguments(finished.model, tmp_path / "session", f"tracker:{NAME}"),
+        *("--target", "webgpu", "--only", "softmax"),
+        cache=cache,
+        errors=tmp_path / "errors",
+        TAPML_TRACKER=shown.tracker.address,
+    )
+    assert ended.exit_code == 1, ended.errors
+    assert "failed: softmax: " in ended.errors
+    assert "does not compile in this browser" in ended.errors and "waitForAll" in ended.errors
+    shown.wait("#log", "waitForAll")
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_every_operator_moves_to_each_driver_of_this_machine(
     number: int,
     finished: FinishedSession,
-    cache: Path,
+    webgpu_cache: Path,
     require_device: RequireDevice,
     tmp_path: Path,
 ) -> None:
@@ -130,7 +173,7 @@ def test_every_operator_moves_to_each_driver_of_this_machine(
     ended = run_forked(
         *offload_arguments(finished.model, session, f"webgpu:{devices[number]}"),
         *("--target", "webgpu", "--strategy", "bisect"),
-        cache=cache,
+        cache=webgpu_cache,
         errors=tmp_path / "errors",
     )
     assert ended.exit_code == 0, ended.errors

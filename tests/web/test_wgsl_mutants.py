@@ -22,7 +22,10 @@ SEED = 20261122
 
 @pytest.fixture(scope="module")
 def scores(
-    finished: FinishedSession, shown: DevicePage, tmp_path_factory: pytest.TempPathFactory
+    finished: FinishedSession,
+    shown: DevicePage,
+    webgpu_cache: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Score, ...]:
     """One mutant of each kind, scored over one page; each operator's right kernel passes first."""
     root = tmp_path_factory.mktemp("mutants")
@@ -32,7 +35,9 @@ def scores(
         patch.setenv("TAPML_TRACKER", shown.tracker.address)
         description = describe_device(spec)
         with (
-            open_subject(suite, description, per_operator=2, compiled=root) as subject,
+            open_subject(
+                suite, description, per_operator=2, compiled=webgpu_cache / "libraries"
+            ) as subject,
             FarDevice(description, spec) as device,
         ):
             places = {name: sites(library) for name, library in subject.libraries.items()}
