@@ -20,7 +20,6 @@ from tests.web.pages import NAME, WEBGPU_FLAGS, DevicePage
 # What holds in Chromium holds here: these are collected once more, with this module's fixtures.
 from tests.web.test_browser_device import (  # noqa: F401
     test_a_bad_shader_gives_everything_the_compiler_says,
-    test_a_grid_beyond_what_a_dimension_holds_is_folded,
     test_a_long_tensor_goes_there_and_back_in_pieces,
     test_a_poisoned_call_shows_who_writes_behind_a_tensor,
     test_a_poisoned_workspace_shows_who_writes_around_it,
