@@ -96,6 +96,29 @@ def test_what_cannot_be_cut_is_refused_with_its_limit() -> None:
     assert (problem.limit, problem.need) == ("max_binding_bytes", "3200")
 
 
+def test_a_tensor_used_by_its_row_and_otherwise_is_not_cut() -> None:
+    """``x`` is read at the row and along the sum: a segment of rows has no part of it."""
+    weight, x = te.placeholder((32, 48), "float32", "weight"), te.placeholder((48,), "float32", "x")
+    k = te.reduce_axis((0, 48), name="k")
+    made = te.compute((32,), lambda j: te.sum(weight[j, k] * x[k] * x[j], axis=k), "made")
+    library = compiled(operator("made", te.create_prim_func([weight, x, made])), SMALL)
+    (problem,) = check(library, LIMITS)
+    assert (problem.limit, problem.need) == ("max_binding_bytes", "6144")
+
+
+def test_a_vector_beside_the_weight_is_used_from_the_segment_on(adapter: Driver) -> None:
+    weight = te.placeholder((32, 48), "float32", "weight")
+    x, scale = te.placeholder((48,), "float32", "x"), te.placeholder((32,), "float32", "scale")
+    k = te.reduce_axis((0, 48), name="k")
+    made = te.compute((32,), lambda j: te.sum(weight[j, k] * x[k] * scale[j], axis=k), "made")
+    library = compiled(operator("made", te.create_prim_func([weight, x, scale, made])), SMALL)
+    assert check(library, LIMITS) == ()
+    rng = np.random.default_rng(4)
+    given = [rng.standard_normal(shape, np.float32) for shape in ((32, 48), (48,), (32,))]
+    *_, result = run(adapter, library, "made", [*given, np.zeros(32, np.float32)])
+    np.testing.assert_allclose(result, given[0] @ given[1] * given[2], atol=1e-4)
+
+
 def test_a_row_above_the_limit_is_refused_as_well() -> None:
     limits = replace(LIMITS, max_binding_bytes=128)
     (problem, *_) = check(compiled(matmul_transposed(), Target("webgpu", limits=limits)), limits)

@@ -88,10 +88,19 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
     -------
     IRModule
         With the scheduled function as its only one, named ``main``.
+
+    Raises
+    ------
+    RuntimeError
+        If a rule fails on the function.
     """
     module = tvm.IRModule({ENTRY_NAME: function})
     with target:
-        return dlight.ApplyDefaultSchedule(*rules)(module)
+        try:
+            return dlight.ApplyDefaultSchedule(*rules)(module)
+        except AssertionError as error:
+            # dlight's analysis takes things for granted, such as that no tensor is read whole.
+            raise RuntimeError("a rule of dlight cannot tell what the function is") from error
 
 
 def lower(module: Any, target: Any) -> Lowered:

@@ -25,6 +25,7 @@ from tapml_targets.codegen.source import SEGMENT_START
 from tapml_targets.errors import CompileError
 
 _ROOT: Final = "root"
+_INDICES: Final = ("int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ def piece_of(function: Any, position: int, rows: int) -> Piece | None:
     blocks = [each for each in blocks if str(each.block.name_hint) != _ROOT]
     if len(blocks) != 1 or not isinstance(blocks[0].block.body, tirx.BufferStore):
         return None
+    if not isinstance(blocks[0].predicate, tirx.IntImm):
+        return None
     tensor = function.params[position]
     row = _row(blocks[0].block, tensor)
-    if row is None:
+    if row is None or str(row.ty) not in _INDICES:
         return None
     return _columns(function, blocks[0], tensor, row, rows) or _picked(
-        function, blocks[0].block, tensor, rows
+        function, blocks[0].block, tensor, row, rows
     )
 
 
@@ -95,7 +98,8 @@ def _columns(function: Any, realize: Any, tensor: Any, row: Any, rows: int) -> P
     dimensions = _dimensions(block, row)
     if dimensions is None or store.buffer not in dimensions:
         return None
-    loop, extent = axes[row], tirx.IntImm("int64", rows)
+    kind = str(row.ty)
+    loop, extent = axes[row], tirx.IntImm(kind, rows)
     shorter = {buffer: _with_extent(buffer, at, extent) for buffer, at in dimensions.items()}
 
     def iteration(axis: Any) -> Any:
@@ -124,12 +128,13 @@ def _columns(function: Any, realize: Any, tensor: Any, row: Any, rows: int) -> P
         for index, each in enumerate(function.params)
         if each in dimensions and not each.same_as(tensor)
     }
-    return Piece(made, lambda module: _shifted(module, positions))
+    return Piece(made, lambda module: _shifted(module, positions, kind))
 
 
 def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
     """Where `row` is an index of each tensor that has it; None if it is anything else as well."""
     found: dict[Any, int] = {}
+    without: set[Any] = set()
     good = True
 
     def note(buffer: Any, indices: Any) -> None:
@@ -139,8 +144,8 @@ def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
                 good = good and found.setdefault(buffer, at) == at
             else:
                 good = good and not _reads(index, row)
-        # One that is read here with the row and there without is left alone.
-        good = good and ((buffer in found) == any(index.same_as(row) for index in indices))
+        if not any(index.same_as(row) for index in indices):
+            without.add(buffer)
 
     statements = [block.body] if block.init is None else [block.init, block.body]
     for store in statements:
@@ -154,7 +159,8 @@ def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
             store.value, [(tvm.ir.TensorLoad, lambda load: tirx.const(0, str(load.ty)))]
         )
         good = good and not _reads(outside, row)
-    return found if good else None
+    # One that is used here with the row and there without has no part of its own in a segment.
+    return found if good and not without & found.keys() else None
 
 
 def _reads(expression: Any, variable: Any) -> bool:
@@ -174,10 +180,10 @@ def _with_extent(buffer: Any, dimension: int, extent: Any) -> Any:
     return tirx.decl_buffer(shape, str(buffer.dtype), str(buffer.name))
 
 
-def _shifted(module: Any, positions: dict[int, tuple[Any, int]]) -> Any:
+def _shifted(module: Any, positions: dict[int, tuple[Any, int]], kind: str) -> Any:
     """The scheduled function with whole tensors at `positions`, used from the segment's start."""
     ((name, function),) = module.functions_items()
-    start = tirx.Var(SEGMENT_START, "int64")
+    start = tirx.Var(SEGMENT_START, kind)
     whole = {function.params[at]: found for at, found in positions.items()}
     dimension = dict(positions.values())
 
@@ -216,17 +222,19 @@ def _shifted(module: Any, positions: dict[int, tuple[Any, int]]) -> Any:
     return _module(name, mapped, start)
 
 
-def _picked(function: Any, block: Any, tensor: Any, rows: int) -> Piece | None:
+def _picked(function: Any, block: Any, tensor: Any, row: Any, rows: int) -> Piece | None:
     if any(each.iter_type != tirx.IterVar.DataPar for each in block.iter_vars):
         return None
     position = next(at for at, each in enumerate(function.params) if each.same_as(tensor))
-    return Piece(function, lambda module: _guarded(module, position, rows))
+    extent = tirx.IntImm(str(row.ty), rows)
+    return Piece(function, lambda module: _guarded(module, position, extent))
 
 
-def _guarded(module: Any, position: int, rows: int) -> Any:
+def _guarded(module: Any, position: int, extent: Any) -> Any:
     """The scheduled function that stores what it reads from a segment of the tensor."""
     ((name, function),) = module.functions_items()
-    start, extent = tirx.Var(SEGMENT_START, "int64"), tirx.IntImm("int64", rows)
+    kind = str(extent.ty)
+    start = tirx.Var(SEGMENT_START, kind)
     tensor = function.params[position]
     segment = _with_extent(tensor, 0, extent)
     picked: list[Any] = []
@@ -250,7 +258,7 @@ def _guarded(module: Any, position: int, rows: int) -> Any:
     def region(node: Any) -> Any:
         if not node.source.same_as(segment):
             return node
-        ranges = [tvm.ir.Range.from_min_extent(tirx.IntImm("int64", 0), extent), *node.region[1:]]
+        ranges = [tvm.ir.Range.from_min_extent(tirx.IntImm(kind, 0), extent), *node.region[1:]]
         return tvm.ir.TensorRegion(segment, ranges, node.ty)
 
     mapped = tvm_ffi.structural_map(
