@@ -66,7 +66,7 @@ def test_a_text_that_was_interrupted_leaves_a_model_that_works(
         next(tokens)
         with monkeypatch.context() as patched:
             # Between recording the decode step and running it.
-            patched.setattr(Batch, "run", interrupt)
+            patched.setattr(Batch, "execute", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 next(tokens)
         again = list(model.generate_tokens(packages.prompt, max_new_tokens=2))
