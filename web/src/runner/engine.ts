@@ -99,11 +99,22 @@ export class Engine {
     // That there is room for all of it is known before any of it is fetched.
     await steps.settle();
     let fetched = 0;
-    const weights = loadWeights(folder, manifest.weights, runner.weights, memory, steps, (nbytes) => {
+    const progress = (nbytes: number): void => {
       fetched += nbytes;
       listener.progress("weights", fetched, weightBytes);
+    };
+    // Kernels are compiled while weights come, and not for a folder that is broken from the start.
+    let begin = (): void => undefined;
+    const begun = new Promise<void>((resolve) => {
+      begin = resolve;
     });
-    const [loaded] = await Promise.all([LoadedLibrary.load(gpu, memory, library), weights]);
+    const parts = manifest.weights;
+    const [loaded] = await Promise.all([
+      begun.then(() => LoadedLibrary.load(gpu, memory, library)),
+      loadWeights(folder, parts, runner.weights, memory, steps, progress, () => {
+        begin();
+      }),
+    ]);
     listener.progress("ready", 1, 1);
     return new Engine(gpu, manifest, runner, loaded, steps, tokenizer);
   }

@@ -44,7 +44,10 @@ interface Placed {
   readonly end: number;
 }
 
-/** Fetch all parts and write each weight to its buffer; `progress` takes bytes that have come. */
+/**
+ * Fetch all parts and write each weight to its buffer; `progress` takes bytes that have come, and
+ * `begun` is called when the first part is right and holds what the weights are.
+ */
 export async function loadWeights(
   folder: Folder,
   parts: readonly StoredFile[],
@@ -52,6 +55,7 @@ export async function loadWeights(
   memory: Memory,
   steps: Steps,
   progress: (nbytes: number) => void,
+  begun: () => void,
 ): Promise<void> {
   const total = parts.reduce((sum, part) => sum + part.bytes, 0);
   const coming: Promise<Uint8Array<ArrayBuffer>>[] = [];
@@ -73,7 +77,10 @@ export async function loadWeights(
     if (part === undefined) {
       throw inputError(`no part ${stored.name}`);
     }
-    placed ??= place(part, total, weights);
+    if (placed === undefined) {
+      placed = place(part, total, weights);
+      begun();
+    }
     const end = start + part.length;
     for (const each of placed) {
       const from = Math.max(each.start, start);
