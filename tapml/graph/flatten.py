@@ -9,7 +9,6 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import tvm
 from tvm import relax
 
-from tapml.graph.lowering import bindings, operation_name
 from tapml.graph.naming import UniqueNames
 from tapml.graph.operators import OperatorTable
 from tapml.graph.plan import (
@@ -24,6 +23,7 @@ from tapml.graph.plan import (
     Value,
     ViewStep,
 )
+from tapml.graph.relax_function import bindings, operation_name
 from tapml.graph.symbolic import dtype_name, expression, shape_of
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import UnsupportedOperatorError

@@ -20,9 +20,10 @@ from tapml.graph.exporting import EntryDescription, ExportedEntry, export_entry
 from tapml.graph.flatten import FunctionTensor
 from tapml.graph.guides import RelaxGuide
 from tapml.graph.imported import CONSTANT, ImportedModel
-from tapml.graph.lowering import ENTRY, lower
+from tapml.graph.lowering import lower
 from tapml.graph.operators import OperatorTable
 from tapml.graph.plan import Entry, GraphPlan, TensorSpecification
+from tapml.graph.relax_function import ENTRY
 from tapml.graph.translate import translate
 from tapml.graph.validate import check_plan
 from tapml.graph.weights import WeightTable, to_numpy

@@ -19,10 +19,15 @@ from tvm.relax import transform
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tapml.graph.absorption import absorb_inputs
+from tapml.graph.fused_views import close_views, open_views
+from tapml.graph.relax_function import ENTRY, bindings, is_tir_call, with_main
 from tapml.graph.scans import dispatch_scans
+from tapml.graph.sinking import sink_reshapes
+from tapml.graph.squares import multiply_squares
+from tapml.graph.transposed_products import fuse_transposed_products
 from tapml_targets.errors import UnsupportedOperatorError
 
-ENTRY = "main"
 _NUMBER = "tapml.number"
 
 
@@ -85,9 +90,10 @@ def lower(module: Any, entry: str) -> LoweredEntry:
     with tvm.target.Target("llvm"):
         try:
             module, variants, contractions = _legalize(module)
+            module, views = open_views(module)
             numbered, names = _number_calls(module)
-            numbered = transform.FuseOps()(numbered)
-            fused = transform.FuseOps()(module)
+            numbered = _fuse(numbered, views)
+            fused = _fuse(module, views)
             lowered = transform.FuseTIR()(fused)
         except Exception as error:  # TVM raises errors of many classes, from C++ and Python
             raise UnsupportedOperatorError(
@@ -112,11 +118,6 @@ def lower(module: Any, entry: str) -> LoweredEntry:
     )
 
 
-def bindings(function: Any) -> list[Any]:
-    """All bindings of a Relax function, in order."""
-    return [binding for block in function.body.blocks for binding in block.bindings]
-
-
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
@@ -131,9 +132,16 @@ def _functions(module: Any, kind: type) -> dict[str, Any]:
 
 
 def _legalize(module: Any) -> tuple[Any, dict[str, Any], dict[str, tuple[str, ...]]]:
-    for step in (transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()):
+    first: Sequence[Any] = (
+        transform.DecomposeOpsForInference(),
+        transform.CanonicalizeBindings(),
+        multiply_squares,
+        sink_reshapes,
+        transform.DeadCodeElimination([ENTRY]),
+    )
+    for step in first:
         module = step(module)
-    module, contractions = _fuse_transposed_products(module)
+    module, contractions = fuse_transposed_products(module)
     module, variants = dispatch_scans(module)
     passes: Sequence[Any] = (
         DispatchSampling(),
@@ -149,55 +157,15 @@ def _legalize(module: Any) -> tuple[Any, dict[str, Any], dict[str, tuple[str, ..
     return module, variants, contractions
 
 
-def _fuse_transposed_products(module: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
-    """FuseTransposeMatmul, with the names put back.
-
-    The pass makes one call of two bindings and gives it a new name. The operands are the same
-    before and after, and equal ones stay in order, which is how each product is found again.
-    """
-    made_by: dict[Any, Any] = {}
-    products: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for binding in bindings(module[ENTRY]):
-        made_by[binding.var] = binding.value
-        if operation_name(binding.value) == "relax.matmul":
-            left, right = binding.value.args
-            transposed: Any = made_by.get(right)
-            if operation_name(transposed) == "relax.permute_dims":
-                key = (_variable_key(left), _variable_key(transposed.args[0]))
-                products.setdefault(key, []).append((binding.var.name, right.name))
-    module = transform.FuseTransposeMatmul()(module)
-    renamed: dict[int, str] = {}
-    contractions: dict[str, tuple[str, ...]] = {}
-    for index, binding in enumerate(bindings(module[ENTRY])):
-        if not _is_tir_call(binding.value):
-            continue
-        operands = binding.value.args[1].fields
-        if len(operands) != 2:
-            continue
-        waiting = products.get((_variable_key(operands[0]), _variable_key(operands[1])))
-        if waiting:
-            product, transposed_name = waiting.pop(0)
-            renamed[index] = product
-            contractions[product] = (transposed_name, product)
-    rename = _Rename(module, renamed)
-    return _with_main(module, rename.visit_expr(module[ENTRY])), contractions
-
-
-def _variable_key(expression: Any) -> str:
-    # A constant has no name; its hash is its place in memory, which passes leave as it is.
-    return str(expression.name) if isinstance(expression, tvm.ir.Var) else f"#{hash(expression)}"
+def _fuse(module: Any, views: frozenset[str]) -> Any:
+    module = absorb_inputs(transform.FuseOps()(module), views)
+    return transform.DeadCodeElimination([ENTRY])(close_views(module, views))
 
 
 def _number_calls(module: Any) -> tuple[Any, list[str]]:
     """Put a number on every ``call_tir`` and return the variables' names in that order."""
     number = _Number(module)
-    return _with_main(module, number.visit_expr(module[ENTRY])), number.names
-
-
-def _with_main(module: Any, main: Any) -> Any:
-    changed = tvm.IRModule(module.functions, attrs=module.attrs)
-    changed.update_func(changed.get_global_var(ENTRY), main)
-    return changed
+    return with_main(module, number.visit_expr(module[ENTRY])), number.names
 
 
 def _provenance(numbered: Any, names: list[str]) -> list[CallProvenance]:
@@ -206,7 +174,7 @@ def _provenance(numbered: Any, names: list[str]) -> list[CallProvenance]:
     for binding in bindings(numbered[ENTRY]):
         if not _is_call(binding):
             continue
-        if _is_tir_call(binding.value):
+        if is_tir_call(binding.value):
             name = names[_number_of(binding.value)]
             found.append(CallProvenance((name,), (name,)))
             continue
@@ -214,7 +182,7 @@ def _provenance(numbered: Any, names: list[str]) -> list[CallProvenance]:
         by_variable = {
             inner.var: names[_number_of(inner.value)]
             for inner in bindings(function)
-            if _is_tir_call(inner.value)
+            if is_tir_call(inner.value)
         }
         output = function.body.body
         made_by = {inner.var: inner.value for inner in bindings(function)}
@@ -227,49 +195,18 @@ def _provenance(numbered: Any, names: list[str]) -> list[CallProvenance]:
     return found
 
 
-def operation_name(expression: Any) -> str:
-    """Name of the operation a Relax expression calls; empty for other expressions."""
-    return str(getattr(getattr(expression, "op", None), "name", ""))
-
-
-def _is_tir_call(expression: Any) -> bool:
-    return operation_name(expression) == "relax.call_tir"
-
-
 def _is_call(binding: Any) -> bool:
     value = binding.value
     fused = isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar)
-    return fused or _is_tir_call(value)
+    return fused or is_tir_call(value)
 
 
 def _callee(value: Any) -> str:
-    return str((value.args[0] if _is_tir_call(value) else value.op).name_hint)
+    return str((value.args[0] if is_tir_call(value) else value.op).name_hint)
 
 
 def _number_of(call: Any) -> int:
     return int(call.attrs[_NUMBER])
-
-
-@mutator
-class _Rename(PyExprMutator):  # type: ignore[misc]
-    """Gives bindings, found by their position, another name."""
-
-    def __init__(self, module: Any, names: dict[int, str]) -> None:
-        super().__init__(module)
-        self._names = names
-        self._index = 0
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        """TVM's hook."""
-        name = self._names.get(self._index)
-        self._index += 1
-        if name is None:
-            super().visit_var_binding_(binding)
-            return
-        renamed = type(binding.var)(name, binding.var.ty)
-        value = self.visit_expr(binding.value)
-        self.builder_.emit_normalized(relax.VarBinding(renamed, value))
-        self.set_var_remap(binding.var, renamed)
 
 
 @mutator
@@ -283,7 +220,7 @@ class _Number(PyExprMutator):  # type: ignore[misc]
     def visit_var_binding_(self, binding: Any) -> None:
         """TVM's hook."""
         value = binding.value
-        if _is_tir_call(value):
+        if is_tir_call(value):
             attributes = {_NUMBER: len(self.names)}
             self.names.append(binding.var.name)
             call = tvm.ir.Call(value.op, value.args, attributes, value.ty_args)

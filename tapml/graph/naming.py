@@ -9,6 +9,7 @@ from typing import Final
 _WORDS: Final = (("NT_matmul", "matmul_transposed"), ("tir_", ""), ("strided_slice", "slice"))
 # Sequences that are one thing in every transformer.
 _IDIOMS: Final = (
+    ("multiply_mean_add_rsqrt_multiply_multiply", "rms_norm"),
     ("mean_add_rsqrt_multiply_multiply", "rms_norm"),
     ("sigmoid_multiply_multiply", "silu_multiply"),
     ("multiply_slice_slice_negative_concatenate_multiply_add", "rotary"),

@@ -88,7 +88,7 @@ def verdict_on(
 
 
 def test_every_operator_has_a_torch_subgraph_on_all_its_call_sites(zoo: CarvedZoo) -> None:
-    assert len(zoo.plan.operators) == 47
+    assert len(zoo.plan.operators) == 41
     for operator in zoo.plan.operators.values():
         assert [form.reason for form in operator.torch_forms] == [""], operator.name
         (form,) = operator.torch_forms
@@ -193,7 +193,7 @@ def test_a_replay_on_a_device_names_the_importer(
 
 
 def test_only_the_first_test_of_a_shape_is_checked_until_one_disagrees(zoo: CarvedZoo) -> None:
-    first, last = zoo.tests["matmul_transposed_6"]
+    first, last = zoo.tests["matmul_transposed_5"]
     assert first.key != last.key and first.results[0].shape == last.results[0].shape
     right = zoo.plan.operators[first.operator]
     with Oracle({right.name: right}, compile_twins, POLICY) as oracle:

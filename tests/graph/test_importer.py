@@ -77,7 +77,7 @@ def test_operators_that_do_not_depend_on_the_length_serve_both_entries(llama: Ll
     used = [
         {call.operator for call in entry.calls} for entry in llama.imported.plan.entries.values()
     ]
-    assert used[0] & used[1] >= {"greater_equal", "broadcast_to"}
+    assert used[0] & used[1] >= {"broadcast_to"}
     hashes = [operator.hash for operator in llama.imported.plan.operators.values()]
     assert len(set(hashes)) == len(hashes)
 
@@ -106,13 +106,15 @@ def test_fused_operators_hold_the_origins_of_all_their_parts(llama: Llama) -> No
 
 def test_transposed_products_keep_both_origins(llama: Llama) -> None:
     for entry in llama.imported.plan.entries.values():
-        products = [c for c in entry.calls if c.operator.startswith("matmul_transposed")]
+        products = [c for c in entry.calls if "matmul_transposed" in c.operator]
         assert len(products) == 2 * 7 + 1
         for call in products:
             operations = [origin.operation for origin in call.origins]
-            assert operations == ["aten.permute.default", "aten.mm.default"]
-            weight = call.arguments[1].removesuffix(".weight")
-            assert {origin.module_path for origin in call.origins} == {weight}
+            product = operations.index("aten.mm.default")
+            assert operations[product - 1] == "aten.permute.default"
+            (weight,) = (name for name in call.arguments if name.endswith(".weight"))
+            both = call.origins[product - 1 : product + 1]
+            assert {origin.module_path for origin in both} == {weight.removesuffix(".weight")}
 
 
 def test_site_names_say_where_and_what(llama: Llama) -> None:
@@ -137,7 +139,6 @@ def test_cache_updates_are_state_and_may_be_written_in_place(llama: Llama) -> No
         assert donated == [(b.before, b.after) for b in entry.state]
     writers = {call.operator for e in plan.entries.values() for call in e.calls if call.donates}
     assert {plan.operators[name].output_kinds for name in writers} == {("state",)}
-    assert plan.operators["greater_equal"].output_kinds == ("predicate",)
 
 
 @pytest.mark.slow
@@ -154,7 +155,8 @@ def test_half_precision_stays_half_and_is_summed_in_single(
     products = [op for name, op in plan.operators.items() if "matmul" in name]
     assert products
     for operator in products:
-        assert {parameter.dtype for parameter in operator.parameters} == {"float16"}
+        # The mask that is added to scores is the one that torch would add, in single precision.
+        assert {parameter.dtype for parameter in operator.parameters[:2]} == {"float16"}
         assert "float32" in operator.script
     assert root(model, imported).not_comparable == ()
 

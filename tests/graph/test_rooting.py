@@ -73,8 +73,9 @@ def test_a_wrong_operator_is_the_only_one_named(
 
 
 def test_a_wrong_cache_row_is_found(llama: Llama) -> None:
-    with pytest.raises(MismatchError, match="where"):
-        root(llama.model, llama.imported, reference=WithFault(llama.reference, "where", shift))
+    operator = "fused_greater_equal_reshape_where"
+    with pytest.raises(MismatchError, match=operator):
+        root(llama.model, llama.imported, reference=WithFault(llama.reference, operator, shift))
 
 
 def test_a_report_survives_storage(llama: Llama) -> None:

@@ -22,7 +22,13 @@ from tests.execute.small_llama import SmallLlama, small_llama
 from tests.graph.modules import examples
 
 MODULES = ("convolution", "layer norm", "gelu tanh", "perceptron float16")
-LLAMA = ("fused_rms_norm", "fused_rotary_where", "softmax", "fused_silu_multiply", "take_2")
+LLAMA = (
+    "fused_rms_norm",
+    "fused_rotary_greater_equal_reshape_where",
+    "softmax",
+    "fused_silu_multiply",
+    "take_2",
+)
 SYMBOL = 5
 
 
@@ -142,9 +148,9 @@ def test_steps_have_the_names_of_the_body_and_read_as_formulas(
     by_name = {read.operator.name: read.steps for read in readable}
     norm = by_name["fused_rms_norm"].steps
     assert [step.name for step in norm] == [
-        "mean.fx_red", "mean.divide", "add", "rsqrt", "multiply", "multiply_2",
+        "multiply", "mean.fx_red", "mean.divide", "add", "rsqrt", "multiply_2", "multiply_3",
     ]  # fmt: skip
-    assert norm[2].text == "add[i, j, k] = mean.divide[i, j, k] + 1e-06"
+    assert norm[3].text == "add[i, j, k] = mean.divide[i, j, k] + 1e-06"
     product = read_steps(llama.plan.operators["matmul_transposed"]).steps.steps[0].text
     assert product.endswith("sum over r < 72 of input_0[i, r] * input_1[j, r]")
     assert [step.name for step in by_name["softmax"].steps] == [

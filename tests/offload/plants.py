@@ -85,16 +85,16 @@ _GROUP: Final = r"\(convert_int\(get_group_id\(0\)\)\)"
 _THREAD: Final = r"\(convert_int\(get_local_id\(0\)\)\)"
 
 PLANTS: Final = {
-    # The residual sum of the prefill reads its neighbour's element.
+    # The residual sum behind the decode's last product reads its neighbour's element.
     "index": Plant(
-        "add",
+        "fused_matmul_transposed_add_3",
         "model.layers.0",
-        edit(r"\+ input_1_ptr\[(.+?)\]\);", r"+ input_1_ptr[(\1) ^ 1]);"),
-        "exceeded by 288 of 288 elements",
+        edit(rf"input_2_ptr\[{_GROUP}\]", "input_2_ptr[convert_int(get_group_id(0)) ^ 1]"),
+        "exceeded by 72 of 72 elements",
     ),
     # Query times key in the decode leaves out the first of its 12 terms.
     "reduction start": Plant(
-        "matmul_3",
+        "fused_matmul_multiply_add_2",
         "self_attn",
         edit(r"(\(convert_int\(get_local_id\(1\)\)\)) < 12\)", r"\1 < 12 && \1 > 0)"),
         "times (sensitivity + ulp)",
@@ -105,7 +105,7 @@ PLANTS: Final = {
     ),
     # Rows and columns of a square weight.
     "transposed weight": Plant(
-        "matmul_transposed_6",
+        "matmul_transposed_5",
         "q_proj",
         edit(
             rf"(input_1_local_ptr\[0\] = input_1_ptr)\[\(\({_GROUP} \* 72\) \+ {_THREAD}\)\]",

@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 
 # Holds every operator's first test, and few of the later steps'.
 BUDGET = "200K"
-ALONE = "matmul_transposed_10"
-TOGETHER = ("fused_silu_multiply_2", "matmul_transposed_9")
+ALONE = "matmul_transposed_8"
+TOGETHER = ("fused_silu_multiply_2", "fused_matmul_transposed_add_3")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""What kind of function a PrimFunc is, as far as fusing goes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from tapml.graph.reshape_groups import same_size
+
+# TVM's classes of operators, of `relay::OpPatternKind`.
+INJECTIVE: Final = 2
+OPAQUE: Final = 8
+# A reduction of TVM's, and one whose result elementwise work may be fused with.
+ANCHORS: Final = frozenset({3, 4})
+
+
+def pattern(function: Any) -> int:
+    """TVM's class of a function: 0 elementwise, 1 broadcast, 2 injective, then what reduces."""
+    attributes = function.attrs
+    return int(attributes["op_pattern"]) if "op_pattern" in attributes else OPAQUE
+
+
+def is_permutation(function: Any) -> bool:
+    """Whether a function gives the elements that it reads, each once, in another order."""
+    source, *others = (parameter.ty.shape for parameter in function.params)
+    stores: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, stores.append))
+    moves = bool(stores) and all(isinstance(each.value, tvm.ir.TensorLoad) for each in stores)
+    return moves and len(others) == 1 and same_size(source, others[0])
+
+
+def is_product(function: Any) -> bool:
+    """Whether a function sums what it makes of two tensors: a matrix product, a convolution."""
+    return any(
+        len({read.source for read in block.reads} - {write.source for write in block.writes}) > 1
+        for block in _blocks(function)
+        if any(int(variable.iter_type) == tirx.IterVar.CommReduce for variable in block.iter_vars)
+    )
+
+
+def _blocks(function: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (SBlock, found.append))
+    return found
