@@ -47,6 +47,9 @@ class RingPieces:
     def lend(self, piece: memoryview, tracker: object) -> None:
         """Sent pieces are the ring's."""
 
+    def direct(self) -> bool:
+        return False
+
 
 @pytest.fixture
 def pieces() -> Iterator[RingPieces]:
