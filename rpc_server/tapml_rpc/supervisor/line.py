@@ -10,9 +10,13 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tapml_rpc.supervisor.gate import Gate
 from tapml_rpc.zmtp.framing import message_parts
+
+# Systems take 1024 at once; a batch may have thousands of small reads.
+_MOST_PARTS: Final = 64
 
 
 class Line:
@@ -105,7 +109,7 @@ class Line:
     def _send_all(self, parts: list[memoryview | bytes]) -> None:
         while parts:
             try:
-                sent = self._socket.sendmsg(parts)
+                sent = self._socket.sendmsg(parts[:_MOST_PARTS])
             except (BlockingIOError, InterruptedError):
                 self._wait()
                 continue

@@ -22,6 +22,8 @@ INLINE_BYTES: Final = 16 << 10
 _MAX_INLINE_BYTES: Final = 1 << 20
 _RECEIVE_BYTES: Final = 256 << 10
 _MAX_DESCRIPTORS: Final = 8
+# What comes is not for the programs that a driver starts, its compiler for one.
+_RECEIVE_FLAGS: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Pipe:
         """Take what has come, waiting for it if the socket waits; False at the peer's end."""
         try:
             count, ancillary, _, _ = self._socket.recvmsg_into(
-                [self._buffer], socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4)
+                [self._buffer], socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), _RECEIVE_FLAGS
             )
         except BlockingIOError:
             return True

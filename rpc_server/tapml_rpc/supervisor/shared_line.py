@@ -67,6 +67,9 @@ class SharedLine:
             may = gate.enter()
         if may and gate is not None:
             gate.wanted = False
+            # Entered, and yet halfway: the worker has died within its message. Nothing is to follow
+            # that, though nobody has noticed yet.
+            may = not gate.halfway
         return may
 
     def end(self) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ from tapml_rpc.supervisor.gate import Gate
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.ring import Ring, make_memory
 from tapml_rpc.supervisor.shared_line import GATE, LINE, SharedLine
+from tapml_rpc.supervisor.worker import Worker
 from tapml_rpc.transport import Ticket
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.peer import Peer
@@ -162,6 +164,33 @@ def test_sessions_that_share_the_device_send_by_the_supervisor(ends: Ends) -> No
     assert ends.down.view(ends.frame().start, len(LARGE)) == LARGE
 
 
+def test_an_answer_of_many_parts_goes_whole(ends: Ends) -> None:
+    # A batch of many small reads: the system takes 1024 parts at once.
+    share(ends)
+    parts = [index.to_bytes(4, "little") * 8 for index in range(1500)]
+    ends.answers.send(DATA, [LARGE])
+    ends.answers.send(DONE, [*parts], answers=1)
+    assert ends.heard(message(DATA, LARGE), message(DONE, *parts))
+
+
+def test_time_in_which_a_client_took_nothing_is_not_the_next_commands(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(ends.worker, ends.ring, ends.ring, allow_native=False)
+    flushed: list[float] = []
+    monkeypatch.setattr(worker._answers, "flush", lambda: flushed.append(time.monotonic()))
+    worker._note((worker._session, ["fence"], time.monotonic(), 3))
+    running = Board(ends.ring).running()
+    assert running is not None and running[2] >= flushed[0]
+
+
+def test_no_program_that_a_worker_starts_has_the_connection(ends: Ends) -> None:
+    gate = ends.open()
+    assert not os.get_inheritable(ends.connection.fileno())
+    assert not os.get_inheritable(gate)
+    os.close(gate)
+
+
 def test_room_that_was_taken_and_not_needed_is_the_rings_again(ends: Ends) -> None:
     share(ends)
     room = ends.answers.answer(len(LARGE))
@@ -231,6 +260,21 @@ def test_after_a_worker_that_died_within_a_message_nothing_is_sent_and_nobody_is
     ends.client.setblocking(False)
     with pytest.raises(BlockingIOError):
         ends.client.recv(1)
+
+
+def test_nothing_follows_half_a_message_before_its_worker_is_known_to_have_died(
+    ends: Ends, holder: subprocess.Popen[str]
+) -> None:
+    assert ends.peer.send(b"later")
+    holder.kill()
+    holder.wait()
+    ends.line.settle()
+    assert ends.peer.send(b"more")
+    ends.client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ends.client.recv(1)
+    ends.line.close()
+    assert not ends.peer.send(b"at the end")
 
 
 def test_after_a_session_the_connection_is_the_supervisors_alone(ends: Ends) -> None:
