@@ -223,13 +223,11 @@ class Relay:
             self.end(self._revoked, kill=True)
             return
         self._write(self._worker.pipe.flush)
+        self._settle_line()
         if self._over():
             return
         for reply, attachment in self._desk.due() if self._desk is not None else ():
             self._hand_over(reply, attachment)
-        self._settle_line()
-        if self._over():
-            return
         running = self._worker.board.running()
         if running is not None:
             self._moved = now
