@@ -97,7 +97,11 @@ def _group(module: Any, binding: Any) -> _Group | None:
 
 
 def _in_terms_of(function: Any, arguments: Any) -> Any:
-    """A fused function whose symbolic extents are those of the place that calls it."""
+    """A fused function whose symbolic extents are those of the place that calls it.
+
+    It has variables of its own: two calls of one function may go into one group.
+    """
+    function = copy_with_new_vars(function)
     extents: dict[Any, Any] = {}
     for parameter, argument in zip(function.params, arguments, strict=True):
         if isinstance(parameter.ty, relax.TensorType):

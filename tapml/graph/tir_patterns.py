@@ -26,6 +26,8 @@ def pattern(function: Any) -> int:
 
 def is_permutation(function: Any) -> bool:
     """Whether a function gives the elements that it reads, each once, in another order."""
+    if not all(isinstance(each.ty, tirx.BufferType) for each in function.params):
+        return False
     source, *others = (parameter.ty.shape for parameter in function.params)
     stores: list[Any] = []
     tvm_ffi.structural_walk(function.body, (tirx.BufferStore, stores.append))

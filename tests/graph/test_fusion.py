@@ -98,6 +98,23 @@ GRAPHS: dict[str, tuple[Shapes, Build, Callable[..., Any], int]] = {
         lambda a, b: a.transpose(1, 0, 2).reshape(-1, 8) @ b,
         1,
     ),
+    "two operands of a product that come of one function": (
+        ((1, 5, 2, 4), (1, 5, 2, 4)),
+        lambda a, b: op.matmul(
+            op.reshape(op.permute_dims(a, (0, 2, 1, 3)), (2, 5, 4)),
+            op.permute_dims(op.reshape(op.permute_dims(b, (0, 2, 1, 3)), (2, 5, 4)), (0, 2, 1)),
+        ),
+        lambda a, b: a[0].transpose(1, 0, 2) @ b[0].transpose(1, 2, 0),
+        1,
+    ),
+    "a function that is told an extent": (
+        (("rows", 4, 8),),
+        lambda a, rows: op.sum(
+            op.reshape(op.nn.relu(op.reshape(op.exp(a), (rows * 4, 8))), (rows, 4, 8)), 0
+        ),
+        lambda a: np.exp(a).sum(0),
+        1,
+    ),
     "rows that a product would read anew": (
         ((2, 3), (2, 4, 3), (2, 3, 5)),
         lambda a, b, c: op.matmul(op.add(op.reshape(op.exp(a), (2, 1, 3)), b), c),
