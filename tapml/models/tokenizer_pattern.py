@@ -168,6 +168,9 @@ class _Translator:
     def _literal(self, character: str) -> str:
         if self._insensitive is None or not character.isalpha():
             return re.escape(character)
+        if not character.isascii():
+            # Some of them are two letters in the other case.
+            raise self._refused(f"(?i:{character}), whose letters fold to one")
         lower = character.lower()
         either = {lower, lower.upper(), _FOLDED.get(lower, lower)}
         return class_text((ord(each), ord(each)) for each in either)

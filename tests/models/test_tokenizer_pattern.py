@@ -57,6 +57,8 @@ def test_a_class_holds_the_characters_that_it_holds_there(pattern: str) -> None:
         (r"(?i:[a-z])", "a class that ignores case"),
         (r"(?i:strasse)", "fold to one"),
         (r"(?i:é)", "fold to one"),
+        (r"(?i:ß)", "fold to one"),
+        (r"(?i:İ)", "fold to one"),
         (r"\x{110000}", "the code point"),
         (r"(a", "is not understood"),
         (r"a**", "is not understood"),
