@@ -36,6 +36,7 @@ PART_BYTES: Final = 16 << 20
 PAGE: Final = Path(__file__).parent / "browser_page"
 _PLATFORM: Final = "webgpu"
 _SPARE_BYTES: Final = 1 << 20
+_LARGEST_MANIFEST: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,17 @@ def _plan(plan: GraphPlan) -> dict[str, Any]:
     }
 
 
+def _is_browser_folder(path: Path) -> bool:
+    """Whether it was made here: others call a file ``model.json`` as well."""
+    try:
+        if (path / MANIFEST).stat().st_size > _LARGEST_MANIFEST:
+            return False
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
+
+
 def _default_place(source: Path) -> Path:
     named = source if source.name not in ("", "..") else source.resolve()
     name = named.stem if named.suffix == ".zip" else named.name
@@ -206,7 +218,7 @@ def _check_place(path: Path, *, force: bool) -> None:
     """Refuse a place where something else would be lost."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    ours = path.is_dir() and (path / MANIFEST).is_file()
+    ours = path.is_dir() and _is_browser_folder(path)
     if not (force and ours):
         remedy = "--force replaces it" if ours else "choose another place (--out)"
         raise InputError(f"{path} exists already: {remedy}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ Array: TypeAlias = npt.NDArray[Any]
 _LICENCES: Final = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
 _MOST_LICENCES: Final = 8
 _LARGEST_LICENCE: Final = 1 << 20
+# What a manifest takes for a name has none of these.
+_NO_NAME: Final = re.compile(r"[^\w.+-]", re.ASCII)
+_LONGEST_STEM: Final = 100
 _VERSIONS: Final = ("tapml", "apache-tvm", "apache-tvm-ffi", "torch", "transformers", "numpy")
 
 
@@ -146,11 +150,14 @@ def is_licence(name: str) -> bool:
 
 
 def licences_of(folder: Path) -> dict[str, bytes]:
-    """The licence files of a model's folder."""
+    """The licence files of a model's folder, each under a name that a manifest takes."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()):
         if is_licence(path.name) and path.is_file() and path.stat().st_size <= _LARGEST_LICENCE:
-            found[path.name] = path.read_bytes()
+            stem = _NO_NAME.sub("-", path.stem)[:_LONGEST_STEM]
+            while f"{stem}{path.suffix}" in found:
+                stem += "+"
+            found[f"{stem}{path.suffix}"] = path.read_bytes()
     return dict(list(found.items())[:_MOST_LICENCES])
 
 

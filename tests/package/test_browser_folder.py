@@ -17,6 +17,7 @@ from tapml.package import browser_folder
 from tapml.package.browser_folder import LINES, MANIFEST, PAGE, PART_BYTES, make_browser_folder
 from tapml.package.files import PackageFiles
 from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS
+from tapml.package.shipped import licences_of
 from tapml_targets import library_format
 from tapml_targets.errors import InputError
 from tests.package.packages import Packages, add_tokenizer, exchange, manifest_of, put
@@ -111,5 +112,18 @@ def test_a_folder_that_is_there_is_replaced_when_asked_and_nothing_else_ever(
     assert make_browser_folder(package, site, force=True).path == site
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
+    # Other programs' models have a file of this name, too.
+    (tmp_path / "mine" / MANIFEST).write_text('{"format": "layers-model"}')
     with pytest.raises(InputError, match="choose another place"):
         make_browser_folder(package, tmp_path / "mine", force=True)
+    assert (tmp_path / "mine" / "letter.txt").is_file()
+
+
+def test_a_licence_goes_with_the_model_under_a_name_that_a_manifest_takes(tmp_path: Path) -> None:
+    for name in ("LICENSE", "LICENSE (1).txt", "LICENSE -1-.txt", "Lizenz.txt"):
+        (tmp_path / name).write_text(name)
+    assert licences_of(tmp_path) == {
+        "LICENSE": b"LICENSE",
+        "LICENSE--1-.txt": b"LICENSE (1).txt",
+        "LICENSE--1-+.txt": b"LICENSE -1-.txt",
+    }
