@@ -76,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _validate_on_all(devices: list[str], arguments: argparse.Namespace, policy: Policy) -> int:
+    from tapml_rpc.browser_device import without_opening
+
     for name in ("target", "limits"):
         if getattr(arguments, name) is not None:
             raise InputError(
@@ -84,5 +86,7 @@ def _validate_on_all(devices: list[str], arguments: argparse.Namespace, policy: 
             )
     # The model's tests come from the CPU; each device's own platform says what is compiled.
     arguments.target = "cpu"
+    if arguments.no_open:
+        devices = [without_opening(device) for device in devices]
     _, settings = session_settings(arguments)
     return validate_on_all(settings, devices, arguments, policy)

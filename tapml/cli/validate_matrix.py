@@ -67,6 +67,7 @@ def validate_on_all(
             Compiler(workers=arguments.workers or None) as compiler,
             tempfile.TemporaryDirectory(prefix="tapml-validate-") as folder,
         ):
+            _tell_absent(columns)
             limits = [column.description.limits for column in columns if column.opened]
             rooted = open_rooted_reference(
                 settings,
@@ -118,6 +119,7 @@ def replay_on_all(
             from tapml.matrix.suite_matrix import SuiteMatrix
 
             with opened(columns), Compiler() as compiler:
+                _tell_absent(columns)
                 matrix = SuiteMatrix(
                     suite,
                     columns,
@@ -139,15 +141,16 @@ def print_matrix(report: MatrixReport, arguments: argparse.Namespace) -> int:
     from tapml.matrix.page import render
     from tapml.matrix.text import lines_of
 
-    if arguments.report is not None:
-        write_text(arguments.report, render(report.to_json()))
     if arguments.json:
         json.dump(report.to_json(), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         for line in lines_of(report):
             print(line)
-        if arguments.report is not None:
+    # Last: a page that cannot be written takes nothing along of what was found.
+    if arguments.report is not None:
+        write_text(arguments.report, render(report.to_json()))
+        if not arguments.json:
             print(f"report: {arguments.report}")
     return report.exit_code
 
@@ -170,6 +173,13 @@ def open_columns(devices: Sequence[str]) -> list[Column]:
             check_platform(device.partition(":")[0])
     connecting = {each: partial(open_device, each, say=on_standard_error) for each in devices}
     return columns_of(connecting, len(devices))
+
+
+def _tell_absent(columns: Sequence[Column]) -> None:
+    """Who waits for a matrix hears at once which device is not in it."""
+    for column in columns:
+        if column.problem:
+            on_standard_error(f"{column.label} is not run: {column.problem}")
 
 
 def _telling(watcher: Watcher, total: int) -> Callable[[Row], None]:

@@ -309,14 +309,15 @@ def _reading(
 
 
 def _suspects(readings: Sequence[Reading], limit: float) -> tuple[str, ...]:
-    """Whoever lies beyond the limit from float64, farthest first; else the farthest."""
+    """Whoever lies beyond the limit from float64, farthest first; else the farthest, if not all."""
     told = [each for each in readings if each.units is not None]
     told.sort(key=lambda each: -(each.units or 0.0))
     beyond = tuple(each.label for each in told if (each.units or 0.0) > limit)
     if beyond:
         return beyond
     most = max((each.units or 0.0 for each in told), default=0.0)
-    return tuple(each.label for each in told if each.units == most) if most else ()
+    farthest = tuple(each.label for each in told if each.units == most)
+    return farthest if len(farthest) < len(told) else ()
 
 
 def _compilers(ran: Sequence[Ran], readings: Sequence[Reading]) -> tuple[tuple[str, ...], ...]:

@@ -123,10 +123,11 @@ def _table(matrix: Mapping[str, Any]) -> Iterator[str]:
 
 def _sides(row: Mapping[str, Any]) -> dict[str, str]:
     """A letter for each implementation of a difference: those of one letter agree."""
+    # Two platforms have no letter in common: nobody has compared them.
+    groups = [group for each in row["differences"] for group in each["groups"]]
     return {
         label: f'<span class="side">{chr(ord("A") + place % 26)}</span>'
-        for each in row["differences"]
-        for place, group in enumerate(each["groups"])
+        for place, group in enumerate(groups)
         for label in group
     }
 

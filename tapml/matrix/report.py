@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -164,13 +164,12 @@ class MatrixReport:
         count = len(self.differences)
         plural = "difference" if count == 1 else "differences"
         found = f"{count} implementation {plural}" if count else "no two implementations differ"
-        if len(self._ran) < 2:
+        ran = [each.platform for each in self.implementations if each.platform]
+        if len(ran) < 2:
             found = "nothing to compare: fewer than two implementations ran"
+        elif len(set(ran)) == len(ran):
+            found = "nothing to compare: each is of another platform"
         return f"{self.status}: {self.title} on {len(self.implementations)} devices; {found}"
-
-    @property
-    def _ran(self) -> Sequence[Implementation]:
-        return [each for each in self.implementations if each.platform]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a strict JSON file, format ``tapml-matrix/1``."""

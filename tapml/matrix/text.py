@@ -10,6 +10,12 @@ from tapml.matrix.report import Cell, MatrixReport, Row
 
 def lines_of(report: MatrixReport) -> Iterator[str]:
     """All of it: who ran, the table, the differences, what does not pass, the headline."""
+    for line in _lines(report):
+        # A device's own words may hold what a terminal obeys.
+        yield "".join(each if each.isprintable() or each in "\n\t" else "?" for each in line)
+
+
+def _lines(report: MatrixReport) -> Iterator[str]:
     width = max(len(each.label) for each in report.implementations)
     for each in report.implementations:
         said = each.made_of or "not opened"

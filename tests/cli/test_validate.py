@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tapml.cli import validate
+from tapml.cli.validate_matrix import print_matrix
 from tapml.graph.plan import GraphPlan
-from tapml_targets.errors import EXIT_NO_DEVICE
+from tapml.matrix.implementation import Implementation
+from tapml.matrix.report import MatrixReport
+from tapml_targets.errors import EXIT_NO_DEVICE, SetupError
 from tapml_targets.target import Target
 from tests.offload.commands import run_here
 from tests.offload.plants import PLANTS, plant
@@ -83,7 +88,7 @@ def test_a_suite_is_replayed_on_several_devices(finished: FinishedSession) -> No
         "--operator", "*softmax*", cache=finished.cache,
     )  # fmt: skip
     assert ended.exit_code == 0, ended.output + ended.errors
-    assert "no two implementations differ" in ended.output.splitlines()[-1]
+    assert "nothing to compare: each is of another platform" in ended.output.splitlines()[-1]
     head = next(line for line in ended.output.splitlines() if line.startswith("operator"))
     assert head.split()[1:3] == [finished.device, "cpu"]
 
@@ -103,3 +108,29 @@ def test_what_several_devices_cannot_take_is_said_at_once(
     ended = run_here("validate", *devices, *arguments, cache=tmp_path)
     assert ended.exit_code == 2
     assert says in ended.errors
+
+
+def test_no_open_holds_for_each_of_several_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def instead(settings: object, devices: list[str], *_: object) -> int:
+        asked.append(devices)
+        return 0
+
+    monkeypatch.setattr(validate, "validate_on_all", instead)
+    devices = ("--device", "browser", "--device", "webgpu:0", "--device", "browser:headless")
+    assert run_here("validate", *devices, "--no-open", cache=tmp_path).exit_code == 0
+    assert asked == [["browser:wait", "webgpu:0", "browser:headless"]]
+
+
+def test_a_page_that_cannot_be_written_takes_nothing_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = MatrixReport("a model", "cpu", (Implementation("cpu", "cpu"),), ())
+    (tmp_path / "file").write_text("")
+    given = argparse.Namespace(report=tmp_path / "file" / "matrix.html", json=False)
+    with pytest.raises(SetupError, match=r"matrix\.html"):
+        print_matrix(report, given)
+    assert "a model on 1 devices" in capsys.readouterr().out

@@ -88,6 +88,16 @@ def test_all_wrong_each_in_its_own_way_is_one_and_none_is_right() -> None:
     assert found.sides == "a and b differ from one another"
 
 
+def test_two_that_are_as_far_from_float64_on_both_sides_accuse_nobody() -> None:
+    """Each is within what is allowed; between them lies more."""
+    beyond = compared((ran("a", "pass", 1, 2), ran("b", "fail", 1, 3))).difference
+    assert beyond is not None
+    off = round(0.6 * beyond.limit) * float(np.spacing(np.float32(2)))
+    found = compared((ran("a", "pass", 1, 2 + off), ran("b", "pass", 1, 2 - off))).difference
+    assert found is not None and found.kind == "values"
+    assert (found.suspects, found.accused) == ((), "nobody: all are as far from float64")
+
+
 def test_a_verdict_that_the_other_does_not_share_is_a_difference_without_numbers() -> None:
     """Guard bands, a call that is refused, a kernel that does not build."""
     for other in (ran("b", "fail", 1, 2), ran("b", "fail")):
