@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
             if summaries[-1]["exit_code"] == 130:
                 break
     for summary in summaries:
-        print(_line(summary), file=sys.stderr, flush=True)
+        print(line_of(summary), file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps(summaries, indent=1))
     return max(int(summary["exit_code"]) for summary in summaries)
@@ -203,13 +203,16 @@ def _device(name: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield started
 
 
-def _line(summary: dict[str, Any]) -> str:
+def line_of(summary: dict[str, Any]) -> str:
+    """How a migration ended, in one line."""
     if "operators" not in summary:
         return f"{summary['device']}: exit code {summary['exit_code']}"
+    worst = summary["worst_ratio"]
+    ratio = "none" if worst is None else f"{worst:.3g}"
     return (
         f"{summary['model']} on {summary['device']} ({summary['adapter']}), {summary['dtype']}: "
         f"{summary['moved']} of {summary['operators']} operators moved, {summary['tests']} tests, "
-        f"worst ratio {summary['worst_ratio']:.3g}; {summary['headline']}; "
+        f"worst ratio {ratio}; {summary['headline']}; "
         f"{summary['seconds']:.0f} s; exit code {summary['exit_code']}"
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.migrate_webgpu import line_of
 from tests.offload.processes import MARK, left_after, marked, new_mark
 from tests.report.browser import need_browser
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
@@ -27,6 +28,15 @@ def test_its_help_shows_commands_devices_and_exit_codes() -> None:
     told = run("--help").stdout
     for word in ("examples:", "--device firefox --dtype float16", "webgpu:1", "exit codes"):
         assert word in told
+
+
+def test_a_migration_in_which_nothing_was_measured_has_its_line() -> None:
+    summary = {
+        "model": "m", "device": "webgpu:0", "adapter": "a", "dtype": "float32", "moved": 0,
+        "operators": 3, "tests": 0, "worst_ratio": None, "headline": "fail", "seconds": 1.0,
+        "exit_code": 1,
+    }  # fmt: skip
+    assert "0 of 3 operators moved, 0 tests, worst ratio none; fail" in line_of(summary)
 
 
 @pytest.mark.slow
