@@ -12,6 +12,8 @@ import { argmax, checkLengths, entryInputs } from "../src/runner/inputs";
 import { readManifest, type Manifest, type ModelSizes } from "../src/runner/manifest";
 import { preflight } from "../src/runner/preflight";
 import { TextStream } from "../src/runner/text_stream";
+import type { ToWorker } from "../src/runner/messages";
+import { Model } from "../src/runner/tapml";
 import { Tokenizer } from "../src/runner/tokenizer/tokenizer";
 import { place, type Weight } from "../src/runner/weights";
 
@@ -179,6 +181,28 @@ test("text waits for the rest of a character, and ends with a replacement where 
   const stream = new TextStream(codec, [0]);
   assert.deepEqual([1, 2, 3, 1].map((token) => stream.push(token)), ["", "\u{1f600}", "b", ""]);
   assert.equal(stream.finish(), "\ufffd");
+});
+
+test("a model that is closed in the middle of a text ends it, and leaving it then is no error", async () => {
+  const told: string[] = [];
+  const worker = {
+    onmessage: null as ((event: { data: unknown }) => void) | null,
+    postMessage(message: ToWorker): void {
+      told.push(message.type);
+      this.onmessage?.({ data: { type: "token", id: 1, token: 7, text: "x" } });
+    },
+    terminate: (): number => told.push("terminated"),
+  };
+  const model = new Model(worker as unknown as Worker, {} as Model["about"]);
+  const stopping = new AbortController();
+  for await (const { text } of model.generateTokens([1], { signal: stopping.signal })) {
+    assert.equal(text, "x");
+    model.close();
+    stopping.abort();
+    break;
+  }
+  assert.deepEqual(told, ["generate", "terminated"]);
+  await assert.rejects(model.encode("a"), says("InputError", "the model was closed"));
 });
 
 test("what a tokenizer uses and is not supported is named", () => {

@@ -119,7 +119,10 @@ export class Model {
       wake();
     });
     const stop = (): void => {
-      this.say({ type: "stop", id });
+      // A model that was closed meanwhile has stopped.
+      if (!this.closed) {
+        this.say({ type: "stop", id });
+      }
     };
     let over = false;
     try {
