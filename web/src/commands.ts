@@ -10,16 +10,7 @@ import { checkProgram, MAX_PROGRAM_NAME, type ProgramBody } from "./program_body
 import { Readback, StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
 import { BOUNDS, type Send } from "./session";
-import {
-  aligned,
-  array,
-  handleOf,
-  integer,
-  octets,
-  shown,
-  text,
-  type Handle,
-} from "./wire";
+import { aligned, array, handleOf, integer, octets, shown, text, type Handle } from "./wire";
 
 /** Reads up to this many bytes travel with the batch's answer; longer ones are streamed. */
 const INLINE_READ_BYTES = 1 << 20;
@@ -386,7 +377,14 @@ export class Commands {
       }
       const waiting = this.run(batch, [outer, place], command);
       if (waiting !== undefined) {
-        return waiting.then(() => this.proceed(batch, outer, body, values, place + 1));
+        return waiting.then(() => {
+          try {
+            return this.proceed(batch, outer, body, values, place + 1);
+          } finally {
+            // Others may have their turn before the batch goes on, and the encoder is the device's.
+            batch.steps.flush();
+          }
+        });
       }
     }
     batch.program = null;

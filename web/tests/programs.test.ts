@@ -266,6 +266,26 @@ test("waiting behind another session's kernel is no time of one's own", async (t
   }
 });
 
+test("what a program encodes behind a fence is submitted before another session goes on", async (t) => {
+  const { fake, server } = serve(t);
+  const clients = [new Client(server), new Client(server)];
+  const program = [["fence"], ["copy", 1, 0, 2, 0, 256]];
+  for (const client of clients) {
+    await client.prepare();
+    await client.batch([["program", "wait", program]]);
+  }
+  fake.forget();
+  fake.busy = true;
+  const answers = clients.map((client) => client.batch([["execute", "wait", [], 0]]));
+  await passed(0);
+  fake.finish();
+  for (const answer of answers) {
+    assert.equal((await answer)["error"], undefined);
+  }
+  const seen = ["createCommandEncoder", "submit"].map((name) => fake.count(name));
+  assert.deepEqual(seen, [2, 2]);
+});
+
 test("a session over its deadline ends alone, as long as the GPU comes back", async (t) => {
   const { fake, server, hung } = serve(t);
   const [hasty, other] = [new Client(server, 0.2), new Client(server)];
