@@ -119,6 +119,32 @@ def test_a_vector_beside_the_weight_is_used_from_the_segment_on(adapter: Driver)
     np.testing.assert_allclose(result, given[0] @ given[1] * given[2], atol=1e-4)
 
 
+def test_an_output_of_fewer_rows_is_written_no_further(adapter: Driver) -> None:
+    """50 rows as 28 and 22, of which the output has 20."""
+    table = te.placeholder((50, 16), "float32", "table")
+    made = te.compute((20, 16), lambda i, j: table[i, j] + 1.0, "made")
+    library = compiled(operator("made", te.create_prim_func([table, made])), SMALL)
+    assert check(library, LIMITS) == ()
+    given = np.random.default_rng(6).standard_normal((50, 16), np.float32)
+    *_, result = run(adapter, library, "made", [given, np.zeros((20, 16), np.float32)])
+    np.testing.assert_array_equal(result, given[:20] + 1)
+
+
+def test_a_row_that_is_read_at_times_is_not_cut() -> None:
+    """What follows the table in a concatenation is in no segment of it."""
+    count = tirx.Var("n", "int64")
+    table = te.placeholder((50, 16), "float32", "table")
+    more = te.placeholder((count, 16), "float32", "more")
+    joined = te.compute(
+        (count + 50, 16),
+        lambda i, j: te.if_then_else(i >= 50, more[i - 50, j], table[i, j]),
+        "joined",
+    )
+    library = compiled(operator("joined", te.create_prim_func([table, more, joined])), SMALL)
+    (problem,) = check(library, LIMITS)
+    assert (problem.limit, problem.need) == ("max_binding_bytes", "3200")
+
+
 def test_a_row_above_the_limit_is_refused_as_well() -> None:
     limits = replace(LIMITS, max_binding_bytes=128)
     (problem, *_) = check(compiled(matmul_transposed(), Target("webgpu", limits=limits)), limits)

@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from tapml_targets.codegen.expression import call_name
 from tapml_targets.codegen.source import SEGMENT_START
 from tapml_targets.errors import CompileError
 
@@ -92,8 +93,12 @@ def _columns(function: Any, realize: Any, tensor: Any, row: Any, rows: int) -> P
     axes = {
         each.var: value for each, value in zip(block.iter_vars, realize.iter_values, strict=True)
     }
-    spatial = [each.var for each in block.iter_vars if each.iter_type == tirx.IterVar.DataPar]
-    if not any(row.same_as(each) for each in spatial) or not isinstance(axes[row], tvm.ir.Var):
+    spatial = [each for each in block.iter_vars if each.iter_type == tirx.IterVar.DataPar]
+    axis = next((each for each in spatial if row.same_as(each.var)), None)
+    if axis is None or not isinstance(axes[row], tvm.ir.Var):
+        return None
+    # Where the output has a part of the rows, segments of all of them would be written behind it.
+    if not _is_number(axis.dom.min, 0) or not _is_number(axis.dom.extent, int(tensor.shape[0])):
         return None
     dimensions = _dimensions(block, row)
     if dimensions is None or store.buffer not in dimensions:
@@ -129,6 +134,10 @@ def _columns(function: Any, realize: Any, tensor: Any, row: Any, rows: int) -> P
         if each in dimensions and not each.same_as(tensor)
     }
     return Piece(made, lambda module: _shifted(module, positions, kind))
+
+
+def _is_number(expression: Any, number: int) -> bool:
+    return isinstance(expression, tirx.IntImm) and int(expression) == number
 
 
 def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
@@ -225,9 +234,24 @@ def _shifted(module: Any, positions: dict[int, tuple[Any, int]], kind: str) -> A
 def _picked(function: Any, block: Any, tensor: Any, row: Any, rows: int) -> Piece | None:
     if any(each.iter_type != tirx.IterVar.DataPar for each in block.iter_vars):
         return None
+    # An element that may be made of no row is in no segment: none of the launches would store it.
+    if _is_read_at_times(block.body.value, tensor):
+        return None
     position = next(at for at, each in enumerate(function.params) if each.same_as(tensor))
     extent = tirx.IntImm(str(row.ty), rows)
     return Piece(function, lambda module: _guarded(module, position, extent))
+
+
+def _is_read_at_times(value: Any, tensor: Any) -> bool:
+    """Whether a condition decides if a value reads the tensor."""
+    choices: list[Any] = []
+    tvm_ffi.structural_walk(value, (tvm.ir.Call, choices.append))
+    found: list[Any] = []
+    for each in choices:
+        if call_name(each) == "if_then_else":
+            for branch in each.args[1:]:
+                tvm_ffi.structural_walk(branch, (tvm.ir.TensorLoad, found.append))
+    return any(load.source.same_as(tensor) for load in found)
 
 
 def _guarded(module: Any, position: int, extent: Any) -> Any:
