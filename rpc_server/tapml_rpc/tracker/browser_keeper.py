@@ -55,7 +55,7 @@ class BrowserKeeper:
         self._patience = patience_seconds
         self._say = say
         self._failures = self._away = 0
-        self._seen = False
+        self._seen = self._over = False
         self.process: BrowserProcess | None = None
         self._start()
 
@@ -69,6 +69,10 @@ class BrowserKeeper:
         """
         process = self.process
         if process is None:
+            # What kept it from being started, a full disk, may pass.
+            self._away += 1
+            if not self._over and self._away >= START_SECONDS:
+                self._start()
             return
         # Ticks are counted, not seconds: a machine that slept holds that against nobody.
         self._away = 0 if registered else self._away + 1
@@ -86,6 +90,10 @@ class BrowserKeeper:
 
     def close(self) -> None:
         """End the browser."""
+        self._over = True
+        self._end()
+
+    def _end(self) -> None:
         process, self.process = self.process, None
         if process is not None:
             process.close()
@@ -93,10 +101,11 @@ class BrowserKeeper:
     def _again(self, why: str) -> None:
         process = self.process
         told = process.said() if process is not None else ""
-        self.close()
+        self._end()
         if not self._seen:
             self._failures += 1
         if self._failures >= _MOST_FAILURES:
+            self._over = True
             self._say(
                 f"browser {self.name!r} {why}, {_MOST_FAILURES} times without registering; it is "
                 f"not started again. {self._browser.path} said:\n{told or 'nothing'}"
@@ -110,4 +119,4 @@ class BrowserKeeper:
         try:
             self.process = BrowserProcess(self._url, self._browser)
         except TapmlError as error:
-            self._say(str(error))
+            self._say(f"browser {self.name!r}: {error}; it is tried again in {START_SECONDS} s")

@@ -178,12 +178,15 @@ class BrowserProcess:
 
     def __init__(self, url: str, browser: Browser | None = None) -> None:
         self.browser = browser or find_browser()
-        self.profile = _new_folder()
+        try:
+            self.profile = _new_folder()
+        except OSError as error:
+            raise SetupError(f"no folder for what a browser keeps: {error}") from error
         self._said = self.profile / "said.txt"
         door = self.profile / "open.html"
-        door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
-        command = self.browser.command(door.as_uri(), self.profile)
         try:
+            door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
+            command = self.browser.command(door.as_uri(), self.profile)
             with self._said.open("wb") as said:
                 self.process = subprocess.Popen(
                     ["/bin/sh", "-c", _WATCHED, str(self.profile), *command],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.browser_keeper import START_SECONDS, BrowserKeeper
 from tapml_rpc.tracker.browser_process import AUTOMATIC, BrowserProcess, find_browser
 from tapml_targets.errors import InputError, SetupError
 from tests.report.browser import need_browser
@@ -75,6 +77,31 @@ def test_a_browser_ends_with_who_started_it_however_that_ends(tmp_path: Path) ->
     starter.kill()
     starter.communicate()
     wait_for(lambda: not Path(profile).exists() and not _runs(int(pid)))
+
+
+def test_a_browser_for_which_there_is_no_room_ends_no_tracker_and_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    browser = find_browser(str(program(tmp_path, "chromium")))
+    said: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("tapml_rpc.tracker.browser_process._new_folder", full)
+        keeper = BrowserKeeper("http://127.0.0.1:1/", "tab", browser, 15, said.append)
+
+    def runs() -> bool:
+        return keeper.process is not None
+
+    assert not runs() and "No space left" in said[0]
+    for _ in range(START_SECONDS):
+        keeper.tick(registered=False)
+    assert runs()
+    keeper.close()
+    for _ in range(START_SECONDS):
+        keeper.tick(registered=False)
+    assert not runs()
 
 
 def _runs(pid: int) -> bool:
