@@ -14,6 +14,7 @@ import { preflight } from "../src/runner/preflight";
 import { TextStream } from "../src/runner/text_stream";
 import type { ToWorker } from "../src/runner/messages";
 import { Model } from "../src/runner/tapml";
+import { compilePattern } from "../src/runner/tokenizer/pattern";
 import { Tokenizer } from "../src/runner/tokenizer/tokenizer";
 import { place, type Weight } from "../src/runner/weights";
 
@@ -123,6 +124,7 @@ test("weights are found by their header, and one that is not theirs is refused",
     [first({ a: { dtype: "F32", shape: [2], data_offsets: [0, 12] } }), "not its shape's"],
     [first({ a: { dtype: "F32", shape: [2], data_offsets: [96, 104] } }), "takes bytes"],
     [first({ a: { dtype: "F32", shape: [-2], data_offsets: [0, 8] } }), "makes no sense"],
+    [first({ a: { dtype: { toString: 1, valueOf: 1 }, shape: [2] } }), "makes no sense"],
     [first({}), "hold nothing"],
   ];
   for (const [content, text] of cases) {
@@ -214,6 +216,8 @@ test("what a tokenizer uses and is not supported is named", () => {
   });
   // A possessive repetition gives nothing back: there is no "ab" behind all letters.
   assert.deepEqual(new Tokenizer(whole(split("[ab]++b"))).encode("aab"), [0, 2]);
+  // A character beyond the first plane is one, behind a backslash as well.
+  assert.equal([..."\u{1f600}a".matchAll(compilePattern("\\\u{1f600}"))].length, 1);
   const cases: [object, string][] = [
     [{ model: { type: "Unigram" } }, "the model 'Unigram' is not supported"],
     [{ normalizer: { type: "Precompiled" } }, "the normalizer 'Precompiled'"],

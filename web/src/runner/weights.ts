@@ -154,7 +154,7 @@ const isCount = (value: unknown): value is number =>
 
 function storedOf(name: string, value: unknown): Stored {
   const fields = value as { dtype?: unknown; shape?: unknown; data_offsets?: unknown } | null;
-  const dtype = DTYPES.get(String(fields?.dtype));
+  const dtype = DTYPES.get(fields?.dtype as string);
   const shape: unknown = fields?.shape;
   const offsets: unknown = fields?.data_offsets;
   if (

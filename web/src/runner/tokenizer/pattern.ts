@@ -199,7 +199,7 @@ class Translator {
   /** What stands after a backslash; the position moves behind it. */
   private escape(): Members {
     this.position += 1;
-    const letter = this.rest.slice(0, 1);
+    const letter = Array.from(this.rest.slice(0, 2))[0] ?? "";
     const property = PROPERTY.exec(this.rest);
     if (property !== null) {
       this.forbidInsensitive(`\\${property[0]}`);
@@ -222,8 +222,8 @@ class Translator {
     if (control === undefined && (letter === "" || /[\p{L}\p{N}]/u.test(letter))) {
       throw this.refused(`\\${this.rest.slice(0, 12)}`);
     }
-    this.position += 1;
-    return this.single(control ?? letter.charCodeAt(0));
+    this.position += letter.length;
+    return this.single(control ?? letter.codePointAt(0) ?? 0);
   }
 
   private single(code: number): Members {
