@@ -15,8 +15,8 @@ _EPILOG: Final = """\
 examples:
   tapml bundle my-session/repro/softmax                    writes softmax.tapml.zip
   tapml bundle my-session -o bundles                       one for each operator that failed
-  tapml bundle my-suite --operator 'fused_softmax'         replays its tests and takes the gravest
-  tapml bundle my-suite --test 'prefill/layers.0.mlp/add@p0.s0' -o add.tapml.zip
+  tapml bundle my-suite --operator '*softmax*'             replays its tests and takes the gravest
+  tapml bundle my-suite --test prefill/layers.0.self_attn/softmax@p0.s0 -o softmax.tapml.zip
   tapml bundle my-session/repro/softmax --synthetic        no prompts, weights or activations
   tapml replay softmax.tapml.zip                           anywhere, with the base install
 

@@ -45,7 +45,7 @@ examples:
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
   tapml replay softmax.tapml.zip                 the same from a bundle
   tapml replay my-suite --diagnose               inner step, places and cause of each failure
-  tapml replay my-suite --explain prefill/layers.0/add@p0.s0    the arithmetic of one verdict
+  tapml replay my-suite --explain prefill/layers.0.self_attn/softmax@p0.s0    why that verdict
   tapml replay my-suite --check                  on Oclgrind: memory faults with their source lines
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade

@@ -14,7 +14,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "rpc",
-        help="serve a device",
+        help="serve devices, lend them, make keys",
         description="The runtime between a host and its devices.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
