@@ -187,7 +187,7 @@ def test_a_tail_that_is_not_checked_is_the_schedule_that_cut_it(
     ):
         failure = kept.failure(on)
         found = diagnosed(failure, on)
-    assert failure.operator.name == "fused_mean_add_rsqrt_multiply"
+    assert failure.operator.name == "fused_multiply_mean_add_rsqrt_multiply"
     assert_origin(failure, Norm, "torch.rsqrt")
     assert "reads outside of them" in failure.result.verdict.reason
     assert found.step is not None
