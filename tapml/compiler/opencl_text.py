@@ -41,7 +41,7 @@ _MEANING: Final = re.compile(
 _REFUSED: Final = frozenset(
     (
         "asm", "constant", "enum", "extern", "global", "goto", "image", "inline", "kernel", "local",
-        "pipe", "printf", "private", "sampler_t", "static", "struct", "typedef", "union",
+        "pipe", "printf", "private", "sampler_t", "sizeof", "static", "struct", "typedef", "union",
     )
 )  # fmt: skip
 _NUMBERED: Final = frozenset(("get_local_id", "get_local_size", "get_group_id"))
@@ -227,9 +227,11 @@ def _parameter(text: str, tokens: Sequence[_Token]) -> KernelParameter:
     if not re.fullmatch(rf"{pointer}|(const )?TYPE", kind):
         raise _NotUnderstoodError
     name, start, _ = tokens[-1]
-    if not _plain_name(name) or _TYPE.fullmatch(name):
+    declared = text[tokens[0][1] : start].rstrip()
+    # What is put behind a comment would be part of it.
+    if not _plain_name(name) or _TYPE.fullmatch(name) or "//" in declared:
         raise _NotUnderstoodError
-    return KernelParameter(text[tokens[0][1] : start].rstrip(), name)
+    return KernelParameter(declared, name)
 
 
 def _plain_name(token: str) -> bool:
@@ -277,6 +279,10 @@ def _body(
         if (word[0].isalpha() or word[0] == "_") and not (
             word == "__global" or (_plain_name(word) and word not in kernels)
         ):
+            raise _NotUnderstoodError
+        # A local array becomes a pointer: its address, as its size, would be another.
+        addressed = _at(tokens, index - 1) == "&" and _at(tokens, index + 1) != "["
+        if addressed and any(word == array.name for array in arrays):
             raise _NotUnderstoodError
         index += 1
     pieces.append(text[written : tokens[-1][2]])

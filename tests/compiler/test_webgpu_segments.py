@@ -125,6 +125,8 @@ def test_an_output_of_fewer_rows_is_written_no_further(adapter: Driver) -> None:
     made = te.compute((20, 16), lambda i, j: table[i, j] + 1.0, "made")
     library = compiled(operator("made", te.create_prim_func([table, made])), SMALL)
     assert check(library, LIMITS) == ()
+    # A device may drop what is written behind an output; the kernel does not write it.
+    assert all("segment_start <=" in module.code.decode() for module in library.modules)
     given = np.random.default_rng(6).standard_normal((50, 16), np.float32)
     *_, result = run(adapter, library, "made", [given, np.zeros((20, 16), np.float32)])
     np.testing.assert_array_equal(result, given[:20] + 1)
