@@ -233,6 +233,7 @@ export class Calls {
         });
       }
       const guards = new Readback(memory, this.pool, Math.max(1, 2 * GUARD_BYTES * buffers.length));
+      batch.readbacks.push(guards);
       buffers.forEach((buffer, place) => {
         const at = 2 * GUARD_BYTES * place;
         guards.add(steps, buffer, 0, GUARD_BYTES, at);

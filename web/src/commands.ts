@@ -150,12 +150,18 @@ export class Commands {
       return this.stream(batch, index, { buffer, start, length });
     }
     if (length > 0) {
-      batch.inline ??= new Readback(this.memory, this.pool, INLINE_READ_BYTES);
+      batch.inline ??= this.readback(batch, INLINE_READ_BYTES);
       batch.inline.add(batch.steps, buffer, start, length, position);
     }
     batch.inlineBytes = position + length;
     batch.give(index, [position, length]);
     return undefined;
+  }
+
+  private readback(batch: RunningBatch, nbytes: number): Readback {
+    const made = new Readback(this.memory, this.pool, nbytes);
+    batch.readbacks.push(made);
+    return made;
   }
 
   /** Send a long read in pieces, the next one on its way while one is sent. */
@@ -168,7 +174,7 @@ export class Commands {
     const send = this.sendFor(batch);
     const ask = (offset: number): { readback: Readback; size: number; ready: Promise<void> } => {
       const size = Math.min(PIECE_BYTES, length - offset);
-      const readback = new Readback(this.memory, this.pool, size);
+      const readback = this.readback(batch, size);
       readback.add(steps, buffer, start + offset, size, 0);
       steps.flush();
       const ready = readback.ready();

@@ -51,6 +51,17 @@ export class Interpreter {
     };
     const batch = new RunningBatch(session, message, steps);
     this.sends.set(batch, send);
+    try {
+      await this.runAll(batch, send);
+    } finally {
+      for (const readback of batch.readbacks) {
+        readback.drop();
+      }
+    }
+  }
+
+  private async runAll(batch: RunningBatch, send: Send): Promise<void> {
+    const { session, message } = batch;
     for (const [index, command] of message.commands.entries()) {
       const name: unknown = Array.isArray(command) ? command[0] : undefined;
       const always = typeof name === "string" && ALWAYS.has(name);

@@ -1,5 +1,6 @@
 /** Bytes on their way from the GPU: copied into memory that can be mapped, then handed on. */
 
+import { TapmlError } from "./errors";
 import type { DeviceBuffer, Memory } from "./memory";
 import { noticed } from "./noticed";
 import type { Steps } from "./steps";
@@ -37,6 +38,7 @@ export class Readback {
   private readonly stage: GPUBuffer;
   private readonly windows: (readonly [number, number])[] = [];
   private end = 0;
+  private over = false;
 
   constructor(
     private readonly memory: Memory,
@@ -78,10 +80,13 @@ export class Readback {
   async take(): Promise<Uint8Array<ArrayBuffer>> {
     const size = Math.ceil(this.end / 8) * 8;
     if (size === 0) {
-      this.pool.giveBack(this.stage);
+      this.giveBack();
       return new Uint8Array(0);
     }
     await this.mapped(size);
+    if (this.over) {
+      throw new TapmlError("DeviceLostError", "the batch ended before its bytes came");
+    }
     const bytes = new Uint8Array(this.end);
     const mapped = new Uint8Array(this.stage.getMappedRange(0, size));
     // Between windows lies what the memory held before; the gaps of a chunk are zero.
@@ -89,7 +94,7 @@ export class Readback {
       bytes.set(mapped.subarray(start, end), start);
     }
     this.stage.unmap();
-    this.pool.giveBack(this.stage);
+    this.giveBack();
     return bytes;
   }
 
@@ -107,6 +112,19 @@ export class Readback {
     const size = Math.ceil(this.end / 8) * 8;
     take(new Uint8Array(this.stage.getMappedRange(0, size)).subarray(0, this.end));
     this.stage.unmap();
+    this.giveBack();
+  }
+
+  /** Let go of the memory where nobody has taken the bytes, and nobody will. */
+  drop(): void {
+    if (!this.over) {
+      this.over = true;
+      Submission.for(this.memory.device).discard(this.stage);
+    }
+  }
+
+  private giveBack(): void {
+    this.over = true;
     this.pool.giveBack(this.stage);
   }
 }

@@ -32,6 +32,8 @@ interface Origin {
 export class RunningBatch {
   readonly results: Result[] = [];
   readonly damaged: (() => Promise<void>)[] = [];
+  /** Whatever was read; what is left of it goes with the batch. */
+  readonly readbacks: Readback[] = [];
   inlineBytes = 0;
   inline: Readback | null = null;
   chunkBase = 0;

@@ -108,6 +108,10 @@ class Client {
     this.token = this.server.data(this.data, header, chunk, this.token);
   }
 
+  leave(): void {
+    this.server.control(this.control, { type: "goodbye" }, "", this.token);
+  }
+
   async batch(commands: unknown[], chunk: Uint8Array<ArrayBuffer> = PLAIN): Promise<Header> {
     const place = this.data.headers.length;
     this.send(commands, chunk);
@@ -204,6 +208,20 @@ test("memory that is freed behind the call that uses it is destroyed behind its 
   ]);
   assert.equal(done["error"], undefined);
   assert.deepEqual([fake.count("submit"), fake.destroyed - destroyed], [1, 2]);
+});
+
+test("a read that nobody takes to its end leaves no memory behind", async (t) => {
+  const { fake, server } = serve(t);
+  const client = new Client(server);
+  await client.batch([["allocate", 1, 10 << 20]]);
+  fake.forget();
+  const { destroyed } = fake;
+  client.send([["read", 1, 0, 10 << 20]]);
+  // So much a client takes without saying more.
+  await client.data.message(2);
+  client.leave();
+  await passed(0);
+  assert.equal(fake.destroyed - destroyed, 1 + fake.count("createBuffer"));
 });
 
 test("a program's paste is refused when it runs: this device keeps no blobs", async (t) => {
