@@ -165,12 +165,12 @@ def open_columns(devices: Sequence[str]) -> list[Column]:
     """
     from tapml.matrix.implementation import columns_of
     from tapml_rpc.reach import check_spec, is_remote, open_device
-    from tapml_targets.platforms import check_platform
+    from tapml_targets.ranking import parse_device
 
     for device in devices:
         check_spec(device)
         if not is_remote(device):
-            check_platform(device.partition(":")[0])
+            parse_device(device)
     connecting = {each: partial(open_device, each, say=on_standard_error) for each in devices}
     return columns_of(connecting, len(devices))
 

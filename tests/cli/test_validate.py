@@ -99,6 +99,7 @@ def test_a_suite_is_replayed_on_several_devices(finished: FinishedSession) -> No
         (("--target", "opencl"), "--target says nothing to several devices"),
         (("--device", "cpu"), "named twice"),
         (("--device", "opnecl:0"), "opnecl"),
+        (("--device", "opencl:one"), "such as opencl:0, got 'opencl:one'"),
     ],
 )
 def test_what_several_devices_cannot_take_is_said_at_once(
