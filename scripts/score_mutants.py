@@ -164,4 +164,8 @@ def _collect(made: Iterator[Score], scores: list[Score], count: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("scripts/score_mutants.py: interrupted", file=sys.stderr)
+        sys.exit(130)
