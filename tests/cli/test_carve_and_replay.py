@@ -102,16 +102,16 @@ def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession, part: s
 
 
 def test_one_verdict_is_explained(finished: FinishedSession, suite: Path) -> None:
-    test = "prefill/layers.0/add@p0.s0"
+    test = "prefill/layers.0.mlp/fused_silu_multiply@p0.s0"
     where = ("replay", suite, "--device", finished.device, "--explain")
     ended = run_here(*where, test, cache=finished.cache)
     assert ended.exit_code == 0, ended.errors
-    assert ended.output.startswith("add: pass\n")
+    assert ended.output.startswith("fused_silu_multiply: pass\n")
     assert "sensitivity + ulp" in ended.output
-    unknown = run_here(*where, "prefill/add@p9.s9", cache=finished.cache)
+    unknown = run_here(*where, "prefill/fused_silu_multiply@p9.s9", cache=finished.cache)
     assert unknown.exit_code == 2
     assert "has no test" in unknown.errors
-    mistyped = run_here(*where, test.replace("add", "ad"), cache=finished.cache)
+    mistyped = run_here(*where, test.replace("silu", "slu"), cache=finished.cache)
     assert f"did you mean {test!r}?" in mistyped.errors
     unnamed = run_here(*where, cache=finished.cache)
     assert unnamed.exit_code == 2
