@@ -220,7 +220,8 @@ class BrowserProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal to all its processes: SIGSTOP is a machine that falls asleep."""
-        with suppress(ProcessLookupError):
+        # macOS forbids to signal a group of which only the dead are left.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def close(self) -> None:
