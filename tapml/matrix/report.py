@@ -169,7 +169,8 @@ class MatrixReport:
             found = "nothing to compare: fewer than two implementations ran"
         elif len(set(ran)) == len(ran):
             found = "nothing to compare: each is of another platform"
-        return f"{self.status}: {self.title} on {len(self.implementations)} devices; {found}"
+        many = len(self.implementations)
+        return f"{self.status}: {self.title} on {many} device{'s' * (many != 1)}; {found}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a strict JSON file, format ``tapml-matrix/1``."""

@@ -134,4 +134,4 @@ def test_a_page_that_cannot_be_written_takes_nothing_along(
     given = argparse.Namespace(report=tmp_path / "file" / "matrix.html", json=False)
     with pytest.raises(SetupError, match=r"matrix\.html"):
         print_matrix(report, given)
-    assert "a model on 1 devices" in capsys.readouterr().out
+    assert "a model on 1 device;" in capsys.readouterr().out
