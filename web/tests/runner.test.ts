@@ -68,6 +68,7 @@ test("a manifest that makes no sense is refused by what is wrong with it", () =>
     [{ files: { "library.msgpack": file(9), "../w": file(1) } }, 'the file "../w"'],
     [{ files: { "library.msgpack": file(9), "w.0": { bytes: -1, sha256: "" } } }, "makes no sense"],
     [{ model: { name: "m", dtype: "int8" } }, "the model's dtype"],
+    [{ model: { name: "m", dtype: "float32", context_length: 2 ** 25 } }, "context_length makes"],
     [{ tokenizer: { reader: "tapml", text: "" } }, 'says nothing of "tokenizer.json"'],
   ];
   for (const [changes, text] of cases) {

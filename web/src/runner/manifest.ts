@@ -25,6 +25,8 @@ const MAX_TEXT = 1 << 16;
 const MAX_RANK = 16;
 const MAX_ITEMS = 1 << 16;
 const MAX_COUNT = 2 ** 31 - 1;
+/** Every step makes a mask of as many numbers. */
+const MAX_CONTEXT = 1 << 24;
 const FILE_NAME = /^(?!\.)[\w.+-]{1,160}$/;
 const SHA256 = /^[0-9a-f]{64}$/;
 
@@ -152,8 +154,8 @@ function textOf(value: unknown, what: string): string {
   return value;
 }
 
-function countOf(value: unknown, lowest: number, what: string): number {
-  if (typeof value !== "number" || !Number.isInteger(value) || value < lowest || value > MAX_COUNT) {
+function countOf(value: unknown, lowest: number, what: string, most = MAX_COUNT): number {
+  if (typeof value !== "number" || !Number.isInteger(value) || value < lowest || value > most) {
     throw damaged(what);
   }
   return value;
@@ -181,7 +183,7 @@ function sizesOf(fields: Fields): ModelSizes {
   return {
     name: textOf(fields["name"], "the model's name"),
     dtype,
-    contextLength: countOf(fields["context_length"], 1, "context_length"),
+    contextLength: countOf(fields["context_length"], 1, "context_length", MAX_CONTEXT),
     vocabulary: countOf(fields["vocabulary"], 1, "vocabulary"),
     endTokens: new Set(
       listOf(fields["end_tokens"], MAX_ITEMS, "end_tokens").map((token) =>
