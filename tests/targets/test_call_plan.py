@@ -195,6 +195,14 @@ WRONG_STATEMENTS: dict[str, tuple[Statement, str]] = {
         Launch("add", (BufferArgument("a", 44),)),
         "starts at byte 44 of 'a', which has 40",
     ),
+    "window beyond the end": (
+        Launch("add", (BufferArgument("a", 4, 40),)),
+        "takes bytes 4 to 44 of 'a', which has 40",
+    ),
+    "window of less than nothing": (
+        Launch("add", (BufferArgument("a", 4, ("sub", 0, "n")),)),
+        "takes bytes 4 to -6 of 'a'",
+    ),
     "offset before the start": (Launch("add", (BufferArgument("a", -4),)), "starts at byte -4"),
     "negative grid": (Launch("add", (), (-1, 1, 1)), "cannot be launched"),
     "division by zero": (one(("floordiv", 1, ("sub", "n", "n"))), "division by zero"),
