@@ -8,10 +8,11 @@ index computation inside their kernel. One that found no neighbour becomes a vie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import tvm
+import tvm_ffi
 from tvm import relax, topi
 from tvm.relax import transform
 
@@ -21,6 +22,7 @@ from tapml.graph.relax_function import (
     bindings,
     is_one_dataflow_block,
     is_tir_call,
+    operands,
     operation_name,
     with_bindings,
     with_main,
@@ -94,9 +96,31 @@ def _between(module: Any, uses: Uses) -> Iterator[tuple[Any, Any]]:
         before = _function(module, uses.made_by.get(source))
         if before is None or after is None or uses.only_reader(source) is None:
             continue
+        if not _is_told_extents(uses.made_by[source], view):
+            continue
         fusible = pattern(before) <= INJECTIVE and pattern(after) <= max(ANCHORS)
         if fusible and (is_permutation(before) or not is_product(after)):
             yield view, source
+
+
+def _is_told_extents(call: Any, view: Any) -> bool:
+    """Whether what a call is given says how large a view of its result is.
+
+    A broadcast tensor or one of a constant has extents that it alone knows: put together with a
+    reader that gives them to nobody, as a sum does, it would be told them by nothing.
+    """
+    given: list[Any] = []
+    for operand in operands(call)[1:]:
+        shaped = isinstance(operand.ty, relax.TensorType)
+        given += list(operand.ty.shape.values) if shaped else [operand]
+    return _symbols(view.ty.shape.values) <= _symbols(given)
+
+
+def _symbols(extents: Iterable[Any]) -> set[Any]:
+    found: set[Any] = set()
+    for extent in extents:
+        tvm_ffi.structural_walk(extent, (tvm.ir.Var, found.add))
+    return found
 
 
 def _is_view(value: Any) -> bool:

@@ -115,6 +115,15 @@ GRAPHS: dict[str, tuple[Shapes, Build, Callable[..., Any], int]] = {
         lambda a: np.exp(a).sum(0),
         1,
     ),
+    "an extent that only a broadcast tensor has": (
+        ((1, 8), ("rows", 8)),
+        lambda a, b, rows: op.add(
+            op.sum(op.reshape(op.broadcast_to(a, (rows, 8)), (rows, 2, 4)), 0),
+            op.sum(op.reshape(b, (rows, 2, 4)), 0),
+        ),
+        lambda a, b: (a[0] * len(b) + b.sum(0)).reshape(2, 4),
+        4,
+    ),
     "rows that a product would read anew": (
         ((2, 3), (2, 4, 3), (2, 3, 5)),
         lambda a, b, c: op.matmul(op.add(op.reshape(op.exp(a), (2, 1, 3)), b), c),
