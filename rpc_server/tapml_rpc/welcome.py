@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import zmq
@@ -81,9 +82,15 @@ def say_hello(
         hello["kernel_deadline"] = kernel_deadline
     if lease:
         hello["lease"] = lease
-    control.send(wire.pack(hello))
+    packed, sent = wire.pack(hello), False
     deadline = time.monotonic() + timeout
-    while not control.poll(_POLL_MILLISECONDS):
+    # libzmq may have given the connection up by now: a send that blocks would do so for ever.
+    while not (sent and control.poll(_POLL_MILLISECONDS)):
+        if not sent and control.poll(_POLL_MILLISECONDS, zmq.POLLOUT):
+            with suppress(zmq.Again):
+                control.send(packed, zmq.NOBLOCK)
+                sent = True
+                continue
         handshakes.check()
         ended = exit_report(0) if exit_report else None
         if ended is not None:

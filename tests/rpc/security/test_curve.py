@@ -27,8 +27,10 @@ from tapml_rpc.security.curve import (
     client_identity,
 )
 from tapml_rpc.security.greeting import greeted_mechanism
+from tapml_rpc.security.handshake import HandshakeWatch
 from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
+from tapml_rpc.welcome import connect_dealer, say_hello
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.security import curve_server
 
@@ -179,14 +181,36 @@ def test_what_does_not_greet_has_no_mechanism(said: bytes) -> None:
     assert greeted_mechanism(address, SECONDS) is None  # nobody listens any more
 
 
-def test_what_speaks_no_zeromq_is_said() -> None:
-    def answer_like_a_web_server(connection: plain_sockets.socket) -> None:
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4)
-        connection.recv(4096)
+def answer_like_a_web_server(connection: plain_sockets.socket) -> None:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4)
+    connection.recv(4096)
 
+
+def test_what_speaks_no_zeromq_is_said() -> None:
     with serving(answer_like_a_web_server) as address:
         curve = ClientCurve(make_pair("ada"), make_pair("device").public)
         refused(address, curve, "does not speak ZeroMQ")
+
+
+def test_a_connection_given_up_before_the_hello_is_said_as_well() -> None:
+    curve = ClientCurve(make_pair("ada"), make_pair("device").public)
+    with serving(answer_like_a_web_server) as address, zmq.Context() as context:
+        control, monitor = connect_dealer(context, address, curve)
+        with control, monitor:
+            deadline = time.monotonic() + SECONDS
+            while control.poll(0, zmq.POLLOUT):
+                assert time.monotonic() < deadline, "libzmq keeps a connection that speaks no ZMTP"
+                time.sleep(0.01)
+            with pytest.raises(SetupError, match="does not speak ZeroMQ"):
+                say_hello(
+                    control,
+                    HandshakeWatch(monitor, address, curve),
+                    address,
+                    timeout=30,
+                    kernel_deadline=None,
+                    lease="",
+                    exit_report=None,
+                )
 
 
 def test_a_server_that_hangs_up_on_a_plain_client_is_said_at_the_timeout() -> None:
