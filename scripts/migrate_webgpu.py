@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,18 @@ MADE: Final[dict[str, dict[str, Any]]] = {
         "max_position_embeddings": 128,
     },
 }
+# The command, in a Python that is not interrupted before it can say so: `_run` blocks the signal.
+_TAPML: Final = """\
+import signal, sys
+try:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    from tapml.cli.start import main
+    exit_code = main()
+except KeyboardInterrupt:
+    print("tapml: interrupted", file=sys.stderr)
+    exit_code = 130
+sys.exit(exit_code)
+"""
 EXAMPLES: Final = """\
 examples:
   python3 scripts/migrate_webgpu.py                          the demo model to headless Chromium
@@ -138,7 +151,7 @@ def _migrate(model: str, device: str, options: argparse.Namespace, folder: Path)
     started = time.monotonic()
     with _device(device) as (spec, variables):
         command = [
-            sys.executable, "-P", "-m", "tapml.cli.main", "offload", "--model", model,
+            sys.executable, "-P", "-c", _TAPML, "offload", "--model", model,
             "--target", "webgpu", "--device", spec, "--session", str(session), "--restart",
             "--dtype", options.dtype, "--strategy", options.strategy,
         ]  # fmt: skip
@@ -181,13 +194,16 @@ def _run(command: list[str], variables: dict[str, str], output: Any) -> int:
 
     Returns its exit code, as a shell gives it.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, env=variables, cwd=environment.ROOT
     ) as process:
         while True:
             try:
+                # What came meanwhile is raised here.
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 status = process.wait()
-                # Ctrl-C may come before it can take it.
+                # Ctrl-C may come while its Python ends.
                 return status if status >= 0 else 128 - status
             except KeyboardInterrupt:
                 continue

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from scripts.migrate_webgpu import line_of
+from tapml.offload.session import JOURNAL
 from tests.offload.processes import MARK, left_after, marked, new_mark
 from tests.report.browser import need_browser
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
@@ -46,27 +49,55 @@ def test_a_browser_that_is_not_there_is_an_error_of_the_environment() -> None:
     assert "'netscape' is no program" in ended.stderr and "Traceback" not in ended.stderr
 
 
+@contextmanager
+def migrating(mark: str, scratch: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The script, in a group of its own as a terminal would give it one."""
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--here", *arguments],
+        env={**os.environ, MARK: mark, "TMPDIR": scratch},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as script:
+        try:
+            yield script
+        finally:
+            script.kill()
+
+
+def interrupted(script: subprocess.Popen[bytes]) -> str:
+    """What it says to Ctrl-C: no traceback, and the exit code of an interrupt."""
+    os.killpg(script.pid, signal.SIGINT)
+    said = script.communicate(timeout=PATIENCE_SECONDS)[1].decode()
+    assert script.returncode == 130, said
+    assert "tapml: interrupted" in said and "Traceback" not in said
+    return said
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_browser_no_tracker_and_no_folder(tmp_path: Path) -> None:
     need_browser()
     mark = new_mark()
     with (
         tempfile.TemporaryDirectory(prefix="t-") as scratch,
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), "--here", "--out", str(tmp_path / "out")],
-            env={**os.environ, MARK: mark, "TMPDIR": scratch},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as script,
+        migrating(mark, scratch, "--out", str(tmp_path / "out")) as script,
     ):
-        try:
-            wait_for(lambda: marked(mark, "tapml.cli.main offload"), 2 * PATIENCE_SECONDS)
-            assert marked(mark, "--user-data-dir="), "the browser is there before the migration"
-            os.killpg(script.pid, signal.SIGINT)
-            _, said = script.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            script.kill()
-        assert script.returncode == 130, said.decode()
+        # The session is in its work, and not only about to start.
+        journals = f"*/{JOURNAL}"
+        wait_for(lambda: list((tmp_path / "out").glob(journals)), 2 * PATIENCE_SECONDS)
+        assert marked(mark, "--user-data-dir="), "the browser is there before the migration"
+        interrupted(script)
         assert left_after(mark) == {}
         assert list(Path(scratch).glob("tapml-*")) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_migrations_python_starts_is_no_traceback() -> None:
+    mark = new_mark()
+    with (
+        tempfile.TemporaryDirectory(prefix="t-") as scratch,
+        migrating(mark, scratch, "--device", "webgpu:0") as script,
+    ):
+        wait_for(lambda: marked(mark, " offload "), PATIENCE_SECONDS)
+        interrupted(script)
+        assert left_after(mark) == {}
