@@ -15,6 +15,7 @@ from tapml_rpc.zmtp.stream import Check, Stream
 from tapml_targets.errors import InputError, SetupError
 
 _ZERO_COPY_BYTES = 64 << 10
+_POLL_MILLISECONDS = 50
 
 Socket = zmq.Socket[bytes]
 
@@ -74,6 +75,10 @@ class DealerData:
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
         """See the protocol. A large chunk must not change until it is answered."""
+        # A connection that libzmq has given up never takes anything again.
+        while not self._socket.poll(_POLL_MILLISECONDS, zmq.POLLOUT):
+            if check is not None:
+                check()
         self.torn = True
         if chunk_bytes := len(chunk):
             self._socket.send(packed, zmq.SNDMORE)
