@@ -139,13 +139,15 @@ def test_a_lost_device_fails_what_is_left_at_once(
     exported: Path, finished: FinishedSession, tmp_path: Path
 ) -> None:
     crash = edit(r"(__kernel void [^;{]*\{)", r"\1 *(volatile __global int*)8 = 1;")
-    folder = with_library(exported, tmp_path / "tests", crash, "add")
+    # The files run in the order of their names.
+    files = read_cases(exported).files
+    before_all = files[min(files)].operator
+    folder = with_library(exported, tmp_path / "tests", crash, before_all)
     tested = run_pytest(
         folder, "--tapml-device", finished.device, cache=finished.cache, junit=tmp_path / "j.xml"
     )
     assert tested.exit_code == 1
     messages = [case["message"] for case in tested.cases.values()]
-    # The files run in the order of their names, and this is the first.
     assert tested.outcomes() == {"failure": len(messages)}
     first = next(iter(tested.cases)).partition("-")[2][:-1]
     assert all("device lost: " in message for message in messages)

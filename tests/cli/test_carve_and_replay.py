@@ -13,6 +13,7 @@ from tests.offload.sessions import FinishedSession
 pytestmark = pytest.mark.slow
 
 TOKENS = ("--tokens", "1 2 3 4", "--new-tokens", "2")
+A_TEST = "prefill/layers.0.mlp/fused_silu_multiply@p0.s0"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_a_replay_is_json_too_and_takes_filters(finished: FinishedSession, suite
 
 
 def test_a_filter_that_leaves_nothing_is_no_pass(finished: FinishedSession, suite: Path) -> None:
-    for option in ("--repeats", "3"), ("--check",), ("--explain", "prefill/layers.0/add@p0.s0"):
+    for option in ("--repeats", "3"), ("--check",), ("--explain", A_TEST):
         ended = run_here(
             "replay", suite, *option, "--device", finished.device, "--operator", "conv*",
             cache=finished.cache,
@@ -102,17 +103,16 @@ def test_a_sessions_own_suite_can_be_replayed(finished: FinishedSession, part: s
 
 
 def test_one_verdict_is_explained(finished: FinishedSession, suite: Path) -> None:
-    test = "prefill/layers.0.mlp/fused_silu_multiply@p0.s0"
     where = ("replay", suite, "--device", finished.device, "--explain")
-    ended = run_here(*where, test, cache=finished.cache)
+    ended = run_here(*where, A_TEST, cache=finished.cache)
     assert ended.exit_code == 0, ended.errors
     assert ended.output.startswith("fused_silu_multiply: pass\n")
     assert "sensitivity + ulp" in ended.output
     unknown = run_here(*where, "prefill/fused_silu_multiply@p9.s9", cache=finished.cache)
     assert unknown.exit_code == 2
     assert "has no test" in unknown.errors
-    mistyped = run_here(*where, test.replace("silu", "slu"), cache=finished.cache)
-    assert f"did you mean {test!r}?" in mistyped.errors
+    mistyped = run_here(*where, A_TEST.replace("silu", "slu"), cache=finished.cache)
+    assert f"did you mean {A_TEST!r}?" in mistyped.errors
     unnamed = run_here(*where, cache=finished.cache)
     assert unnamed.exit_code == 2
     assert "tapml inspect" in unnamed.errors

@@ -29,8 +29,6 @@ from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 from tests.execute.small_llama import PROMPTS, SmallLlama, small_llama
 
-# Its output is a row of the vocabulary, and every prompt length is another shape.
-HEAVY = "matmul_transposed_10"
 SMALL = "fused_silu_multiply_2"
 
 
@@ -69,7 +67,7 @@ def replayed(
     folder = tmp_path_factory.mktemp("times") / "suite"
     prompts = tuple(Prompt(ids) for ids in PROMPTS)
     carve(llama.model, llama.executor(), prompts, folder, max_new_tokens=3).close()
-    chosen = [llama.plan.operators[name] for name in (*prefill_matmuls(llama), HEAVY, SMALL)]
+    chosen = [llama.plan.operators[name] for name in (*prefill_matmuls(llama), heavy(llama), SMALL)]
     tests, libraries, verdicts = {}, {}, {}
     with (
         open_local(f"opencl:{index}") as session,
@@ -87,6 +85,11 @@ def replayed(
                 operator, tests[name], library, session, oracle, Policy()
             )
         yield Replayed(llama, session, oracle, tests, libraries, verdicts)
+
+
+def heavy(llama: SmallLlama) -> str:
+    """The decode's last product: a row of the vocabulary, of one shape at all steps."""
+    return llama.plan.entries["decode"].calls[-1].operator
 
 
 def prefill_matmuls(llama: SmallLlama) -> tuple[str, ...]:
@@ -135,7 +138,9 @@ def test_without_device_events_the_hosts_clock_is_used_and_named(replayed: Repla
 
 def test_a_kernel_that_cannot_run_again_has_no_time_and_does_no_harm(replayed: Replayed) -> None:
     """No verdict comes of it, and the session goes on."""
-    times = replayed.times(SMALL, _blind(replayed.verdicts[SMALL]), replayed.libraries[HEAVY])
+    times = replayed.times(
+        SMALL, _blind(replayed.verdicts[SMALL]), replayed.libraries[heavy(replayed.llama)]
+    )
     assert times["target_ms"] is None
     replayed.session.fence()
 
@@ -152,7 +157,8 @@ def test_without_events_and_library_nothing_is_known(replayed: Replayed) -> None
 
 def test_a_cold_first_launch_does_not_count(replayed: Replayed) -> None:
     """Tests that do the same work give one time, their median."""
-    verdict = replayed.verdicts[HEAVY]
+    name = heavy(replayed.llama)
+    verdict = replayed.verdicts[name]
     slowed = replace(
         verdict,
         results=tuple(
@@ -160,7 +166,7 @@ def test_a_cold_first_launch_does_not_count(replayed: Replayed) -> None:
             for index, result in enumerate(verdict.results)
         ),
     )
-    assert replayed.times(HEAVY, slowed)["target_ms"] < 100
+    assert replayed.times(name, slowed)["target_ms"] < 100
 
 
 def test_prompts_of_other_lengths_are_other_work(replayed: Replayed) -> None:
