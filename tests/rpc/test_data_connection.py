@@ -10,7 +10,7 @@ from tapml_targets.errors import DeviceLostError
 
 
 def test_while_a_server_takes_nothing_a_sender_is_asked_whether_to_go_on() -> None:
-    asked = []
+    asked: list[int] = []
 
     def give_up_at_the_second() -> None:
         asked.append(len(asked))
