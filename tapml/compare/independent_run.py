@@ -43,6 +43,9 @@ MAX_RESULT_BYTES: Final = 4 << 30
 """What one operation of a sub-graph may give."""
 
 _WIDEST_BYTES: Final = 8
+# What lay in order in the model may be permuted inside an operator; `view` refuses that, and
+# `reshape` gives the same elements in the same order.
+_IN_ANY_LAYOUT: Final = {"aten.view.default": "aten.reshape.default"}
 _NARROW: Final = ("float16", "bfloat16", "float32")
 
 
@@ -150,7 +153,7 @@ def _overload(operation: str) -> Any:
     """The overload of an allowed operation; it changes nothing in place."""
     import torch
 
-    packet_name, overload_name = split_operation(operation)
+    packet_name, overload_name = split_operation(_IN_ANY_LAYOUT.get(operation, operation))
     packet = getattr(torch.ops.aten, packet_name, None)
     overload = getattr(packet, overload_name, None)
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":

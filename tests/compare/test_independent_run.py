@@ -77,6 +77,15 @@ def test_a_made_tensor_keeps_the_value_of_its_own_dtype() -> None:
     assert abs(float(result[0, 0]) - 0.1) < 1e-8
 
 
+def test_a_view_of_what_is_permuted_inside_the_operator_is_its_elements_in_order() -> None:
+    """Where fusion drew a permutation in, what the model viewed is not in order any more."""
+    turned = TorchNode("n0", "aten.permute.default", (Reference("i0"), (Extent(1), Extent(0))))
+    viewed = TorchNode("n1", "aten.view.default", (Reference("n0"), (Extent(6),)))
+    like = np.zeros(6, np.float32)
+    result = run(graph_of(turned, viewed), like=like)
+    np.testing.assert_array_equal(result, X.T.reshape(6))
+
+
 def test_inputs_are_not_written_to() -> None:
     x = X.copy()
     x.flags.writeable = False
