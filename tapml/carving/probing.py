@@ -3,10 +3,11 @@
 In float16 and bfloat16 one lost term of a long sum may weigh less than honest rounding does; on
 small whole numbers nothing is rounded and it shows (:mod:`tapml.compare.probes`); nor is a sum or
 difference of two numbers of all digits (:mod:`tapml.compare.digit_probes`). Softmaxes, norms and
-means are run on sums of a handful of terms (:mod:`tapml.compare.few_term_probes`). In float32 the
-smallest wrong kernel is 27 times its limit on carved numbers alone, so no such probe is
-made. An operator that takes exponentials is run on large numbers as well, in every dtype
-(:mod:`tapml.compare.range_probes`): those of a few prompts overflow nowhere.
+means are run on sums of a handful of terms (:mod:`tapml.compare.few_term_probes`), and so
+are products that round behind their sums. In float32 the smallest wrong kernel is 27 times its
+limit on carved numbers alone, so no such probe is made. An operator that takes exponentials is run
+on large numbers as well, in every dtype (:mod:`tapml.compare.range_probes`): those of a few prompts
+overflow nowhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from typing import Final
 
 from tapml.compare.digit_probes import digit_probe_of
 from tapml.compare.expectation import Expectation
-from tapml.compare.few_term_probes import few_term_probes_of, has_few_term_probes
+from tapml.compare.few_term_probes import (
+    few_term_probes_of,
+    has_few_term_probes,
+    stand_in_probes_of,
+)
 from tapml.compare.formats import float_format
 from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compare.probes import ProbeCase, probes_of, why_no_probe
@@ -26,7 +31,7 @@ from tapml.graph.plan import Operator
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError
 
-PROBING_VERSION: Final = 7
+PROBING_VERSION: Final = 8
 """Part of every verdict's key: raise it when other probes are made."""
 _NARROW_BITS: Final = 16
 
@@ -85,6 +90,8 @@ class Probing:
             # Its carved tests say so: without a twin they are not run.
             return ()
         probes = probes_of(operator, test, twin, reference) if exact else ()
+        if exact and not probes:
+            probes = stand_in_probes_of(operator, test, twin, reference)
         if few:
             probes = few_term_probes_of(operator, test, twin, reference)
         digits = digit_probe_of(operator, test, twin, reference) if exact else None

@@ -5,6 +5,10 @@ where all terms of a sum are zero but for a handful, a lost one changes the resu
 not by a thousandth, and what is left to round is worth a few units in the last place. Which terms
 are not zero differs from row to row, and in the first row the first and the last one are among
 them: the ones that a wrong bound leaves out.
+
+A product whose sums are whole numbers is rounded all the same where a scale that is no power of
+two is fused behind it (the scores of heads of twelve numbers); it gets these in the place of exact
+probes.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.formats import Float64s
+from tapml.compare.formats import Float64s, float_format, ulp
 from tapml.compare.function_tree import FunctionTree
 from tapml.compare.operator_class import OperatorClass, traits_of
 from tapml.compare.oracle import CarvedCase
@@ -67,6 +71,27 @@ def few_term_probes_of(
     """
     if not has_few_term_probes(operator):
         return ()
+    return _probes(operator, test, twin, reference)
+
+
+def stand_in_probes_of(
+    operator: Operator, test: CarvedCase, twin: Twin, reference: Twin
+) -> tuple[ProbeCase, ...]:
+    """The same for a product that may have exact probes, but has none on the shapes of `test`.
+
+    Parameters
+    ----------
+    operator, test, twin, reference
+        As for :func:`tapml.compare.probes.probes_of`.
+    """
+    if why_no_probe(operator) or not _is_product(operator):
+        return ()
+    return _probes(operator, test, twin, reference)
+
+
+def _probes(
+    operator: Operator, test: CarvedCase, twin: Twin, reference: Twin
+) -> tuple[ProbeCase, ...]:
     length = _longest_sum(operator, test)
     if length is None or length < 2:
         return ()
@@ -107,11 +132,11 @@ def _probe(
             parameter.dtype,
             kind,
             want,
-            np.zeros(want.shape, np.float32),
+            _lost_on_the_way(want, parameter.dtype, traits.arithmetic),
             operator_class="rounded",
         )
-        for parameter, kind, want in zip(
-            operator.written, operator.output_kinds, wanted, strict=True
+        for parameter, kind, want, traits in zip(
+            operator.written, operator.output_kinds, wanted, traits_of(operator), strict=True
         )
     )
     for output, raw in zip(outputs, results, strict=True):
@@ -136,6 +161,8 @@ def _values(
     masks = any(output.operator_class == "softmax" for output in traits_of(operator))
     floats = [i for i, p in enumerate(operator.read) if lookup(p.dtype).is_float]
     longest = max((carved[index].size for index in floats), default=0)
+    # Of two sparse factors hardly a term would be left.
+    only = _is_product(operator)
     values: list[Array] = []
     for index, raw in enumerate(carved):
         if index not in floats:
@@ -146,12 +173,29 @@ def _values(
         few = np.abs(sparse(raw.shape, 2, period, offset * factor, generator))
         if masks:
             values.append(np.where(few > 0, 0.0, _MASKED))
-        elif raw.size == longest:
+        elif raw.size == longest and not (only and any(_is_sparse(v) for v in values)):
             values.append(few)
         else:
             full: Float64s = generator.integers(1, 3, raw.shape).astype(np.float64)
             values.append(full)
     return values
+
+
+def _is_sparse(values: Array) -> bool:
+    return lookup(values.dtype.name).is_float and not values.all()
+
+
+def _lost_on_the_way(want: Float64s | Array, dtype: str, arithmetic: str) -> NDArray[np.float32]:
+    """One rounding in a dtype narrower than the output's; zero where there is none."""
+    if not arithmetic or not lookup(dtype).is_float:
+        return np.zeros(want.shape, np.float32)
+    if float_format(arithmetic).mantissa_bits >= float_format(dtype).mantissa_bits:
+        return np.zeros(want.shape, np.float32)
+    return ulp(want, arithmetic).astype(np.float32)
+
+
+def _is_product(operator: Operator) -> bool:
+    return any(output.operator_class == "product" for output in traits_of(operator))
 
 
 def _has_sums(operator: Operator) -> bool:

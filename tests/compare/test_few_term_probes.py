@@ -10,10 +10,14 @@ import pytest
 from tvm import relax
 
 from tapml.carving.replay import replay
-from tapml.compare.few_term_probes import few_term_probes_of, has_few_term_probes
+from tapml.compare.few_term_probes import (
+    few_term_probes_of,
+    has_few_term_probes,
+    stand_in_probes_of,
+)
 from tapml.compare.judge import judge
 from tapml.compare.policy import Policy
-from tapml.compare.probes import ProbeCase, ProbeOracle, to_raw
+from tapml.compare.probes import ProbeCase, ProbeOracle, probes_of, to_raw
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
@@ -40,7 +44,9 @@ def make(name: str, dtype: str) -> Operator:
     return make_operator(name, [((20, LENGTH), dtype)], BUILDS[name])
 
 
-def probes(operator: Operator) -> tuple[ProbeCase, ...]:
+def probes(
+    operator: Operator, make: Callable[..., tuple[ProbeCase, ...]] = few_term_probes_of
+) -> tuple[ProbeCase, ...]:
     generator = np.random.default_rng(0)
     reference, twins = compile_reference([operator]), compile_twins([operator])
     inputs = [
@@ -48,7 +54,7 @@ def probes(operator: Operator) -> tuple[ProbeCase, ...]:
         for p in operator.read
     ]
     case = make_case(operator, reference, inputs)
-    return few_term_probes_of(operator, case, twins[operator.name], reference[operator.name])
+    return make(operator, case, twins[operator.name], reference[operator.name])
 
 
 @pytest.mark.parametrize("at", [0, -1])
@@ -90,3 +96,43 @@ def test_only_sums_that_round_have_them() -> None:
         operator = make_operator("x", argument, build)
         assert not has_few_term_probes(operator)
         assert probes(operator) == ()
+
+
+def scores(length: int, scale: float) -> Operator:
+    """A product with a scale and a mask behind it, as attention has: float16, then float32."""
+
+    def build(x: Any, y: Any, mask: Any) -> Any:
+        product = op.astype(op.matmul(x, y, out_dtype="float32"), "float16")
+        scaled = op.multiply(product, relax.const(np.float16(scale)))
+        return op.astype(op.add(scaled, mask), "float32")
+
+    shapes = (6, 1, length), (6, length, 64), (1, 1, 64)
+    return make_operator("scores", [(shape, "float16") for shape in shapes], build)
+
+
+@pytest.mark.parametrize("length", [12, LENGTH])
+def test_a_product_that_rounds_behind_its_sum_shows_each_lost_end(length: int) -> None:
+    operator = scores(length, 12**-0.5)
+    assert probes(operator, probes_of) == ()
+    reference = compile_reference([operator])["scores"]
+    made = probes(operator, stand_in_probes_of)
+    assert len(made) == 2
+    for at in (0, -1):
+        statuses = set()
+        for probe in made:
+            arrays = [array.copy() for array in probe.arrays]
+            arrays[0][..., at] = 0
+            output = np.zeros_like(probe.results[0])
+            reference(*arrays, output)
+            verdict = judge(operator, probe.expectation, probe.results, [output], POLICY)
+            statuses.add(verdict.status)
+        assert "fail" in statuses
+    for probe in made:
+        verdict = judge(operator, probe.expectation, probe.results, probe.results, POLICY)
+        assert verdict.status == "pass"
+
+
+def test_what_only_moves_or_divides_has_no_probe_in_the_place_of_exact_ones() -> None:
+    argument = [((6, 90), "float16")]
+    for build in (op.permute_dims, op.nn.softmax, lambda x: op.sum(x, axis=[1])):
+        assert probes(make_operator("x", argument, build), stand_in_probes_of) == ()
