@@ -21,8 +21,6 @@ from tapml.package.manifest import LIBRARY, TOKENIZER
 from tapml.package.sample_lines import sample_lines
 from tests.conftest import RequireDevice
 from tests.models.tokenizers import FAMILIES, TEXT, family
-from tests.offload.commands import run_process
-from tests.offload.sessions import FinishedSession, offload_arguments
 from tests.package.packages import add_tokenizer
 from tests.report.browser import open_browser
 from tests.web.pages import WEBGPU_FLAGS
@@ -41,8 +39,7 @@ ELSEWHERE = "elsewhere.test"
 
 @pytest.fixture(scope="module")
 def package(
-    finished: FinishedSession,
-    webgpu_cache: Path,
+    moved_to_driver: Callable[[int], Path],
     require_device: RequireDevice,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
@@ -50,14 +47,8 @@ def package(
     devices = require_device("webgpu")
     # The rasteriser that the browser has as well, where it is here: its limits are the same.
     named = next((each for each in devices if "SwiftShader" in each.name), devices[0])
-    root = tmp_path_factory.mktemp("webgpu")
-    ended = run_process(
-        *offload_arguments(finished.model, root / "session", f"webgpu:{named.index}"),
-        *("--target", "webgpu", "--strategy", "bisect"),
-        cache=webgpu_cache,
-    )
-    assert ended.exit_code == 0, ended.errors
-    made = make_package(root / "session", root / "package").path
+    session = moved_to_driver(named.index)
+    made = make_package(session, tmp_path_factory.mktemp("webgpu") / "package").path
     add_tokenizer(made)
     return made
 

@@ -162,21 +162,13 @@ def test_a_shader_that_does_not_compile_fails_its_operator_with_what_the_browser
 def test_every_operator_moves_to_each_driver_of_this_machine(
     number: int,
     finished: FinishedSession,
-    webgpu_cache: Path,
+    moved_to_driver: Callable[[int], Path],
     require_device: RequireDevice,
-    tmp_path: Path,
 ) -> None:
     devices = sorted(each.index for each in require_device("webgpu"))
     if number >= len(devices):
         pytest.skip(f"this machine has {len(devices)} WebGPU adapters")
-    session = tmp_path / "session"
-    ended = run_forked(
-        *offload_arguments(finished.model, session, f"webgpu:{devices[number]}"),
-        *("--target", "webgpu", "--strategy", "bisect"),
-        cache=webgpu_cache,
-        errors=tmp_path / "errors",
-    )
-    assert ended.exit_code == 0, ended.errors
+    session = moved_to_driver(devices[number])
     assert_moved_whole(session)
     assert read_report(session)["final"]["prompts"] == finished.report["final"]["prompts"]
 
