@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from tapml_targets.webgpu.discovery import browser_environment
+
 _NAMES = ("firefox-esr", "firefox")
 _LIMIT_SECONDS = 60.0
 _PREFERENCES = {
@@ -118,7 +120,7 @@ def open_firefox(profile: Path) -> Iterator[FirefoxPage]:
         text=True,
         start_new_session=True,
         # It leaves files in the home folder otherwise.
-        env={**os.environ, "HOME": str(profile)},
+        env=browser_environment(os.environ) | {"HOME": str(profile)},
     )  # fmt: skip
     told: list[str] = []
     too_late = threading.Timer(_LIMIT_SECONDS, _kill, (process,))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from tapml_targets.errors import InputError, SetupError
+from tapml_targets.webgpu.discovery import browser_environment
 
 Kind = Literal["chromium", "firefox"]
 
@@ -236,7 +237,7 @@ class BrowserProcess:
 
     def _environment(self) -> dict[str, str]:
         # What it leaves in the folder for temporary files goes with its profile.
-        environment = {**os.environ, "TMPDIR": str(self.profile)}
+        environment = browser_environment(os.environ) | {"TMPDIR": str(self.profile)}
         if self.browser.kind == "firefox":
             environment["MOZ_CRASHREPORTER_DISABLE"] = "1"
         return environment

@@ -121,6 +121,18 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
+def browser_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a browser: `environ` without the drivers that are browsers' own.
+
+    A process that uses wgpu has them added; a browser would take another's for this machine's.
+    """
+    own = {str(path) for path in browser_manifests()}
+    added = (environ.get(ADDED_VARIABLE) or "").split(os.pathsep)
+    kept = [path for path in added if path and path not in own]
+    result = {name: value for name, value in environ.items() if name != ADDED_VARIABLE}
+    return result | ({ADDED_VARIABLE: os.pathsep.join(kept)} if kept else {})
+
+
 def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[str, str]:
     """Find the drivers that hang or crash when asked for their devices, and do without them.
 

@@ -58,6 +58,19 @@ def test_the_browsers_driver_is_added_to_what_is_there(
     assert discovery.prepare_environment(found) == found, "twice is once"
 
 
+def test_a_browser_is_given_no_driver_of_another_browser(
+    manifests: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Firefox took SwiftShader, which Chromium brings, for this machine's driver."""
+    browsers = [Path("/opt/browser/vk_swiftshader_icd.json")]
+    monkeypatch.setattr(discovery, "browser_manifests", lambda: browsers)
+    used = discovery.prepare_environment({discovery.ADDED_VARIABLE: "/own.json", "OTHER": "1"})
+    found = discovery.browser_environment(used)
+    assert (found[discovery.ADDED_VARIABLE], found["OTHER"]) == ("/own.json", "1")
+    none = discovery.browser_environment(discovery.prepare_environment({}))
+    assert discovery.ADDED_VARIABLE not in none
+
+
 def test_a_manifest_without_its_driver_is_passed_over(tmp_path: Path) -> None:
     library = tmp_path / "libdriver.so"
     named = manifest(tmp_path, "one", library)
