@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +147,11 @@ class Page:
         return heard
 
 
-def need_browser() -> str:
+def need_browser(names: Sequence[str] = _NAMES) -> str:
     """The browser's program; without one the test is skipped, or fails where there must be one."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
-        reason = f"no browser here: looked for {', '.join(_NAMES)}"
+        reason = f"no browser here: looked for {', '.join(names)}"
         if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
             pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
         pytest.skip(reason)
@@ -165,18 +165,32 @@ def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
     Where no browser is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
     """
     found = need_browser()
+    command = [
+        found, "--headless=new", "--no-sandbox", *(flags or ("--disable-gpu",)),
+        "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+    ]  # fmt: skip
+    with (
+        running_browser(command, "DevTools listening on") as (process, address),
+        connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection,
+    ):
+        yield Page(connection, process)
+
+
+@contextlib.contextmanager
+def running_browser(
+    command: Sequence[str], says: str, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A browser's process, and the address it names in the line with `says`; it is killed after."""
     process = subprocess.Popen(
-        [
-            found, "--headless=new", "--no-sandbox", *(flags or ("--disable-gpu",)),
-            "--disable-quic", "--no-first-run", "--disable-background-networking",
-            "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-        ],
+        command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )  # fmt: skip
+        env=environ,
+    )
     told: list[str] = []
     too_late = threading.Timer(_LIMIT_SECONDS, _kill, (process,))
     too_late.start()
@@ -185,16 +199,14 @@ def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
         lines = iter(process.stderr.readline, "")
         for line in lines:
             told.append(line)
-            if "DevTools listening on" in line:
+            if says in line:
                 break
         else:
-            pytest.fail(f"{found} does not say where it listens; it said\n{''.join(told[-40:])}")
+            pytest.fail(f"{command[0]} does not name its address: it said\n{''.join(told[-40:])}")
         too_late.cancel()
         # What it goes on to say must not fill the pipe, or it waits for a reader.
         threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
-        address = told[-1].split()[-1]
-        with connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection:
-            yield Page(connection, process)
+        yield process, told[-1].split()[-1]
     finally:
         too_late.cancel()
         _kill(process)

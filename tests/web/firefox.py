@@ -6,19 +6,15 @@ import base64
 import contextlib
 import json
 import os
-import shutil
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tapml_targets.webgpu.discovery import browser_environment
+from tests.report.browser import need_browser, running_browser
 
 _NAMES = ("firefox-esr", "firefox")
 _LIMIT_SECONDS = 60.0
@@ -99,54 +95,20 @@ def open_firefox(profile: Path) -> Iterator[FirefoxPage]:
 
     Where none is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
     """
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        reason = f"no Firefox here: looked for {', '.join(_NAMES)}"
-        if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
-            pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
-        pytest.skip(reason)
+    found = need_browser(_NAMES)
     lines = [
         f"user_pref({json.dumps(name)}, {json.dumps(value)});\n"
         for name, value in _PREFERENCES.items()
     ]
     profile.joinpath("user.js").write_text("".join(lines))
-    process = subprocess.Popen(
-        [
-            found, "--headless", "--no-remote", "--profile", str(profile),
-            "--remote-debugging-port", "0",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # It leaves files in the home folder otherwise.
-        env=browser_environment(os.environ) | {"HOME": str(profile)},
-    )  # fmt: skip
-    told: list[str] = []
-    too_late = threading.Timer(_LIMIT_SECONDS, _kill, (process,))
-    too_late.start()
-    try:
-        assert process.stderr is not None
-        output = iter(process.stderr.readline, "")
-        for line in output:
-            told.append(line)
-            if "WebDriver BiDi listening on" in line:
-                break
-        else:
-            pytest.fail(f"{found} does not say where it listens; it said\n{''.join(told[-40:])}")
-        too_late.cancel()
-        # What it goes on to say must not fill the pipe, or it waits for a reader.
-        threading.Thread(target=lambda: [None for _ in output], daemon=True).start()
-        address = told[-1].split()[-1] + "/session"
-        with connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection:
-            yield FirefoxPage(connection)
-    finally:
-        too_late.cancel()
-        _kill(process)
-        process.wait()
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """End a browser and the processes it has started: one of them may hang on its GPU."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    command = [
+        found, "--headless", "--no-remote", "--profile", str(profile),
+        "--remote-debugging-port", "0",
+    ]  # fmt: skip
+    # It leaves files in the home folder otherwise.
+    environ = browser_environment(os.environ) | {"HOME": str(profile)}
+    with (
+        running_browser(command, "WebDriver BiDi listening on", environ) as (_, address),
+        connect(f"{address}/session", max_size=None, open_timeout=_LIMIT_SECONDS) as connection,
+    ):
+        yield FirefoxPage(connection)
