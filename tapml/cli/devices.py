@@ -13,6 +13,7 @@ from tapml.cli.remote_devices import (
     memory_text,
     print_remote_devices,
     remote_devices,
+    usual_tracker,
 )
 from tapml_targets.description_format import to_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, TapmlError
@@ -40,7 +41,8 @@ def add_parser(subparsers: Any) -> None:
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
             "  tapml devices --tracker tcp://farm:9190           a tracker's, with who holds them\n"
             "  tapml devices tcp://board:9190                    a server's, with how busy it is\n"
-            "\nexit codes: 0 a device can be used; 3 none can, or an ADDRESS does not answer\n"
+            "\nexit codes: 0 a device can be used; 3 none can, or an ADDRESS or a --tracker given\n"
+            "here does not answer\n"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -92,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
             row | {"self_test": _self_test(device, arguments)}
             for row, device in zip(describe_all(ranked), ranked, strict=True)
         ]
-    lent, problem = remote_devices(arguments.tracker, arguments.platform)
+    tracker = arguments.tracker or usual_tracker()
+    lent, problem = remote_devices(tracker, arguments.platform)
     if problem:
         problems["tracker"] = problem
     asked, silent = addressed_devices(arguments.addresses, arguments.platform)
@@ -102,12 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"devices": rows, "remote": remote, "problems": problems}, indent=2))
     else:
         elsewhere = {"servers": asked} if asked else {}
-        if arguments.tracker and not problem:
-            elsewhere = {f"tracker {arguments.tracker}": lent, **elsewhere}
+        if tracker and not problem:
+            elsewhere = {f"tracker {tracker}": lent, **elsewhere}
         _print_table(rows, elsewhere, problems)
     usable = remote or any(row["default"] for row in rows)
-    # What was asked for by its address is what a script waits for.
-    return 0 if usable and not silent else EXIT_NO_DEVICE
+    # What was asked for by its address is what a script waits for; a tracker of the environment is
+    # there for every command, also for one that is about this machine.
+    missed = silent or (arguments.tracker and problem)
+    return 0 if usable and not missed else EXIT_NO_DEVICE
 
 
 def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str, Any] | None:

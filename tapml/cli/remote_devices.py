@@ -23,11 +23,16 @@ def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
     """Declare ``--tracker``."""
     parser.add_argument(
         "--tracker",
-        default=os.environ.get(_VARIABLE, ""),
+        default="",
         metavar="ADDRESS",
         help="list a tracker's devices as well: tcp://, ws:// or wss://HOST:PORT "
         f"(default: ${_VARIABLE})",
     )
+
+
+def usual_tracker() -> str:
+    """The tracker that the environment names; empty where it names none."""
+    return os.environ.get(_VARIABLE, "")
 
 
 def add_no_open(parser: Any) -> None:

@@ -63,3 +63,22 @@ def test_a_device_that_fails_its_probe_is_not_asked(require_device: RequireDevic
     require_device("opencl")
     ranked = replace(rank_devices("opencl")[0], problem="it crashed")
     assert devices._self_test(ranked, None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("named", "looked_at"), [([], ["base", "this", "that"]), (["that"], ["base", "that"])]
+)
+def test_the_doctor_looks_at_what_is_named_and_at_everything_where_nothing_is(
+    named: list[str],
+    looked_at: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sound(group: str) -> doctor.Check:
+        return doctor.Check(group, "device", "ok", "there")
+
+    groups = {name: lambda name=name: iter([sound(name)]) for name in ("base", "this", "that")}
+    monkeypatch.setattr(doctor, "GROUPS", groups)
+    assert main(["doctor", "--json", *named]) == 0
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["group"] for check in checks] == looked_at

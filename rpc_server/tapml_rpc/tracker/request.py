@@ -73,6 +73,7 @@ def request_device(
     exclusive: bool = True,
     priority: int = 0,
     timeout: float | None = None,
+    absent_seconds: float | None = None,
     credentials: Credentials | None = None,
     on_queue: Callable[[QueuePlace], None] | None = None,
     on_lost: Callable[[TapmlError], None] | None = None,
@@ -94,6 +95,8 @@ def request_device(
         -100 to 100; requests of a higher one come first, others in their order.
     timeout
         Seconds to wait for the device; None waits for ever.
+    absent_seconds
+        Seconds to wait while no registered device would do, free or not; None for `timeout`.
     credentials
         Keys, where the tracker asks for them: this side's own and the tracker's public one.
     on_queue
@@ -108,7 +111,7 @@ def request_device(
     SetupError
         If no tracker answers, it ends meanwhile, or the device is not free within `timeout`.
     NoSuchDeviceError
-        If no registered device will do within `timeout`.
+        If no registered device will do within `timeout` or `absent_seconds`.
     InputError
         If what is asked for does not exist.
     """
@@ -127,7 +130,7 @@ def request_device(
                 "bindings": own_bindings(),
             }
         )
-        granted = _wait(connection, wanted, timeout, on_queue)
+        granted = _wait(connection, wanted, timeout, absent_seconds, on_queue)
         return Lease(connection, granted, on_lost)
     except BaseException:
         connection.close({"type": "goodbye"})
@@ -138,9 +141,10 @@ def _wait(
     connection: Connection,
     wanted: Requirements,
     timeout: float | None,
+    absent_seconds: float | None,
     on_queue: Callable[[QueuePlace], None] | None,
 ) -> wire.Header:
-    started = time.monotonic()
+    started = absent_since = time.monotonic()
     place: QueuePlace | None = None
     heard = False
     next_beat = started + BEAT_SECONDS
@@ -154,6 +158,8 @@ def _wait(
             if header.get("type") == "granted":
                 return header
             if header.get("type") == "queued":
+                if place is not None and place.devices:
+                    absent_since = now
                 place = _place(header)
                 if on_queue is not None:
                     on_queue(place)
@@ -163,6 +169,9 @@ def _wait(
         # Before its first word nobody knows whether there is such a device.
         if timeout is not None and heard and now - started > timeout:
             raise _too_late(wanted, timeout, place)
+        absent = place is not None and not place.devices
+        if absent and absent_seconds is not None and now - absent_since > absent_seconds:
+            raise _too_late(wanted, absent_seconds, place)
         if now >= next_beat:
             connection.send({"type": "renew", "leases": []})
             next_beat = now + BEAT_SECONDS

@@ -1,7 +1,8 @@
 """Devices of a tracker as a user names them: ``tracker`` for any, or ``tracker:pixel``.
 
 After the colon stands a device's name, or what it must have, separated by commas:
-``tracker:kind=opencl,feature=float16,min_buffer_bytes=268435456``.
+``tracker:kind=opencl,feature=float16,min_buffer_bytes=268435456``. ``wait=60`` among it, as in
+``tracker:pixel,wait=60``, is how many seconds the device is waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ TRACKER_KEY_VARIABLE: Final = "TAPML_TRACKER_KEY"
 TOKEN_VARIABLE: Final = "TAPML_TRACKER_TOKEN"  # noqa: S105 - a variable's name
 CA_VARIABLE: Final = "TAPML_TRACKER_CA"
 FINGERPRINT_VARIABLE: Final = "TAPML_TRACKER_FINGERPRINT"
+ABSENT_SECONDS: Final = 60.0
+"""So long is a device waited for that nobody has registered, where a spec does not say."""
+
 _WORD: Final = "tracker"
+_WAIT: Final = "wait"
 
 
 def is_tracker_spec(spec: str) -> bool:
@@ -79,7 +84,7 @@ def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials 
 
 
 def parse_spec(spec: str) -> dict[str, Any]:
-    """What a spec asks for, as arguments of :func:`request_device`.
+    """What a spec asks for, as arguments of :func:`request_device`; and ``wait``, in seconds.
 
     Raises
     ------
@@ -91,23 +96,30 @@ def parse_spec(spec: str) -> dict[str, Any]:
         raise InputError(f"expected {_WORD}, {_WORD}:NAME or {_WORD}:kind=opencl, got {spec!r}")
     if not rest:
         return {}
-    if "=" not in rest:
-        if not is_device_name(rest):
-            raise InputError(f"expected a device's name after {_WORD}:, got {rest!r}")
-        return {"name": rest}
-    asked: dict[str, Any] = {"features": [], "limits": {}}
-    for part in rest.split(","):
+    parts = rest.split(",")
+    asked: dict[str, Any] = {}
+    if "=" not in parts[0]:
+        asked["name"] = parts.pop(0)
+        if not is_device_name(asked["name"]):
+            raise InputError(f"expected a device's name after {_WORD}:, got {asked['name']!r}")
+        if not parts:
+            return asked
+    asked |= {"features": [], "limits": {}}
+    for part in parts:
         key, _, value = part.partition("=")
+        number = value.isascii() and value.isdigit() and len(value) < 19
         if key in ("kind", "name") and value and key not in asked:
             asked[key] = value
         elif key == "feature" and value:
             asked["features"].append(value)
-        elif key in LIMITS and value.isascii() and value.isdigit() and len(value) < 19:
+        elif key in LIMITS and number:
             asked["limits"][key] = int(value)
+        elif key == _WAIT and number and key not in asked:
+            asked[key] = int(value)
         else:
             raise InputError(
                 f"{part!r} of {spec!r} asks for nothing known: kind=, name= (once each), "
-                f"feature=, {'=, '.join(LIMITS)}= and a number"
+                f"feature=, {'=, '.join(LIMITS)}= and a number, {_WAIT}= and seconds"
             )
     return asked
 
@@ -124,7 +136,9 @@ def resolve(
 ) -> Lease:
     """Lend the device that a spec names; the arguments are those of :func:`request_device`.
 
-    Without `credentials` they are those of :func:`tracker_credentials`.
+    Without `credentials` they are those of :func:`tracker_credentials`. The ``wait`` of a spec is
+    its `timeout`; without either a device that is held is waited for as long as it takes, and one
+    that is not registered for :data:`ABSENT_SECONDS`.
 
     Raises
     ------
@@ -133,12 +147,15 @@ def resolve(
     TapmlError
         As :func:`request_device` does.
     """
+    asked = parse_spec(spec)
+    seconds = asked.pop(_WAIT, timeout)
     return request_device(
         tracker_address(tracker),
         exclusive=exclusive,
         priority=priority,
-        timeout=timeout,
+        timeout=seconds,
+        absent_seconds=ABSENT_SECONDS if seconds is None else None,
         credentials=credentials or tracker_credentials(),
         on_queue=on_queue,
-        **parse_spec(spec),
+        **asked,
     )

@@ -93,9 +93,13 @@ def test_servers_are_asked_by_their_addresses_with_how_busy_they_are(
 
 
 def test_a_tracker_that_is_not_there_hides_no_local_device(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, text = run_devices(capsys, "--json", "--tracker", "tcp://127.0.0.1:1")
+    code, text = run_devices(capsys, "--json", "--tracker", "tcp://127.0.0.1:1")
     answer = json.loads(text)
     assert "no tracker answers" in answer["problems"]["tracker"]
     assert answer["devices"] != []
+    assert code == 3, "it was asked for by its address"
+    monkeypatch.setenv("TAPML_TRACKER", "tcp://127.0.0.1:1")
+    code, text = run_devices(capsys)
+    assert code == 0 and "tracker: no tracker answers" in text

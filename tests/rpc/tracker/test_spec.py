@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tapml_rpc.tracker import is_tracker_spec, resolve, tracker_address
+from tapml_rpc.tracker import Lease, QueuePlace, is_tracker_spec, resolve, spec, tracker_address
 from tapml_rpc.tracker.spec import parse_spec
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 
 
 @pytest.mark.parametrize(
-    ("spec", "asked"),
+    ("text", "asked"),
     [
         ("tracker", {}),
         ("tracker:pixel-6.lab", {"name": "pixel-6.lab"}),
@@ -26,15 +26,20 @@ from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registere
                 "limits": {"min_buffer_bytes": 1024},
             },
         ),
+        ("tracker:pixel,wait=0", {"name": "pixel", "features": [], "limits": {}, "wait": 0}),
+        (
+            "tracker:kind=opencl,wait=90",
+            {"kind": "opencl", "features": [], "limits": {}, "wait": 90},
+        ),
     ],
 )
-def test_a_spec_says_name_or_needs(spec: str, asked: dict[str, Any]) -> None:
-    assert is_tracker_spec(spec)
-    assert parse_spec(spec) == asked
+def test_a_spec_says_name_or_needs(text: str, asked: dict[str, Any]) -> None:
+    assert is_tracker_spec(text)
+    assert parse_spec(text) == asked
 
 
 @pytest.mark.parametrize(
-    "spec",
+    "text",
     [
         "opencl:0",
         "tracker:a b",
@@ -43,11 +48,15 @@ def test_a_spec_says_name_or_needs(spec: str, asked: dict[str, Any]) -> None:
         "tracker:colour=red",
         "tracker:min_buffer_bytes=big",
         "tracker:min_buffer_bytes=-1",
+        "tracker:pixel,name=phone",
+        "tracker:pixel,",
+        "tracker:pixel,wait=soon",
+        "tracker:pixel,wait=1,wait=2",
     ],
 )
-def test_a_spec_that_asks_for_nothing_known_is_refused(spec: str) -> None:
+def test_a_spec_that_asks_for_nothing_known_is_refused(text: str) -> None:
     with pytest.raises(InputError):
-        parse_spec(spec)
+        parse_spec(text)
 
 
 def test_an_ordinary_device_is_no_trackers() -> None:
@@ -69,3 +78,31 @@ def test_a_spec_is_resolved_to_a_lease(shared_tracker: TrackerProcess) -> None:
         resolve("tracker:feature=float16", shared_tracker.address, timeout=5) as lease,
     ):
         assert lease.name == "phone"
+
+
+def test_a_device_that_nobody_has_is_not_waited_for_for_ever(
+    shared_tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec, "ABSENT_SECONDS", 0.3)
+    with registered(shared_tracker.address, "pixel"):
+        with pytest.raises(NoSuchDeviceError, match=r"a device named pixle for 0\.3 s.*are pixel"):
+            resolve("tracker:pixle", shared_tracker.address)
+        with pytest.raises(NoSuchDeviceError, match=r"a device named pixle for 0 s"):
+            resolve("tracker:pixle,wait=0", shared_tracker.address)
+
+
+def test_one_that_is_held_is_waited_for_as_long_as_asked(
+    shared_tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec, "ABSENT_SECONDS", 0.0)
+    held: list[Lease] = []
+
+    def free_it(place: QueuePlace) -> None:
+        if place.devices and held:
+            held.pop().release()
+
+    with registered(shared_tracker.address, "pixel"):
+        held.append(resolve("tracker:pixel", shared_tracker.address))
+        with pytest.raises(SetupError, match=r"was not free within 0 s \(number 1 in the queue"):
+            resolve("tracker:pixel,wait=0", shared_tracker.address)
+        resolve("tracker:pixel", shared_tracker.address, on_queue=free_it).release()
