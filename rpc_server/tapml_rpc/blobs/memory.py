@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -12,6 +13,8 @@ from tapml_targets.errors import SetupError
 
 PAGE_BYTES: Final = 4096
 PIECE_BYTES: Final = 4 << 20
+# Python 3.11 has no name for it; Linux has it since 5.1.
+_F_SEAL_FUTURE_WRITE: Final = 0x10
 
 
 class BlobMemory:
@@ -91,8 +94,16 @@ class BlobMemory:
             os.close(self._descriptor)
             self._descriptor, self._reader = self._reader, -1
             return
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        try:
+            # No mapping that could be written to was ever made of it, so that sealing what is still
+            # to come is as good as F_SEAL_WRITE. That one is refused (EBUSY) while the kernel holds
+            # a page for a purpose of its own, such as moving it.
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals | _F_SEAL_FUTURE_WRITE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_WRITE)
 
     def close(self) -> None:
         """Let go of it; whoever has a descriptor of their own, or a mapping, keeps it."""

@@ -18,7 +18,8 @@ from tapml_targets.errors import InputError, ProtocolError
 from tests.rpc.blobs.contents import content, digest_of, put
 
 PAGES = 16
-ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+NO_MORE_WRITES = 0x10
+ALL_SEALS = NO_MORE_WRITES | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 @pytest.fixture
@@ -82,6 +83,19 @@ def test_sealed_memory_is_read_and_not_written(memfd: bool) -> None:
     if memfd:
         assert fcntl.fcntl(received, fcntl.F_GET_SEALS) == ALL_SEALS
     os.close(received)
+
+
+@pytest.mark.skipif(not hasattr(os, "splice"), reason="only Linux lends a file's pages to a pipe")
+def test_memory_is_sealed_while_the_kernel_holds_a_page_of_it() -> None:
+    memory = BlobMemory(2 * PAGE_BYTES)
+    memory.write(0, memoryview(content(1, 2 * PAGE_BYTES)))
+    reading, writing = os.pipe()
+    os.splice(memory.fileno(), writing, PAGE_BYTES, offset_src=0)
+    memory.seal()
+    with pytest.raises(OSError):
+        os.pwrite(memory.fileno(), b"x", 0)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_wrong_hash_is_refused_and_both_are_named(store: BlobStore) -> None:
