@@ -8,6 +8,7 @@ a browser lets nobody mend it from inside.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -56,6 +57,7 @@ class BrowserKeeper:
         self._say = say
         self._failures = self._away = 0
         self._seen = self._over = False
+        self._endings: list[threading.Thread] = []
         self.process: BrowserProcess | None = None
         self._start()
 
@@ -89,14 +91,24 @@ class BrowserKeeper:
             self._again(f"did not register within {START_SECONDS} s")
 
     def close(self) -> None:
-        """End the browser."""
+        """End the browser, without waiting; no other comes for it."""
         self._over = True
         self._end()
 
+    def wait(self) -> None:
+        """Wait until nothing is left of what was ended, as long as a browser may take for that."""
+        for ending in self._endings:
+            ending.join()
+
     def _end(self) -> None:
         process, self.process = self.process, None
-        if process is not None:
-            process.close()
+        if process is None:
+            return
+        process.kill()
+        # One that a driver holds in the kernel takes seconds, and the tracker has others to serve.
+        ending = threading.Thread(target=process.close, name="tapml-browser-end", daemon=True)
+        ending.start()
+        self._endings = [each for each in self._endings if each.is_alive()] + [ending]
 
     def _again(self, why: str) -> None:
         process = self.process

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from tapml_rpc.tracker.last_words import LastWords
 from tapml_targets.errors import InputError, SetupError
 from tapml_targets.webgpu.discovery import browser_environment
 
@@ -183,23 +184,23 @@ class BrowserProcess:
             self.profile = _new_folder()
         except OSError as error:
             raise SetupError(f"no folder for what a browser keeps: {error}") from error
-        self._said = self.profile / "said.txt"
         door = self.profile / "open.html"
         try:
             door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
             command = self.browser.command(door.as_uri(), self.profile)
-            with self._said.open("wb") as said:
-                self.process = subprocess.Popen(
-                    ["/bin/sh", "-c", _WATCHED, str(self.profile), *command],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    start_new_session=True,
-                    env=self._environment(),
-                )
+            self.process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHED, str(self.profile), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=self._environment(),
+            )
         except OSError as error:
             self._remove_profile()
             raise SetupError(f"{self.browser.path} does not start: {error}") from error
+        assert self.process.stderr is not None  # noqa: S101 - it is a pipe
+        self._said = LastWords(self.process.stderr, _TAIL_BYTES)
 
     def __enter__(self) -> Self:
         return self
@@ -214,10 +215,7 @@ class BrowserProcess:
 
     def said(self) -> str:
         """The end of what it wrote to standard error."""
-        with suppress(OSError), self._said.open("rb") as file:
-            file.seek(max(0, self._said.stat().st_size - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES).decode("utf-8", "replace").strip()
-        return ""
+        return self._said.text()
 
     def signal(self, number: int) -> None:
         """Send a signal to all its processes: SIGSTOP is a machine that falls asleep."""
@@ -225,10 +223,17 @@ class BrowserProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def close(self) -> None:
-        """End it and all its processes, alive or not, and remove its profile."""
+    def kill(self) -> None:
+        """End all its processes without waiting; :meth:`close` sees to the rest."""
         # A browser asked to end waits for its GPU, and a kernel may hold that for ever.
         self.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it and all its processes, alive or not, and remove its profile.
+
+        What a driver keeps in the kernel takes its time to end: at most 10 s are waited.
+        """
+        self.kill()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_END_SECONDS)
         if self.process.stdin is not None:

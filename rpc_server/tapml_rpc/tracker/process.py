@@ -84,6 +84,8 @@ def run_tracker(options: TrackerOptions) -> int:
     finally:
         for keeper in keepers:
             keeper.close()
+        for keeper in keepers:
+            keeper.wait()
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,45 @@ def test_a_browser_for_which_there_is_no_room_ends_no_tracker_and_is_started_lat
     for _ in range(START_SECONDS):
         keeper.tick(registered=False)
     assert not runs()
+    keeper.wait()
+
+
+def test_what_a_browser_prints_is_kept_up_to_a_bound_and_its_last_words_with_it(
+    tmp_path: Path,
+) -> None:
+    path = program(tmp_path, "chromium")
+    path.write_text("#!/bin/sh\nseq 1 200000 >&2\necho the last words >&2\n", "ascii")
+    with BrowserProcess("http://127.0.0.1:1/", find_browser(str(path))) as process:
+        process.process.wait(60)
+        wait_for(lambda: process.said().endswith("\n200000\nthe last words"))
+        assert len(process.said()) <= 2000
+        assert sum(file.stat().st_size for file in process.profile.rglob("*")) < 100_000
+
+
+def test_a_browser_that_takes_its_time_to_end_keeps_no_tracker_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    close = BrowserProcess.close
+
+    def takes_its_time(process: BrowserProcess) -> None:
+        may_end.wait(60)
+        close(process)
+
+    monkeypatch.setattr(BrowserProcess, "close", takes_its_time)
+    browser = find_browser(str(program(tmp_path, "chromium")))
+    said: list[str] = []
+    keeper = BrowserKeeper("http://127.0.0.1:1/", "tab", browser, 1, said.append)
+    old = keeper.process
+    assert old is not None
+    keeper.tick(registered=True)
+    keeper.tick(registered=False)
+    assert "it is started anew" in said[0] and keeper.process not in (old, None)
+    assert old.profile.exists(), "it has not ended yet"
+    keeper.close()
+    may_end.set()
+    keeper.wait()
+    assert not old.profile.exists()
 
 
 def _runs(pid: int) -> bool:
