@@ -3,6 +3,7 @@
 import { Calls, type Counters } from "./calls";
 import { inputError, protocolError, TapmlError } from "./errors";
 import type { Gpu } from "./gpu";
+import { HashCommands } from "./hash_commands";
 import type { LibraryStore } from "./library_store";
 import type { Memory } from "./memory";
 import { workDone } from "./noticed";
@@ -10,7 +11,7 @@ import { checkProgram, MAX_PROGRAM_NAME, type ProgramBody } from "./program_body
 import { Readback, StagePool } from "./readback";
 import type { Index, RunningBatch } from "./running_batch";
 import { BOUNDS, type Send } from "./session";
-import { aligned, array, handleOf, integer, octets, shown, text, type Handle } from "./wire";
+import { aligned, handleOf, integer, octets, shown, text, type Handle } from "./wire";
 
 /** Reads up to this many bytes travel with the batch's answer; longer ones are streamed. */
 const INLINE_READ_BYTES = 1 << 20;
@@ -33,12 +34,13 @@ export class Commands {
   constructor(
     private readonly gpu: Gpu,
     private readonly memory: Memory,
-    private readonly libraries: LibraryStore,
+    libraries: LibraryStore,
     counters: Counters,
     private readonly sendFor: (batch: RunningBatch) => Send,
   ) {
     this.pool = new StagePool(gpu.device);
     const calls = new Calls(memory, this.pool, counters);
+    const byHash = new HashCommands(memory, libraries);
     const of = (fields: number, run: (...all: never[]) => unknown): Command => ({
       fields,
       run: run as Handler,
@@ -50,10 +52,11 @@ export class Commands {
       ["read", of(3, this.read.bind(this))],
       ["fill", of(4, this.fill.bind(this))],
       ["copy", of(5, this.copy.bind(this))],
-      ["holds", of(1, this.holds.bind(this))],
-      ["upload", of(5, this.upload.bind(this))],
-      ["load", of(2, this.load.bind(this))],
-      ["unload", of(1, this.unload.bind(this))],
+      ["paste", of(5, byHash.paste.bind(byHash))],
+      ["holds", of(1, byHash.holds.bind(byHash))],
+      ["upload", of(5, byHash.upload.bind(byHash))],
+      ["load", of(2, byHash.load.bind(byHash))],
+      ["unload", of(1, byHash.unload.bind(byHash))],
       ["call", of(5, calls.call.bind(calls))],
       ["record", of(5, calls.record.bind(calls))],
       ["run", of(2, calls.run.bind(calls))],
@@ -244,62 +247,6 @@ export class Commands {
     }
   }
 
-  private holds(batch: RunningBatch, index: Index, digests: unknown): void {
-    const names = array(digests, "hashes", BOUNDS.handles);
-    batch.give(
-      index,
-      names.map((digest) => this.libraries.holds(text(digest, "hash", 64))),
-    );
-  }
-
-  private async upload(
-    batch: RunningBatch,
-    _index: Index,
-    digest: unknown,
-    total: unknown,
-    offset: unknown,
-    nbytes: unknown,
-    chunkOffset: unknown,
-  ): Promise<void> {
-    await this.libraries.receive(
-      batch.session.uploads,
-      text(digest, "hash", 64),
-      integer(total, "Library size"),
-      integer(offset, "offset"),
-      batch.window(chunkOffset, nbytes),
-    );
-  }
-
-  private async load(
-    batch: RunningBatch,
-    index: Index,
-    handle: unknown,
-    digest: unknown,
-  ): Promise<void> {
-    const { session } = batch;
-    const number = session.newHandle(handle);
-    const built = await this.libraries.load(text(digest, "hash", 64));
-    if (session.ended !== "") {
-      this.libraries.release(built);
-      throw new TapmlError("DeviceLostError", "the session ended while a Library was built");
-    }
-    session.libraries.set(number, built);
-    batch.makes(() => {
-      this.unload(batch, index, number);
-    });
-    const { operators, entries } = built.loaded.library;
-    batch.give(index, [[...operators.keys()], [...entries.keys()]]);
-  }
-
-  private unload(batch: RunningBatch, _index: Index, handle: unknown): void {
-    const number = handleOf(handle);
-    const built = batch.session.libraries.get(number);
-    if (built !== undefined) {
-      batch.session.libraries.delete(number);
-      this.libraries.release(built);
-    }
-  }
-
   private async fence(batch: RunningBatch, index: Index): Promise<void> {
     await batch.steps.settle();
     await workDone(this.gpu.device.queue);
@@ -376,10 +323,6 @@ export class Commands {
       }
       if (batch.message.sequence <= session.cancelThrough) {
         throw new TapmlError("RemoteError", "cancelled by the client before it ran");
-      }
-      if (!this.handlers.has(String(command[0]))) {
-        // A program may hold what only devices that keep blobs can do.
-        throw protocolError(`this device has no command ${shown(command[0], 60)}`);
       }
       const waiting = this.run(batch, [outer, place], command);
       if (waiting !== undefined) {

@@ -1,5 +1,7 @@
 /** Serves sessions on one open GPU: hello, ping, cancel, batches, credit, deadlines, ends. */
 
+import { BlobDesk } from "./blob_desk";
+import type { BlobStore } from "./blob_store";
 import type { Counters } from "./calls";
 import { messageOf, protocolError, TapmlError } from "./errors";
 import { failureToWire } from "./failures";
@@ -18,6 +20,7 @@ const FEATURES = [
   "workspace-poison",
   "recorded-calls",
   "programs",
+  "blobs",
 ];
 const KERNEL_DEADLINE_SECONDS = 60;
 const SILENCE_SECONDS = 60;
@@ -34,6 +37,7 @@ export interface Leg {
 
 interface Served {
   readonly session: Session;
+  readonly desk: BlobDesk;
   readonly control: Leg;
   data: Leg | null;
   readonly queue: Message[];
@@ -52,6 +56,7 @@ export class DeviceServer {
 
   constructor(
     readonly gpu: Gpu,
+    readonly blobs: BlobStore,
     private readonly report: (failure: Header) => void,
     private readonly hung: (error: TapmlError) => void,
   ) {
@@ -80,11 +85,19 @@ export class DeviceServer {
     return "";
   }
 
-  /** Take a message of a control connection; the token of the session it is for, if any. */
-  control(leg: Leg, header: Header, leaseToken: string, before: string): string {
+  /**
+   * Take a message of a control connection; the token of the session it is for, if any. Its lease says
+   * by `token` that the hello may come, and by `identity` whose it is.
+   */
+  control(
+    leg: Leg,
+    header: Header,
+    lease: { readonly token: string; readonly identity: string },
+    before: string,
+  ): string {
     switch (header["type"]) {
       case "hello":
-        return this.hello(leg, header, leaseToken, before);
+        return this.hello(leg, header, lease, before);
       case "ping":
         this.ping(leg, header, this.of(header));
         return before;
@@ -129,6 +142,9 @@ export class DeviceServer {
       case "batch":
         this.accept(served, header, chunk);
         break;
+      case "blob":
+        served.desk.take(header, chunk);
+        break;
       case "credit":
         served.session.giveCredit(integer(header["bytes"], "credit"));
         break;
@@ -148,6 +164,7 @@ export class DeviceServer {
       return;
     }
     this.served.delete(token);
+    served.desk.close();
     this.interpreter.release(served.session, why);
     if (error !== null) {
       served.control.send({ type: "event", error: failureToWire(error) });
@@ -173,8 +190,13 @@ export class DeviceServer {
     return served;
   }
 
-  private hello(leg: Leg, header: Header, leaseToken: string, before: string): string {
-    if (header["lease"] !== leaseToken) {
+  private hello(
+    leg: Leg,
+    header: Header,
+    lease: { readonly token: string; readonly identity: string },
+    before: string,
+  ): string {
+    if (header["lease"] !== lease.token) {
       throw new TapmlError(
         "SetupError",
         "this is another one's device: the hello does not show the lease's token",
@@ -198,15 +220,20 @@ export class DeviceServer {
       this.clock,
     );
     const token = hex(session.token);
-    this.served.set(token, {
+    const desk = new BlobDesk(this.blobs, session, lease.identity, (reply) => {
+      served.data?.send(reply);
+    });
+    const served: Served = {
       session,
+      desk,
       control: leg,
       data: null,
       queue: [],
       queuedBytes: 0,
       accepted: 0,
       working: false,
-    });
+    };
+    this.served.set(token, served);
     leg.send({
       type: "welcome",
       version: VERSION,
@@ -251,6 +278,7 @@ export class DeviceServer {
       stream: integer(header["stream"] ?? 0, "stream", BOUNDS.streams - 1),
       commands: array(header["commands"], "commands", BOUNDS.commands),
       chunk,
+      after: served.desk.settled,
     };
     if (served.queue.length >= BOUNDS.unanswered) {
       throw protocolError(
@@ -279,6 +307,9 @@ export class DeviceServer {
     let message = served.queue[0];
     while (message !== undefined && session.ended === "") {
       try {
+        if (message.after !== null) {
+          await message.after;
+        }
         await this.interpreter.run(session, message, send);
       } catch (error) {
         // A fault of ours costs this session alone, and must be seen.

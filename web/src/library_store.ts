@@ -79,13 +79,18 @@ export class LibraryStore {
     this.keep(digest, upload.data);
   }
 
-  /** Build a held Library, or take the one already built. */
-  async load(digest: string): Promise<BuiltLibrary> {
+  /** Build a held Library, or one that came as a blob, or take the one already built. */
+  async load(digest: string, attached?: Uint8Array): Promise<BuiltLibrary> {
     let building = this.built.get(digest);
     if (building === undefined) {
-      const packed = this.held.get(digest);
+      const packed = this.held.get(digest) ?? attached;
       if (packed === undefined) {
         throw inputError(`Library ${digest.slice(0, 12)} is not held here: upload it first`);
+      }
+      if (packed.length > this.libraryBytes) {
+        throw inputError(
+          `a Library of ${packed.length} bytes; this device takes at most ${this.libraryBytes}`,
+        );
       }
       building = LoadedLibrary.load(this.gpu, this.memory, unpackLibrary(packed)).then(
         (loaded) => ({ digest, loaded, users: 0 }),

@@ -35,6 +35,8 @@ export interface Message {
   readonly stream: number;
   readonly commands: readonly unknown[];
   readonly chunk: Uint8Array<ArrayBuffer>;
+  /** What was asked of blobs before it; null where that is answered. */
+  readonly after: Promise<void> | null;
 }
 
 export interface Recording {
@@ -89,6 +91,8 @@ export class Session {
   readonly recordings = new Map<Handle, Recording>();
   readonly programs = new Map<string, ProgramBody>();
   readonly uploads = new Map<string, Upload>();
+  /** What is attached, by hash: bytes that nobody changes. */
+  readonly blobs = new Map<string, Uint8Array<ArrayBuffer>>();
   /** Per poisoned stream the first error, as it goes over the wire. */
   readonly failures = new Map<number, Header>();
   nbytes = 0;

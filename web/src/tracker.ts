@@ -42,6 +42,8 @@ export function shortened(reason: string): string {
 
 interface Lease {
   readonly token: string;
+  /** Who has it, as the tracker has found out. */
+  readonly identity: string;
   readonly label: string;
   readonly sockets: Set<WebSocket>;
   readonly sessions: Set<string>;
@@ -107,7 +109,15 @@ export class TrackerLink {
   }
 
   private load(): Header {
-    return { sessions: this.server.sessions, device_bytes: this.server.deviceBytes };
+    const { sessions, deviceBytes, blobs } = this.server;
+    return {
+      sessions,
+      device_bytes: deviceBytes,
+      blobs: blobs.blobs,
+      blob_bytes: blobs.nbytes,
+      blobs_received: blobs.received,
+      blobs_attached: blobs.attached,
+    };
   }
 
   private take(header: Header): void {
@@ -158,7 +168,10 @@ export class TrackerLink {
     }
     const label = typeof header["label"] === "string" ? header["label"] : "";
     const token = text(header["token"], "lease token");
-    this.leases.set(id, { token, label, sockets: new Set(), sessions: new Set() });
+    const told = header["identity"];
+    // Who is nobody shares nothing with anybody.
+    const identity = typeof told === "string" && told !== "" ? told : token;
+    this.leases.set(id, { token, identity, label, sockets: new Set(), sessions: new Set() });
     this.say({ type: "lease-accepted", lease: id });
     this.events.note(`lent to ${label || "somebody"}`);
     this.showLeases();
@@ -194,7 +207,7 @@ export class TrackerLink {
         sequence = header["sequence"];
         session =
           role === "control"
-            ? this.server.control(leg, header, lease.token, session)
+            ? this.server.control(leg, header, lease, session)
             : this.server.data(leg, header, chunk, session);
         if (session !== "") {
           lease.sessions.add(session);

@@ -3,6 +3,7 @@
  * anew when either is lost, with a new epoch.
  */
 
+import { BlobStore } from "./blob_store";
 import { DeviceServer } from "./device_server";
 import { messageOf, TapmlError } from "./errors";
 import { factsOf } from "./facts";
@@ -32,6 +33,12 @@ function reportFailure(failure: Header): void {
   const line = `${String(failure["kind"])}: ${String(failure["message"])}`;
   log("error", line, `in ${String(failure["command"])}`);
 }
+
+const GIBIBYTE = 2 ** 30;
+/** A quarter of the memory that the browser tells of, in part: what is kept must not cost the page. */
+const memory = (navigator as { deviceMemory?: number }).deviceMemory ?? 4;
+/** They outlive connections and the GPU. */
+const blobs = new BlobStore(Math.min(2, memory / 4) * GIBIBYTE);
 
 class Device {
   private readonly life = crypto.getRandomValues(new Uint8Array(16));
@@ -64,7 +71,7 @@ class Device {
         this.again("the GPU device was lost", null);
         return;
       }
-      server = this.server = new DeviceServer(gpu, reportFailure, () => {
+      server = this.server = new DeviceServer(gpu, blobs, reportFailure, () => {
         gpu.device.destroy();
       });
     } catch (error) {

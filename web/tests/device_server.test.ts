@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as passed } from "node:timers/promises";
 
+import { BlobStore } from "../src/blob_store";
 import { DeviceServer, type Leg } from "../src/device_server";
 import type { Gpu } from "../src/gpu";
 import { shortened } from "../src/tracker";
@@ -53,6 +54,7 @@ test("a client that is slow to take a read is no kernel over its deadline", asyn
   const hung: unknown[] = [];
   const server = new DeviceServer(
     idleGpu(),
+    new BlobStore(1 << 20),
     () => undefined,
     (error) => hung.push(error),
   );
@@ -64,7 +66,7 @@ test("a client that is slow to take a read is no kernel over its deadline", asyn
     download_window: PIECE,
     kernel_deadline: DEADLINE_SECONDS,
   };
-  const token = server.control(control, hello, "lease", "");
+  const token = server.control(control, hello, { token: "lease", identity: "ada" }, "");
   const session = control.headers[0]?.["session"];
   const about = { epoch: server.epoch, session };
   const commands = [

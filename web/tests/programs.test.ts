@@ -7,6 +7,7 @@ import { setTimeout as passed } from "node:timers/promises";
 
 import { encode } from "@msgpack/msgpack";
 
+import { BlobStore } from "../src/blob_store";
 import { DeviceServer, type Leg } from "../src/device_server";
 import { VERSION, type Header } from "../src/wire";
 import { FakeGpu } from "./fake_gpu";
@@ -17,6 +18,7 @@ const SHADER = `@group(0) @binding(0) var<storage, read_write> o : array<u32>;
 fn copy(@builtin(global_invocation_id) id : vec3<u32>) { o[id.x] = a[id.x]; }
 `;
 const PLAIN = new Uint8Array(0);
+const NOBODY = { token: "", identity: "" };
 
 /** An operator `op(a, o)` that goes over a workspace: two launches. */
 function packed(): Uint8Array<ArrayBuffer> {
@@ -98,7 +100,7 @@ class Client {
       download_window: 1 << 22,
       kernel_deadline: deadline,
     };
-    server.control(this.control, hello, "", "");
+    server.control(this.control, hello, NOBODY, "");
     this.about = { epoch: server.epoch, session: this.control.headers[0]?.["session"] };
   }
 
@@ -109,7 +111,7 @@ class Client {
   }
 
   leave(): void {
-    this.server.control(this.control, { type: "goodbye" }, "", this.token);
+    this.server.control(this.control, { type: "goodbye" }, NOBODY, this.token);
   }
 
   async batch(commands: unknown[], chunk: Uint8Array<ArrayBuffer> = PLAIN): Promise<Header> {
@@ -140,6 +142,7 @@ function serve(t: TestContext): { fake: FakeGpu; server: DeviceServer; hung: unk
   const hung: unknown[] = [];
   const server = new DeviceServer(
     fake.gpu,
+    new BlobStore(1 << 20),
     () => undefined,
     (error) => hung.push(error),
   );
@@ -224,7 +227,7 @@ test("a read that nobody takes to its end leaves no memory behind", async (t) =>
   assert.equal(fake.destroyed - destroyed, 1 + fake.count("createBuffer"));
 });
 
-test("a program's paste is refused when it runs: this device keeps no blobs", async (t) => {
+test("a program's paste is refused when it runs, where the blob is not attached", async (t) => {
   const { server } = serve(t);
   const client = new Client(server);
   await client.prepare();
@@ -233,8 +236,8 @@ test("a program's paste is refused when it runs: this device keeps no blobs", as
   assert.equal(recorded["error"], undefined);
   const done = await client.batch([["execute", "bring", [], 0]]);
   const { kind, message, program, place } = errorOf(done);
-  assert.deepEqual([kind, program, place], ["ProtocolError", "bring", 0]);
-  assert.match(String(message), /has no command 'paste'/);
+  assert.deepEqual([kind, program, place], ["InputError", "bring", 0]);
+  assert.match(String(message), /not attached to this session/);
 });
 
 test("handles of 64 bits are told apart", async (t) => {

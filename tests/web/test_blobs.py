@@ -1,0 +1,93 @@
+"""What a page keeps by hash: weights and Libraries are sent once, whoever comes next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tapml_rpc.blob_upload import BlobWrite
+from tapml_rpc.reach import open_device
+from tapml_rpc.remote import RemoteTensor
+from tapml_rpc.session import Session
+from tests.rpc.tracker.trackers import TrackerProcess
+from tests.web.doorway import Doorway
+from tests.web.libraries import add_library
+from tests.web.pages import NAME, DevicePage, device_page
+
+MEBIBYTE = 1 << 20
+# Kernels, answers and heartbeats; far less than the weights.
+BESIDE_BYTES = 256 << 10
+
+
+def content(seed: int, nbytes: int) -> bytes:
+    return random.Random(seed).randbytes(nbytes)
+
+
+WEIGHTS = [content(seed, 2 * MEBIBYTE + 3 * seed) for seed in range(5)]
+
+
+@pytest.fixture(scope="module")
+def doorway(tracker: TrackerProcess) -> Iterator[Doorway]:
+    with Doorway(tracker.websocket) as way:
+        yield way
+
+
+@pytest.fixture(scope="module")
+def shown(
+    tracker: TrackerProcess, doorway: Doorway, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevicePage]:
+    """The page, behind a doorway that counts what passes."""
+    with device_page(tmp_path_factory.mktemp("browser"), tracker, doorway.address) as page:
+        yield page
+
+
+def bring(session: Session, weights: list[bytes]) -> int:
+    """Have the device hold weights, look whether it does, and use it; bytes that were sent."""
+    buffers = [session.allocate(len(data)) for data in weights]
+    sent = session.write_blobs(
+        BlobWrite(buffer, data) for buffer, data in zip(buffers, weights, strict=True)
+    )
+    for buffer, data in zip(buffers, weights, strict=True):
+        at = len(data) // 3
+        assert bytes(session.read(buffer, 1000, at)) == data[at : at + 1000]
+        assert bytes(session.read(buffer, 5, len(data) - 5)) == data[-5:]
+    library = session.upload(add_library())
+    tensor = RemoteTensor(buffers[0], 0, (256,), "float32")
+    session.fill(buffers[0], bytes(4))
+    session.call(library, "add_one", [tensor, tensor])
+    np.testing.assert_array_equal(np.frombuffer(session.read(buffers[0], 1024), np.float32), 1)
+    return sent
+
+
+def test_a_second_session_on_the_same_weights_uploads_nothing(
+    shown: DevicePage, doorway: Doorway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
+    sent, passed = [], []
+    for _ in range(2):
+        before = doorway.passed
+        with open_device(f"tracker:{NAME}") as session:
+            sent.append(bring(session, WEIGHTS))
+        passed.append(doorway.passed - before)
+    total = sum(map(len, WEIGHTS))
+    assert sent == [total, 0]
+    assert passed[0] > total
+    assert passed[1] < BESIDE_BYTES, f"{passed[1]} bytes went to and from the page"
+
+
+def test_equal_bytes_go_there_once_and_windows_are_written_alone(session: Session) -> None:
+    data = content(77, MEBIBYTE)
+    buffer = session.allocate(3 * MEBIBYTE)
+    session.fill(buffer, b"\x07")
+    sent = session.write_blobs(
+        [BlobWrite(buffer, data, 13), BlobWrite(buffer, data, 2 * MEBIBYTE - 1)]
+    )
+    assert sent == MEBIBYTE
+    found = bytes(session.read(buffer))
+    expected = bytearray(b"\x07" * len(found))
+    expected[13 : 13 + MEBIBYTE] = data
+    expected[2 * MEBIBYTE - 1 : 3 * MEBIBYTE - 1] = data
+    assert found == expected

@@ -1,0 +1,200 @@
+/** The `blob` messages of one session: what it asks, what it is answered, what its batches may read. */
+
+import type { Arrival, BlobStore } from "./blob_store";
+import { inputError, protocolError, TapmlError } from "./errors";
+import { failureToWire } from "./failures";
+import { BOUNDS, type Session } from "./session";
+import { array, integer, MAX_EXACT, shown, text, type Header } from "./wire";
+
+const MAX_ARRIVALS = 4;
+const MAX_DIGESTS = 4096;
+const DIGEST = /^[0-9a-f]{64}$/;
+
+/** One session at the counter of the blob store. */
+export class BlobDesk {
+  private readonly arrivals = new Map<string, Arrival>();
+  private readonly bound: number;
+  private waiting = 0;
+  private waitingBytes = 0;
+  private closed = false;
+  private last = Promise.resolve();
+
+  /** `owner` is who the session is: it sees what this one has sent, and nothing else. */
+  constructor(
+    private readonly store: BlobStore,
+    private readonly session: Session,
+    private readonly owner: string,
+    private readonly send: (header: Header) => void,
+  ) {
+    this.bound = Math.min(BOUNDS.session_bytes, Math.floor(store.budget / 2));
+  }
+
+  /** Until what was asked so far is answered; null where nothing waits. */
+  get settled(): Promise<void> | null {
+    return this.waiting > 0 ? this.last : null;
+  }
+
+  /** Take a message; they are answered in their order. */
+  take(header: Header, chunk: Uint8Array): void {
+    const sequence = integer(header["sequence"], "sequence", MAX_EXACT);
+    if (this.waiting >= BOUNDS.unanswered) {
+      throw protocolError(
+        `${this.waiting} messages wait for an answer; at most ${BOUNDS.unanswered} may`,
+      );
+    }
+    if (this.waitingBytes + chunk.length > BOUNDS.upload_window) {
+      throw protocolError(
+        `${this.waitingBytes + chunk.length} bytes wait for an answer; at most ` +
+          `${BOUNDS.upload_window} may`,
+      );
+    }
+    this.waiting += 1;
+    this.waitingBytes += chunk.length;
+    this.last = this.last.then(async () => {
+      let reply: Header;
+      try {
+        reply = { type: "blob-done", sequence, value: await this.handle(header, chunk) };
+      } catch (error) {
+        reply = { type: "error", sequence, error: failureToWire(error) };
+      }
+      this.waiting -= 1;
+      this.waitingBytes -= chunk.length;
+      if (!this.closed) {
+        this.send(reply);
+      }
+    });
+  }
+
+  /** The session has ended: its uploads go, and what it had attached may. */
+  close(): void {
+    this.closed = true;
+    for (const arrival of this.arrivals.values()) {
+      this.store.abandon(arrival);
+    }
+    this.arrivals.clear();
+    for (const digest of this.session.blobs.keys()) {
+      this.store.detach(this.session, digest);
+    }
+    this.session.blobs.clear();
+  }
+
+  private async handle(header: Header, chunk: Uint8Array): Promise<unknown> {
+    if (this.closed) {
+      throw new TapmlError("DeviceLostError", "the session has ended");
+    }
+    const operation = text(header["operation"], "operation", 16);
+    if (operation === "holds") {
+      const asked = array(header["digests"], "digests", MAX_DIGESTS);
+      return asked.map((digest) => this.store.holds(this.owner, digestOf(digest)));
+    }
+    const digest = digestOf(header["digest"]);
+    switch (operation) {
+      case "put":
+        return this.put(
+          digest,
+          integer(header["total"], "blob size"),
+          integer(header["offset"], "offset"),
+          chunk,
+        );
+      case "attach":
+        return this.attach(digest);
+      case "detach":
+        this.store.detach(this.session, digest);
+        return this.session.blobs.delete(digest);
+      default:
+        throw protocolError(
+          `unknown blob operation ${shown(operation, 60)}; known: holds, put, attach, detach`,
+        );
+    }
+  }
+
+  private async put(
+    digest: string,
+    total: number,
+    offset: number,
+    piece: Uint8Array,
+  ): Promise<boolean> {
+    if (offset === 0) {
+      this.begin(digest, total);
+    }
+    const arrival = this.arrivals.get(digest);
+    if (arrival?.bytes.length !== total) {
+      throw protocolError(
+        `a piece at ${offset} of a blob ${digest.slice(0, 12)} of ${total} bytes that is not on ` +
+          "its way; begin at 0",
+      );
+    }
+    try {
+      if (!arrival.take(offset, piece)) {
+        return false;
+      }
+      await arrival.verify();
+    } catch (error) {
+      this.drop(digest);
+      throw error;
+    }
+    this.arrivals.delete(digest);
+    this.store.keep(arrival);
+    return true;
+  }
+
+  private begin(digest: string, total: number): void {
+    this.drop(digest);
+    if (total === 0) {
+      throw protocolError("a blob has at least one byte");
+    }
+    if (this.arrivals.size >= MAX_ARRIVALS) {
+      throw protocolError(`more than ${MAX_ARRIVALS} blobs are on their way at once`);
+    }
+    const underWay = [...this.arrivals.values()].reduce((sum, each) => sum + each.bytes.length, 0);
+    if (underWay + total > this.bound) {
+      throw inputError(
+        `a blob of ${total} bytes beside ${underWay} on their way; a session may have ` +
+          `${this.bound}: write the bytes without the store`,
+      );
+    }
+    this.arrivals.set(digest, this.store.begin(this.owner, digest, total));
+  }
+
+  private drop(digest: string): void {
+    const arrival = this.arrivals.get(digest);
+    if (arrival !== undefined) {
+      this.arrivals.delete(digest);
+      this.store.abandon(arrival);
+    }
+  }
+
+  private async attach(digest: string): Promise<boolean> {
+    const { blobs } = this.session;
+    if (blobs.has(digest)) {
+      return true;
+    }
+    const bytes = await this.store.attach(this.session, this.owner, digest);
+    if (bytes === null) {
+      return false;
+    }
+    const attached = [...blobs.values()].reduce((sum, each) => sum + each.length, bytes.length);
+    // It may have ended while a disk was read.
+    if (this.isClosed() || attached > this.bound) {
+      this.store.detach(this.session, digest);
+      throw inputError(
+        `with a blob of ${bytes.length} bytes this session would have ${attached} attached; its ` +
+          `bound is ${this.bound}: detach what it is done with`,
+      );
+    }
+    blobs.set(digest, bytes);
+    return true;
+  }
+
+  private isClosed(): boolean {
+    return this.closed;
+  }
+}
+
+function digestOf(value: unknown): string {
+  const digest = text(value, "digest", 64);
+  if (!DIGEST.test(digest)) {
+    throw protocolError(`a digest is 64 digits of lower-case hexadecimal, got ${shown(digest, 60)}`);
+  }
+  return digest;
+}

@@ -1,0 +1,253 @@
+/**
+ * Bytes by their SHA-256, kept for whoever has sent them: in memory for as long as the page lives, and
+ * on the browser's disk where its user wants that. Each has a budget; what no session has attached goes
+ * when room is needed, that used longest ago first.
+ */
+
+import { inputError, messageOf, protocolError, TapmlError } from "./errors";
+import { hex } from "./wire";
+
+export type Bytes = Uint8Array<ArrayBuffer>;
+
+const MAX_BLOBS = 65536;
+const MAX_OWNERS = 256;
+
+/** What outlives the page; every owner's on their own. */
+export interface BlobDisk {
+  /** Its bytes; 0 where it is not there. */
+  size(owner: string, digest: string): number;
+  /** The bytes as they lie there, which proves nothing; null where they are gone. */
+  read(owner: string, digest: string): Promise<Bytes | null>;
+  write(owner: string, digest: string, bytes: Bytes): Promise<void>;
+  remove(owner: string, digest: string): Promise<void>;
+}
+
+interface Held {
+  readonly bytes: Bytes;
+  readonly owners: Set<string>;
+  /** The sessions that have it attached. */
+  readonly users: Set<object>;
+}
+
+/** A blob on its way in: pieces in order, and room set aside for them. */
+export class Arrival {
+  received = 0;
+  /** Whether it was kept or given up. */
+  over = false;
+
+  constructor(
+    readonly owner: string,
+    readonly digest: string,
+    readonly bytes: Bytes,
+  ) {}
+
+  /** Take the next piece; true where it was the last. */
+  take(offset: number, piece: Uint8Array): boolean {
+    const end = offset + piece.length;
+    if (offset !== this.received || piece.length === 0 || end > this.bytes.length) {
+      throw protocolError(
+        `bytes ${offset} to ${end} of blob ${this.digest.slice(0, 12)} do not follow the ` +
+          `${this.received} of ${this.bytes.length} that are here; begin again at 0`,
+      );
+    }
+    this.bytes.set(piece, offset);
+    this.received = end;
+    return end === this.bytes.length;
+  }
+
+  /** Whether the bytes are what they were announced as; raises a ProtocolError where not. */
+  async verify(): Promise<void> {
+    const found = await hashOf(this.bytes);
+    if (found !== this.digest) {
+      throw protocolError(`a blob announced as ${this.digest} arrived as ${found}`);
+    }
+  }
+}
+
+/** SHA-256 in hexadecimal. */
+export async function hashOf(bytes: Bytes): Promise<string> {
+  return hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
+}
+
+export class BlobStore {
+  disk: BlobDisk | null = null;
+  received = 0;
+  attached = 0;
+  evicted = 0;
+  damaged = 0;
+  private readonly held = new Map<string, Held>();
+  private readonly loading = new Map<string, Promise<void>>();
+  private used = 0;
+  private reserved = 0;
+
+  /** `budget` is the most bytes in memory; unfinished uploads count. */
+  constructor(readonly budget: number) {}
+
+  get blobs(): number {
+    return this.held.size;
+  }
+
+  /** Bytes in memory, unfinished uploads among them. */
+  get nbytes(): number {
+    return this.used + this.reserved;
+  }
+
+  /** Whether `owner` has sent a blob that is here. */
+  holds(owner: string, digest: string): boolean {
+    return this.owned(owner, digest) !== null || this.sizeOnDisk(owner, digest) > 0;
+  }
+
+  /** Set room aside for a blob that will come in pieces; an InputError where there is none. */
+  begin(owner: string, digest: string, total: number): Arrival {
+    this.reserve(owner, total);
+    try {
+      return new Arrival(owner, digest, new Uint8Array(total));
+    } catch (error) {
+      this.reserved -= total;
+      throw new TapmlError(
+        "SetupError",
+        `this browser has no memory for a blob of ${total} bytes: ${messageOf(error)}`,
+      );
+    }
+  }
+
+  abandon(arrival: Arrival): void {
+    if (!arrival.over) {
+      arrival.over = true;
+      this.reserved -= arrival.bytes.length;
+    }
+  }
+
+  /** Keep a blob that has come whole and was verified: who sent it owns it from now on. */
+  keep(arrival: Arrival): void {
+    if (arrival.over) {
+      return;
+    }
+    const { owner, digest, bytes } = arrival;
+    this.abandon(arrival);
+    this.received += 1;
+    this.put(owner, digest, bytes);
+    if (this.sizeOnDisk(owner, digest) === 0) {
+      // Nobody waits for it; without a copy the page works as it would without a disk.
+      this.disk?.write(owner, digest, bytes).catch(() => null);
+    }
+  }
+
+  /** Give a session a blob, which stays until `detach`; null where its owner has none such here. */
+  async attach(session: object, owner: string, digest: string): Promise<Bytes | null> {
+    if (this.owned(owner, digest) === null && this.sizeOnDisk(owner, digest) > 0) {
+      const one = `${digest} ${owner}`;
+      const loading =
+        this.loading.get(one) ?? this.load(owner, digest).finally(() => this.loading.delete(one));
+      this.loading.set(one, loading);
+      await loading;
+    }
+    const found = this.owned(owner, digest);
+    if (found === null) {
+      return null;
+    }
+    found.users.add(session);
+    this.attached += 1;
+    return found.bytes;
+  }
+
+  detach(session: object, digest: string): void {
+    this.held.get(digest)?.users.delete(session);
+  }
+
+  /** Let go of all that no session has attached. */
+  forget(): void {
+    for (const [digest, blob] of this.held) {
+      if (blob.users.size === 0) {
+        this.drop(digest, blob);
+      }
+    }
+  }
+
+  /** A blob of an owner's, which then counts as used. */
+  private owned(owner: string, digest: string): Held | null {
+    const found = this.held.get(digest);
+    if (found?.owners.has(owner) !== true) {
+      return null;
+    }
+    this.held.delete(digest);
+    this.held.set(digest, found);
+    return found;
+  }
+
+  private put(owner: string, digest: string, bytes: Bytes): void {
+    let blob = this.held.get(digest);
+    if (blob === undefined) {
+      blob = { bytes, owners: new Set(), users: new Set() };
+      this.used += bytes.length;
+    }
+    this.held.delete(digest);
+    this.held.set(digest, blob);
+    if (blob.owners.size < MAX_OWNERS) {
+      blob.owners.add(owner);
+    }
+  }
+
+  private sizeOnDisk(owner: string, digest: string): number {
+    return this.disk?.size(owner, digest) ?? 0;
+  }
+
+  /** Set room aside for so many bytes; what nobody uses goes for it. */
+  private reserve(owner: string, nbytes: number): void {
+    const room = this.budget - this.reserved - nbytes;
+    const full = (): boolean => this.used > room || this.held.size >= MAX_BLOBS;
+    for (const [digest, blob] of room >= 0 ? [...this.held] : []) {
+      if (!full()) {
+        break;
+      }
+      if (blob.users.size === 0) {
+        this.drop(digest, blob);
+        this.evicted += 1;
+      }
+    }
+    if (full()) {
+      throw inputError(this.refusal(owner, nbytes));
+    }
+    this.reserved += nbytes;
+  }
+
+  /** Why a blob does not fit: what is attached of this owner's, and of others'. */
+  private refusal(owner: string, nbytes: number): string {
+    let own = 0;
+    let others = 0;
+    for (const { bytes, owners, users } of this.held.values()) {
+      if (users.size > 0 && owners.has(owner)) {
+        own += bytes.length;
+      } else if (users.size > 0) {
+        others += bytes.length;
+      }
+    }
+    return (
+      `no room for a blob of ${nbytes} bytes in a page that keeps ${this.budget}: ${own} bytes of ` +
+      `yours are attached, ${others} of others, ${this.reserved} are on their way; detach what is ` +
+      "not needed any more, or write the bytes without the store"
+    );
+  }
+
+  private drop(digest: string, blob: Held): void {
+    this.held.delete(digest);
+    this.used -= blob.bytes.length;
+  }
+
+  /** Bring a blob from the disk into memory, if it is what it should be. */
+  private async load(owner: string, digest: string): Promise<void> {
+    const nbytes = this.sizeOnDisk(owner, digest);
+    this.reserve(owner, nbytes);
+    try {
+      const bytes = (await this.disk?.read(owner, digest)) ?? null;
+      if (bytes?.length === nbytes && (await hashOf(bytes)) === digest) {
+        this.put(owner, digest, bytes);
+        return;
+      }
+    } finally {
+      this.reserved -= nbytes;
+    }
+    this.damaged += 1;
+    await this.disk?.remove(owner, digest);
+  }
+}

@@ -1,0 +1,123 @@
+/** Commands that name what they need by its hash: Libraries, and blobs to paste from. */
+
+import { inputError, TapmlError } from "./errors";
+import type { LibraryStore } from "./library_store";
+import type { Memory } from "./memory";
+import type { Index, RunningBatch } from "./running_batch";
+import { BOUNDS } from "./session";
+import { array, handleOf, integer, text } from "./wire";
+
+/** Of a blob, between two looks at the deadline and at other messages. */
+const PASTE_BYTES = 16 << 20;
+
+export class HashCommands {
+  constructor(
+    private readonly memory: Memory,
+    private readonly libraries: LibraryStore,
+  ) {}
+
+  /** A write whose bytes are here. */
+  paste(
+    batch: RunningBatch,
+    _index: Index,
+    handle: unknown,
+    offset: unknown,
+    digest: unknown,
+    blobOffset: unknown,
+    nbytes: unknown,
+  ): Promise<void> | undefined {
+    const { buffer, start, length } = batch.span(handle, offset, nbytes);
+    const name = text(digest, "hash", 64);
+    const first = integer(blobOffset, "blob offset");
+    const blob = batch.session.blobs.get(name);
+    if (blob === undefined) {
+      throw inputError(
+        `blob ${name.slice(0, 12)} is not attached to this session: attach it, or wait for the ` +
+          "answer to see whether it was",
+      );
+    }
+    if (first + length > blob.length) {
+      throw inputError(
+        `bytes ${first} to ${first + length} lie outside blob ${name.slice(0, 12)} of ` +
+          `${blob.length} bytes`,
+      );
+    }
+    const data = blob.subarray(first, first + length);
+    const write = (at: number): void => {
+      const piece = data.subarray(at, at + PASTE_BYTES);
+      this.memory.write(batch.steps, buffer, start + at, piece);
+    };
+    if (length <= PASTE_BYTES) {
+      write(0);
+      return undefined;
+    }
+    const rest = async (): Promise<void> => {
+      for (let at = 0; at < length; at += PASTE_BYTES) {
+        write(at);
+        await batch.steps.settle();
+        if (batch.session.ended !== "") {
+          throw new TapmlError("DeviceLostError", "the session ended while a blob was pasted");
+        }
+        batch.session.running?.restart();
+      }
+    };
+    return rest();
+  }
+
+  holds(batch: RunningBatch, index: Index, digests: unknown): void {
+    const names = array(digests, "hashes", BOUNDS.handles);
+    batch.give(
+      index,
+      names.map((digest) => this.libraries.holds(text(digest, "hash", 64))),
+    );
+  }
+
+  async upload(
+    batch: RunningBatch,
+    _index: Index,
+    digest: unknown,
+    total: unknown,
+    offset: unknown,
+    nbytes: unknown,
+    chunkOffset: unknown,
+  ): Promise<void> {
+    await this.libraries.receive(
+      batch.session.uploads,
+      text(digest, "hash", 64),
+      integer(total, "Library size"),
+      integer(offset, "offset"),
+      batch.window(chunkOffset, nbytes),
+    );
+  }
+
+  async load(
+    batch: RunningBatch,
+    index: Index,
+    handle: unknown,
+    digest: unknown,
+  ): Promise<void> {
+    const { session } = batch;
+    const number = session.newHandle(handle);
+    const name = text(digest, "hash", 64);
+    const built = await this.libraries.load(name, session.blobs.get(name));
+    if (session.ended !== "") {
+      this.libraries.release(built);
+      throw new TapmlError("DeviceLostError", "the session ended while a Library was built");
+    }
+    session.libraries.set(number, built);
+    batch.makes(() => {
+      this.unload(batch, index, number);
+    });
+    const { operators, entries } = built.loaded.library;
+    batch.give(index, [[...operators.keys()], [...entries.keys()]]);
+  }
+
+  unload(batch: RunningBatch, _index: Index, handle: unknown): void {
+    const number = handleOf(handle);
+    const built = batch.session.libraries.get(number);
+    if (built !== undefined) {
+      batch.session.libraries.delete(number);
+      this.libraries.release(built);
+    }
+  }
+}
