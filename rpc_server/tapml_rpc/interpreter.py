@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from tapml_rpc import wire
@@ -18,7 +19,7 @@ from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import Pieces
 from tapml_rpc.running_batch import AFTER_ALL, RunningBatch, place_in
 from tapml_rpc.server_session import Message, ServerSession
-from tapml_targets.driver import Driver
+from tapml_targets.driver import Driver, Gathers
 from tapml_targets.errors import ProtocolError, RemoteError
 
 # These run on a poisoned stream too: a client must always be able to give memory back.
@@ -58,6 +59,7 @@ class Interpreter:
         blobs: AttachedBlobs | None = None,
     ) -> None:
         self._driver = driver
+        self._gathers = driver if isinstance(driver, Gathers) else None
         self._libraries = libraries
         self._send = send
         self._commands = Commands(
@@ -91,7 +93,10 @@ class Interpreter:
                 commands.running = (session, command, time.monotonic(), index)
                 paused = handler(batch, index, *command[1:])
                 if paused is not None:
-                    yield from paused
+                    for _ in paused:
+                        if self._gathers is not None:
+                            self._gathers.flush()
+                        yield
             except ClientGoneError:
                 raise
             except Exception as error:
@@ -100,11 +105,17 @@ class Interpreter:
                 self._fail(batch, index, error)
             finally:
                 commands.running = None
+        if self._gathers is not None:
+            self._hand_on(batch, self._gathers)
         self._answer(batch)
 
     def release(self, session: ServerSession) -> None:
         """Free everything a session holds, as far as the device lets us."""
         session.job = None
+        if self._gathers is not None:
+            # What a batch that was given up had enqueued; nobody is left to be told.
+            with suppress(Exception):
+                self._gathers.flush()
         session.queue.clear()
         session.uploads.clear()
         session.recordings.clear()
@@ -117,6 +128,17 @@ class Interpreter:
         for built in session.libraries.values():
             self._libraries.release(built)
         session.libraries.clear()
+
+    def _hand_on(self, batch: RunningBatch, driver: Gathers) -> None:
+        """Have all of a batch begin on the device: nobody knows when another one comes."""
+        commands = self._commands
+        try:
+            commands.running = (batch.session, batch.command, time.monotonic(), batch.place)
+            driver.flush()
+        except Exception as error:
+            self._fail(batch, place_in(batch.place)[0], error)
+        finally:
+            commands.running = None
 
     def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
         """Poison the stream with its first error."""

@@ -180,3 +180,14 @@ class ShowsMemory(Protocol):
 
     def show(self, buffer: Buffer, byte_offset: int, nbytes: int) -> memoryview:
         """The bytes where they lie, after all earlier launches, until the next call."""
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """A driver that hands on what is enqueued together with what follows it.
+
+    What waits for the device hands it on as well; who goes to do something else, says so.
+    """
+
+    def flush(self) -> None:
+        """Let everything enqueued begin; what fails there is raised here."""

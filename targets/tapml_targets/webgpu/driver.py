@@ -1,7 +1,8 @@
 """The WebGPU platform: WGSL on Vulkan, Metal or Direct3D 12, through wgpu.
 
-Commands are submitted in order and return; :meth:`WebGPUDriver.read` and
-:meth:`WebGPUDriver.finish` wait. A sequence of launches is one submission.
+Commands take their places in order and return; :meth:`WebGPUDriver.read` and
+:meth:`WebGPUDriver.finish` wait. A sequence of launches is one submission, together with what is
+read behind it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tapml_targets.webgpu.failures import caught, error_log, failure
 
 if TYPE_CHECKING:
     from tapml_targets.webgpu.binding import LaunchSequence
-    from tapml_targets.webgpu.commands import Command, Queries
+    from tapml_targets.webgpu.commands import Queries
     from tapml_targets.webgpu.memory import DeviceBuffer
     from tapml_targets.webgpu.programs import LoadedKernel
 
@@ -94,6 +95,7 @@ class WebGPUDriver:
         from tapml_targets.webgpu.memory import ByteMover
         from tapml_targets.webgpu.programs import Builder
         from tapml_targets.webgpu.staging import Staging
+        from tapml_targets.webgpu.submission import Submissions
         from tapml_targets.webgpu.uploads import Uploader
 
         self._wgpu = wgpu = import_wgpu()
@@ -114,11 +116,12 @@ class WebGPUDriver:
             ) from None
         self._queue = self._device.queue
         self._has_timestamps = TIMESTAMPS in offered
-        self._staging = Staging(wgpu, self._device)
+        self._submissions = Submissions(self._device, description.name, self._caught)
+        self._staging = Staging(wgpu, self._device, self._submissions)
         self._mover = ByteMover(wgpu, self._device, description.limits.offset_alignment or 256)
         self._builder = Builder(wgpu, self._device, description)
         self._binder = Binder(wgpu, self._device, description, self._builder, self._mover)
-        self._uploader = Uploader(self._queue, self._mover, self._staging, self._submit)
+        self._uploader = Uploader(self._queue, self._mover, self._staging, self._submissions)
         self._timed: list[Queries] | None = None
         self._began = 0
         self._frees = self._allocated = 0
@@ -154,7 +157,11 @@ class WebGPUDriver:
         self._frees += 1
         self._allocated -= 0 if buffer.freed else buffer.nbytes
         with self._told("freeing a buffer"):
-            buffer.release()
+            try:
+                # wgpu ends the process over work that is submitted when its memory is gone.
+                self._submissions.submit()
+            finally:
+                buffer.release()
 
     def write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
         """See :meth:`Driver.write`."""
@@ -198,17 +205,20 @@ class WebGPUDriver:
         """See :meth:`Driver.copy`."""
         source.check(source_offset, nbytes, "copy from")
         target.check(target_offset, nbytes, "copy to")
+        what = f"copying {nbytes} bytes"
         mover = self._mover
-        with self._told(f"copying {nbytes} bytes"):
-            if source is target:
-                self._submit(mover.move_within(source.memory, source_offset, target_offset, nbytes))
-            else:
-                self._submit(
-                    mover.move(source.memory, source_offset, target.memory, target_offset, nbytes)
-                )
+        with self._told(what):
+            commands = (
+                mover.move_within(source.memory, source_offset, target_offset, nbytes)
+                if source is target
+                else mover.move(source.memory, source_offset, target.memory, target_offset, nbytes)
+            )
+            self._submissions.add(commands, lambda: what)
 
     def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
         """See :meth:`Driver.load`."""
+        # It may take seconds, in which the device has something to do.
+        self.flush()
         return self._builder.load(module, kernels)
 
     def launch(
@@ -229,11 +239,15 @@ class WebGPUDriver:
     def launch_all(self, sequence: LaunchSequence) -> None:
         """See :meth:`Driver.launch_all`; all of it is one submission."""
         sequence.check(self._frees)
-        try:
-            self._submit(sequence.commands, timed=self._timed is not None)
-        except self._caught as error:
-            raise failure(self.description.name, sequence.what, error) from None
+        if self._timed is None:
+            self._submissions.add(sequence.commands, lambda: sequence.what)
+        else:
+            self._launch_timed(sequence, self._timed)
         self.stand_ins += sequence.stand_ins
+
+    def flush(self) -> None:
+        """See :meth:`tapml_targets.driver.Gathers.flush`."""
+        self._submissions.submit()
 
     def begin_timing(self) -> None:
         """See :meth:`Driver.begin_timing`.
@@ -278,23 +292,23 @@ class WebGPUDriver:
                 self.finish()
         finally:
             self._timed = None
+            self._submissions.drop()
             self._staging.release()
             del self._binder, self._builder, self._mover, self._uploader
             self._device.destroy()
             # wgpu logs that a device it was told to destroy is lost.
             self._log.take()
 
-    def _submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
-        from tapml_targets.webgpu.commands import Queries, count_passes, encode
+    def _launch_timed(self, sequence: LaunchSequence, timed: list[Queries]) -> None:
+        from tapml_targets.webgpu.commands import Queries, count_passes
 
-        if not commands:
-            return
+        self.flush()
         queries = None
-        if timed and self._has_timestamps and (passes := count_passes(commands)):
-            queries = Queries(self._wgpu, self._device, passes)
-            if self._timed is not None:
-                self._timed.append(queries)
-        self._queue.submit([encode(self._device, commands, queries)])
+        with self._told(sequence.what):
+            if self._has_timestamps and (passes := count_passes(sequence.commands)):
+                queries = Queries(self._wgpu, self._device, passes)
+                timed.append(queries)
+            self._submissions.submit(sequence.commands, lambda: sequence.what, queries)
 
     def _raise_logged(self, what: str) -> None:
         if self._log:

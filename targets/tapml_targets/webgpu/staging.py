@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tapml_targets.webgpu.commands import Copy, encode
+from tapml_targets.webgpu.commands import Copy
 from tapml_targets.webgpu.memory import WORD, rounded
+from tapml_targets.webgpu.submission import Submissions
 
 # More at once is slower: the piece would leave the processor's cache on the way.
 _PIECE: Final = 4 << 20
@@ -13,11 +14,12 @@ _LEAST: Final = 4 << 10
 
 
 class Staging:
-    """The mappable buffer of one open device."""
+    """The mappable buffer of one open device; a copy to it ends a submission."""
 
-    def __init__(self, wgpu: Any, device: Any) -> None:
+    def __init__(self, wgpu: Any, device: Any, submissions: Submissions) -> None:
         self._wgpu = wgpu
         self._device = device
+        self._submissions = submissions
         self._memory: Any = None
         self._nbytes = 0
         self._fence: Any = None
@@ -56,7 +58,7 @@ class Staging:
             )
             self._nbytes = nbytes
         memory = self._memory
-        self._device.queue.submit([encode(self._device, [Copy(source, start, memory, 0, size)])])
+        self._submissions.submit([Copy(source, start, memory, 0, size)])
         return _Mapped(memory, size)
 
 

@@ -6,12 +6,12 @@ memory first and from there by a kernel, which leaves the bytes beside it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tapml_targets.webgpu.commands import Command, Copy
+from tapml_targets.webgpu.commands import Copy
 from tapml_targets.webgpu.memory import WORD, ByteMover, DeviceBuffer
 from tapml_targets.webgpu.staging import Staging
+from tapml_targets.webgpu.submission import Submissions
 
 # wgpu keeps a copy of what is written until the next submission has ended.
 _SUBMIT_BYTES: Final = 1 << 20
@@ -22,25 +22,19 @@ _FILL_BY_WRITING: Final = 64 << 10
 
 
 class Uploader:
-    """Writes and fills buffers of one open device.
-
-    Parameters
-    ----------
-    submit
-        Encodes commands and submits them.
-    """
+    """Writes and fills buffers of one open device."""
 
     def __init__(
         self,
         queue: Any,
         mover: ByteMover,
         staging: Staging,
-        submit: Callable[[Sequence[Command]], None],
+        submissions: Submissions,
     ) -> None:
         self._queue = queue
         self._mover = mover
         self._staging = staging
-        self._submit = submit
+        self._submissions = submissions
         self._unsubmitted = self._unwaited = 0
 
     def waited(self) -> None:
@@ -71,11 +65,12 @@ class Uploader:
         between = self._mover.room(len(block))
         self._words(between, 0, block)
         whole = nbytes // WORD * WORD
-        self._submit(
+        self._submissions.add(
             [
                 Copy(between, 0, buffer.memory, byte_offset + at, min(len(block), whole - at))
                 for at in range(0, whole, len(block))
-            ]
+            ],
+            lambda: f"filling {nbytes} bytes",
         )
         if whole < nbytes:
             phase = whole % length
@@ -83,6 +78,8 @@ class Uploader:
             self.write(buffer, byte_offset + whole, memoryview(rest))
 
     def _words(self, memory: Any, byte_offset: int, data: memoryview) -> None:
+        # A write goes before all that is submitted later, and so behind what waits.
+        self._submissions.submit()
         self._queue.write_buffer(memory, byte_offset, data)
         self._unsubmitted += len(data)
         self._unwaited += len(data)
@@ -102,4 +99,7 @@ class Uploader:
             return
         between = self._mover.room(len(whole))
         self._queue.write_buffer(between, 0, whole)
-        self._submit(self._mover.move(between, 0, buffer.memory, byte_offset, len(data)))
+        self._submissions.add(
+            self._mover.move(between, 0, buffer.memory, byte_offset, len(data)),
+            lambda: f"writing {len(data)} bytes",
+        )
