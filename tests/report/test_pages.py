@@ -118,6 +118,30 @@ def test_a_finished_port_is_tried_and_packaged_next(browser: Page, tmp_path: Pat
     assert f"tapml run {tmp_path}" in text(browser, "#next")
 
 
+def test_merged_launches_and_what_stands_from_earlier_runs_are_told(
+    browser: Page, tmp_path: Path
+) -> None:
+    report = small_report(tmp_path)
+    report["strategy"]["from_journal"] = 41
+    report["final"] = {
+        "status": "pass", "headline": "h", "text": "logits pass", "prompts": [],
+        "launches": {"prefill": [102, 60], "decode": [5, 5]},
+    }  # fmt: skip
+    show(browser, tmp_path, report)
+    assert "41 stand from earlier runs" in text(browser, "#facts")
+    assert "102 of prefill are 60. The times" in text(browser, "#model")
+
+
+def test_a_long_name_takes_two_lines_before_the_last_column_leaves_the_screen(
+    browser: Page, tmp_path: Path
+) -> None:
+    report = small_report(tmp_path)
+    report["operators"][0]["name"] = "fused_" + "_".join(["transpose_reshape"] * 4)
+    show(browser, tmp_path, report)
+    table = "document.querySelector('.operators').parentElement"
+    assert browser.evaluate(f"{table}.scrollWidth - {table}.clientWidth") <= 0
+
+
 def test_an_operators_page_has_everything_that_is_known(browser: Page, tmp_path: Path) -> None:
     report = small_report(tmp_path)
     show(browser, tmp_path, report)

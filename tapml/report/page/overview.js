@@ -97,6 +97,7 @@ function drawFacts(report) {
             known(strategy.promised)
               ? ` · at most ${count(strategy.promised)} promised ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than promised"}`
               : "",
+            strategy.from_journal ? ` · ${count(strategy.from_journal)} stand from earlier runs` : "",
             strategy.promise ? el("small", { class: "soft" }, strategy.promise) : null,
           ]
         : null,
@@ -254,6 +255,7 @@ function drawFinal(final) {
   const prompts = final.prompts || [];
   return [
     el("p", {}, sentence(final.text)),
+    merged(final.launches || {}),
     prompts.map(row =>
       el(
         "blockquote",
@@ -263,6 +265,20 @@ function drawFinal(final) {
       ),
     ),
   ];
+}
+
+/** How many launches of each entry are left where independent ones were merged: [apart, left]. */
+function merged(launches) {
+  const fewer = Object.entries(launches).filter(([, [apart, left]]) => left < apart);
+  return fewer.length
+    ? el(
+        "p",
+        { class: "soft" },
+        "Independent launches are merged: ",
+        fewer.map(([entry, [apart, left]]) => `${count(apart)} of ${entry} are ${count(left)}`).join(", "),
+        ". The times above are of each operator alone.",
+      )
+    : null;
 }
 
 function drawPhases(phases) {
