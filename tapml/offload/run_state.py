@@ -207,8 +207,15 @@ class RunState:
         if self.promised:
             # A promise is an upper bound: what the journal holds is not run.
             unchecked = min(unchecked, max(self.promised - self.model_runs, 0))
+        if not (unreplayed and self._replays.count) and not (unchecked and self._checks.count):
+            # Of what is left nothing was made yet.
+            return None if unreplayed + unchecked else 0.0
         left = unreplayed * self._replays.mean + unchecked * self._checks.mean
-        return max(left - self.step_seconds, 0.0)
+        line = self.operators.get(self.current)
+        checking = line is not None and line.state == "model check"
+        # A step that takes longer than one does has used up its own time, not that of others.
+        step = self._checks.mean if checking else self._replays.mean
+        return max(left - min(self.step_seconds, step), 0.0)
 
     def _operator(self, event: OperatorChanged) -> None:
         line = self.operators.setdefault(event.operator, OperatorLine())
@@ -220,7 +227,7 @@ class RunState:
             elif before == "replaying":
                 self._replays.seconds += self._compiling + spent
                 self._replays.count += 1
-            elif before == "model check":
+            elif before == "model check" and not event.numbers.get("reused"):
                 self._checks.seconds += spent
                 self._checks.count += 1
         settled_before = before in SETTLED

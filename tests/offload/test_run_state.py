@@ -74,6 +74,22 @@ def test_a_step_in_hand_is_taken_off_what_is_left() -> None:
     assert run.state.seconds_left == 0.0, "never below nothing"
 
 
+def test_a_step_that_takes_long_uses_up_no_time_of_others() -> None:
+    run = Run("a", "b", "c")
+    run.move("a", 10.0, 2.0)
+    run.step("b", "replaying", 600.0)
+    assert run.state.seconds_left == pytest.approx(2.0 + 12.0)
+
+
+def test_model_checks_that_the_journal_holds_promise_nothing() -> None:
+    run = Run("a", "b", "c")
+    run.step("a", "compiling")
+    run.step("a", "model check", 0.001)
+    run.step("a", "moved", reused=True, tests=2)
+    run.step("b", "replaying", 30.0, tests=2)
+    assert run.state.seconds_left is None
+
+
 def test_model_runs_that_a_strategy_promises_count_in_place_of_one_each() -> None:
     run = Run("a", "b", "c", "d")
     for name in "abcd":
