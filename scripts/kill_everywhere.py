@@ -9,6 +9,7 @@ A minute or two per ten crossings; ``--part 2/8`` does every eighth, to spread i
     python3 scripts/kill_everywhere.py --full                a full disk instead of a kill
     python3 scripts/kill_everywhere.py --only 'rename *'     some of the crossings
     python3 scripts/kill_everywhere.py --part 1/20 --markdown table.md
+    python3 scripts/kill_everywhere.py --seed 1 --minutes 60 in an order of chance, as many as fit
 
 The bar: no crossing may end in anything but the same verdicts, whole files and no step done twice.
 """
@@ -16,6 +17,7 @@ The bar: no crossing may end in anything but the same verdicts, whole files and 
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import sys
 import tempfile
@@ -29,6 +31,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from tests.offload.commands import Ended  # noqa: E402
 from tests.offload.forked import run_forked  # noqa: E402
+from tests.offload.phases import last_phase  # noqa: E402
 from tests.offload.processes import half_written  # noqa: E402
 from tests.offload.sessions import (  # noqa: E402
     FinishedSession,
@@ -56,6 +59,7 @@ class Outcome:
     """What became of a session that was harmed at a crossing, and of its resume."""
 
     crossing: Crossing
+    phase: str
     ended: str
     problem: str
     seconds: float
@@ -76,6 +80,8 @@ def main() -> int:
             and (each.kind != "remove" or not options.full)
             and fnmatchcase(f"{each.kind} {each.place}", options.only)
         ][part - 1 :: parts]
+        if options.seed is not None:
+            random.Random(options.seed).shuffle(wanted)  # noqa: S311
         print(f"{len(crossings)} crossings, {len(wanted)} of them here", flush=True)
         outcomes = []
         deadline = time.monotonic() + options.minutes * 60
@@ -86,7 +92,8 @@ def main() -> int:
             outcome = _harm(crossing, unbroken, root, "full" if options.full else "kill")
             outcomes.append(outcome)
             said = outcome.problem or "same verdicts"
-            print(f"[{index + 1}/{len(wanted)}] {crossing}: {outcome.ended}, {said}", flush=True)
+            ended = f"{outcome.ended} in '{outcome.phase}'"
+            print(f"[{index + 1}/{len(wanted)}] {crossing}: {ended}, {said}", flush=True)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     table = _table(outcomes)
@@ -104,6 +111,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="fill the disk instead of killing")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="'KIND PLACE' to match")
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="every N-th")
+    parser.add_argument("--seed", type=int, help="in an order of chance, not the session's")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here")
     return parser.parse_args()
@@ -152,6 +160,7 @@ def _harm(crossing: Crossing, unbroken: FinishedSession, root: Path, what: str) 
     arguments = unbroken.arguments(session)
     fault = f"{what}@{crossing}"
     first = run_forked(*arguments, cache=unbroken.cache, errors=errors, fault=fault)
+    phase = last_phase(first.errors)
     try:
         assert what == "kill" or "Traceback" not in first.errors, first.errors
         if session.exists():
@@ -166,7 +175,7 @@ def _harm(crossing: Crossing, unbroken: FinishedSession, root: Path, what: str) 
     except Exception as error:
         problem = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
     shutil.rmtree(parent, ignore_errors=True)
-    return Outcome(crossing, _how(first), problem, time.monotonic() - started)
+    return Outcome(crossing, phase, _how(first), problem, time.monotonic() - started)
 
 
 def _how(ended: Ended) -> str:
@@ -185,6 +194,8 @@ def _table(outcomes: list[Outcome]) -> str:
         ended = ", ".join(f"{n} {how}" for how, n in Counter(o.ended for o in group).items())
         same = sum(not outcome.problem for outcome in group)
         rows.append(f"| {kind} | {place} | {len(group)} | {ended} | {same} |")
+    phases = Counter(outcome.phase for outcome in outcomes)
+    rows += ["", *(f"- {phase}: {number}" for phase, number in phases.items())]
     bad = [f"{outcome.crossing}: {outcome.problem}" for outcome in outcomes if outcome.problem]
     return "\n".join([*rows, "", f"{len(bad)} of {len(outcomes)} not as it must be", *bad])
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.offload.forked import forked, timed
+from tests.offload.phases import last_phase
 from tests.offload.sessions import FinishedSession
 from tests.offload.wholeness import assert_unharmed, assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 KILLS: Final = 20
-
-
-def last_phase(errors: Path) -> str:
-    """What a killed command was doing, by the last line it wrote."""
-    lines = [line for line in errors.read_text().splitlines() if line] or [""]
-    return re.sub(r"^\[.*", "move operators", lines[-1]).partition(":")[0]
 
 
 def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
@@ -36,7 +30,7 @@ def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
             ended = running.ended(generator.uniform(0, whole))
             if ended is None:
                 running.kill()
-        phases.add(last_phase(errors))
+        phases.add(last_phase(errors.read_text()))
         if ended is not None:
             assert ended.exit_code == 0, ended.errors
             sessions.append(tmp_path / str(len(sessions) + 1))
