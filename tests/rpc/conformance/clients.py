@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ PATIENCE_SECONDS = 60.0
 """Within so long an answer comes, on a slow and busy machine too."""
 
 Message = tuple[dict[str, Any], bytes]
+
+# What a page says for the codes that it cannot send.
+_PAGE_CODES = {4001: 1001, 4003: 1003, 4008: 1008}
 
 
 class Connection(Protocol):
@@ -83,9 +87,9 @@ class ZmqConnection:
 
 
 class WebSocketConnection:
-    """RFC 6455 on a socket: binary messages, a mask of zeros, no extension."""
+    """RFC 6455 on a socket: binary messages, a mask of zeros, no extension; a token where given."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         parts = urlsplit(url)
         assert parts.hostname and parts.port
         self._socket = socket.create_connection((parts.hostname, parts.port), PATIENCE_SECONDS)
@@ -94,7 +98,7 @@ class WebSocketConnection:
         self._socket.sendall(
             f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUpgrade: websocket\r\n"
             f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Protocol: tapml.1\r\n\r\n".encode()
+            f"Sec-WebSocket-Protocol: tapml.1{token and f', tapml-token.{token}'}\r\n\r\n".encode()
         )
         self._stream = self._socket.makefile("rb")
         status = self._stream.readline()
@@ -133,7 +137,8 @@ class WebSocketConnection:
             payload = self._exactly(length)
             kind = first & 0x0F
             if kind == 8:
-                raise EndError(int.from_bytes(payload[:2], "big"), payload[2:].decode())
+                code = int.from_bytes(payload[:2], "big")
+                raise EndError(_PAGE_CODES.get(code, code), payload[2:].decode())
             if kind in (0, 2):
                 message += payload
                 if first & 0x80:
@@ -166,17 +171,23 @@ class Client:
         The server's announcement.
     binding
         ``zmq`` or ``websocket``.
+    token
+        Of the lease it is under, where it is under one; for ``websocket`` alone.
     hello
         Fields beside those every hello has.
     """
 
-    def __init__(self, line: dict[str, Any], binding: str, **hello: Any) -> None:
+    def __init__(self, line: dict[str, Any], binding: str, token: str = "", **hello: Any) -> None:
+        self._line = line
         self._connect: Callable[[str], Connection]
-        self._connect = ZmqConnection if binding == "zmq" else WebSocketConnection
+        self._connect = ZmqConnection
+        if binding != "zmq":
+            self._connect = partial(WebSocketConnection, token=token)
         address = line["address"] if binding == "zmq" else line["websocket"] + "/control"
         self.control: Connection = self._connect(address)
         greeting = {"type": "hello", "versions": [1], "features": [], "download_window": 8 << 20}
-        self.control.send(msgpack.packb({**greeting, **hello}))
+        lease = {"lease": token} if token else {}
+        self.control.send(msgpack.packb({**greeting, **lease, **hello}))
         self.welcome = self.hear()
         self.sequence = 0
         self._data: Connection | None = None
@@ -205,7 +216,9 @@ class Client:
 
     def another(self) -> Connection:
         """Another data connection."""
-        return self._connect(self.welcome["data_address"])
+        address: str = self.welcome["data_address"]
+        # Only its path counts, and a device behind a tracker says no more.
+        return self._connect(address if "://" in address else self._line["websocket"] + address)
 
     @property
     def own(self) -> dict[str, bytes]:
