@@ -73,7 +73,11 @@ def without_opening(spec: str) -> str:
 
 
 def lend_browser(
-    spec: str, *, credentials: Credentials | None, say: Say | None
+    spec: str,
+    *,
+    credentials: Credentials | None,
+    say: Say | None,
+    own_seconds: float | None = None,
 ) -> tuple[Lease, Callable[[], None]]:
     """Lend a browser's page, after starting what it takes.
 
@@ -85,6 +89,8 @@ def lend_browser(
         Secrets for the tracker that runs; those of the environment where None.
     say
         Takes lines for a person: where the page is, what is waited for.
+    own_seconds
+        As of :func:`~tapml_rpc.tracker.request.request_device`.
 
     Returns
     -------
@@ -114,7 +120,11 @@ def lend_browser(
         if found is not None:
             address, name = found
             lease = request_device(
-                address, name=name, credentials=secret, on_queue=lambda place: tell(str(place))
+                address,
+                name=name,
+                own_seconds=own_seconds,
+                credentials=secret,
+                on_queue=lambda place: tell(str(place)),
             )
         else:
             tracker = stack.enter_context(OwnTracker())

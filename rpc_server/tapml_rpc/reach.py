@@ -71,6 +71,8 @@ def open_device(
     kernel_deadline: float | None = None,
     credentials: Credentials | None = None,
     say: Callable[[str], None] | None = None,
+    own_seconds: float | None = None,
+    tracker: str | None = None,
 ) -> Session:
     """Open a session with the device that `spec` names.
 
@@ -86,11 +88,16 @@ def open_device(
         Keys and tokens for an address or a tracker; those of the environment where None.
     say
         Takes a line while a tracker's queue or a browser's page is waited for.
+    own_seconds
+        How long a tracker's device is waited for that this process itself holds; as long as it
+        takes where None.
+    tracker
+        Whose device ``tracker:`` names; that of the environment where None.
 
     Raises
     ------
     InputError
-        If `spec` names no kind of device.
+        If `spec` names no kind of device, or one that is this process's after `own_seconds`.
     NoSuchDeviceError
         If there is no such device.
     SetupError
@@ -106,12 +113,12 @@ def open_device(
         way = partial(connect, spec, kernel_deadline=kernel_deadline, credentials=credentials)
         return _noted(way(), way)
     if is_browser(spec):
-        lease, end = lend_browser(spec, credentials=credentials, say=say)
+        lease, end = lend_browser(spec, credentials=credentials, say=say, own_seconds=own_seconds)
         return _lent(lease, end, kernel_deadline, credentials)
     from tapml_rpc.tracker.spec import resolve
 
     told = None if say is None else (lambda place: say(str(place)))
-    lease = resolve(spec, credentials=credentials, on_queue=told)
+    lease = resolve(spec, tracker, own_seconds=own_seconds, credentials=credentials, on_queue=told)
     return _lent(lease, lease.release, kernel_deadline, credentials)
 
 
@@ -157,6 +164,11 @@ def open_another(session: Session) -> Session:
     from tapml_rpc.local import open_local
 
     return open_local(session.device)
+
+
+def is_elsewhere(session: Session) -> bool:
+    """Whether the device of a session, which :func:`open_device` gave, is not this machine's own."""
+    return session in _ways
 
 
 def describe_device(spec: str) -> DeviceDescription:

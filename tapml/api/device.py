@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tapml_rpc.client import Session
-from tapml_rpc.reach import check_spec, is_remote, open_device
+from tapml_rpc.reach import check_spec, is_remote, open_another, open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tapml_targets.platforms import check_platform
@@ -59,6 +59,19 @@ class Device:
                 self._session = open_device(self.name)
                 atexit.register(self.close)
             return self._session
+
+    def open_another(self, *, own_seconds: float | None = None) -> Session:
+        """A session of the caller's own with the device; under the lease that this one has.
+
+        Parameters
+        ----------
+        own_seconds
+            As of :func:`~tapml_rpc.reach.open_device`.
+        """
+        with self._lock:
+            if self._session is not None and is_remote(self.name):
+                return open_another(self._session)
+        return open_device(self.name, own_seconds=own_seconds)
 
     @contextmanager
     def commands(self) -> Iterator[Session]:

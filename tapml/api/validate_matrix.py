@@ -19,7 +19,7 @@ from tapml.compare.policy import Policy
 from tapml.compare.verdict import Verdict, not_run
 from tapml.matrix.comparing import Comparison, Ran
 from tapml.matrix.compiling import Libraries, compile_for_all, written_for
-from tapml.matrix.implementation import Column, columns_of
+from tapml.matrix.implementation import OWN_SECONDS, Column, columns_of
 from tapml.matrix.report import WHOLE, Cell, MatrixReport, Row
 from tapml.matrix.running import Matrix, opened
 from tapml.matrix.suite_matrix import lost_with
@@ -91,9 +91,7 @@ def validate_on_all(
 
 def _connecting(device: Device) -> Callable[[], Session]:
     """Opens a session of a matrix's own, so that what goes wrong there costs the device nothing."""
-    from tapml_rpc.reach import open_device
-
-    return lambda: open_device(device.name)
+    return lambda: device.open_another(own_seconds=OWN_SECONDS)
 
 
 def _whole(
@@ -134,5 +132,5 @@ def _call(
     except DeviceLostError as error:
         column.lose(f"the device was lost running {WHOLE}: {error}", error.exit_code)
         return Verdict("fail", 0.0, (), f"the device was lost: {error}", "target"), ()
-    except TapmlError as error:
+    except (TapmlError, OSError) as error:
         return Verdict("fail", 0.0, (), f"the device refused the call: {error}", "target"), ()

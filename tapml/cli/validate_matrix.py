@@ -163,7 +163,7 @@ def open_columns(devices: Sequence[str]) -> list[Column]:
     InputError
         If one was named twice, or is no device's name at all.
     """
-    from tapml.matrix.implementation import columns_of
+    from tapml.matrix.implementation import OWN_SECONDS, columns_of
     from tapml_rpc.reach import check_spec, is_remote, open_device
     from tapml_targets.ranking import parse_device
 
@@ -171,7 +171,10 @@ def open_columns(devices: Sequence[str]) -> list[Column]:
         check_spec(device)
         if not is_remote(device):
             parse_device(device)
-    connecting = {each: partial(open_device, each, say=on_standard_error) for each in devices}
+    connecting = {
+        each: partial(open_device, each, say=on_standard_error, own_seconds=OWN_SECONDS)
+        for each in devices
+    }
     return columns_of(connecting, len(devices))
 
 
@@ -255,7 +258,7 @@ def _model_cell(
     except DeviceLostError as error:
         column.lose(f"the device was lost in the whole model: {error}", error.exit_code)
         return Cell("fail", 0.0, 0, f"the device was lost: {error}")
-    except TapmlError as error:
+    except (TapmlError, OSError) as error:
         return Cell("fail", 0.0, 0, str(error))
     return Cell(
         verdict.status, verdict.max_absolute / verdict.allowed.value, len(trace.prompts),

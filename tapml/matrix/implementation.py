@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from textwrap import shorten
 from typing import Any, Final
 
 from tapml.carving.replay_memory import ReplayMemory
 from tapml_rpc.client import Session
+from tapml_rpc.reach import is_remote
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.fingerprint import fingerprint
 
+OWN_SECONDS: Final = 5.0
+"""So long may a tracker take to hear that a device was given back, which a column asks for."""
 # A driver may name everything it was built with.
 _LONGEST_WORDS: Final = 80
 
@@ -81,27 +85,38 @@ class Column:
         Why; empty otherwise.
     exit_code
         Of the error that it was lost with.
+    missed
+        Of what kept an operator from running on it that it came back from; 0 where nothing did.
     """
 
     def __init__(self, label: str, connect: Callable[[], Session]) -> None:
         self.label = label
         self.session: Session | None = None
         self.problem = ""
-        self.exit_code = 0
+        self.exit_code = self.missed = 0
         self._connect = connect
         self._description: DeviceDescription | None = None
         self._memory: ReplayMemory | None = None
 
     def open(self) -> None:
-        """Open it; what keeps it from that is its problem and nobody else's."""
+        """Open it; what keeps it from that is its problem and nobody else's.
+
+        Raises
+        ------
+        InputError
+            If it is the first time, and what was asked for means no device, or another column's.
+        """
         self.close()
         try:
             session = self._connect()
-        except TapmlError as error:
+        except (TapmlError, OSError) as error:
             if self.problem:
                 self.problem = f"{self.problem}; and it does not come back: {error}"
+            elif isinstance(error, InputError):
+                # Nobody's fault but the command's, and known before anything has run.
+                raise
             else:
-                self.problem, self.exit_code = str(error), error.exit_code
+                self.problem, self.exit_code = str(error), exit_code_of(error)
             return
         if self._description is not None and fingerprint(session.device) != self.fingerprint:
             self.problem = "the device that came back is another one"
@@ -115,7 +130,7 @@ class Column:
         session, self.session, self._memory = self.session, None, None
         if session is not None:
             # What is lost has nothing more to say.
-            with suppress(TapmlError):
+            with suppress(TapmlError, OSError):
                 session.close()
 
     def lose(self, why: str, exit_code: int) -> None:
@@ -180,7 +195,8 @@ def columns_of(connecting: Mapping[str, Callable[[], Session]], count: int) -> l
     Raises
     ------
     InputError
-        If there is none, or a name came twice.
+        If there is none, or a name came twice. Opening one raises it as well where it is, under
+        another name, the device of a column before it.
     """
     if not connecting:
         raise InputError("expected at least one device to validate on, got none")
@@ -189,4 +205,31 @@ def columns_of(connecting: Mapping[str, Callable[[], Session]], count: int) -> l
             f"a device is named twice among {count}: {', '.join(connecting)} are the different "
             "ones; name each once"
         )
-    return [Column(label, connect) for label, connect in connecting.items()]
+    known: dict[tuple[object, ...], str] = {}
+    return [
+        Column(label, partial(_connect_to_another, label, connect, known))
+        for label, connect in connecting.items()
+    ]
+
+
+def exit_code_of(error: TapmlError | OSError) -> int:
+    """What a command ends with that ends with this error."""
+    return error.exit_code if isinstance(error, TapmlError) else TapmlError.exit_code
+
+
+def _connect_to_another(
+    label: str, connect: Callable[[], Session], known: dict[tuple[object, ...], str]
+) -> Session:
+    """A session with a device that no other column has; `known` are those that the columns have."""
+    session = connect()
+    device = session.device
+    # A server has one device; a device of this machine gets a server for every session.
+    there = (session.epoch,) if is_remote(label) else (device.platform, device.index)
+    other = known.setdefault(there, label)
+    if other == label:
+        return session
+    session.close()
+    raise InputError(
+        f"{label} is the same device as {other} ({device.name}), so there is nothing to compare; "
+        "name each device once"
+    )

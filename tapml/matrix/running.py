@@ -25,7 +25,7 @@ from tapml.compare.verdict import Verdict, not_run
 from tapml.graph.plan import Operator
 from tapml.matrix.comparing import Comparison, Ran
 from tapml.matrix.compiling import refusal
-from tapml.matrix.implementation import Column
+from tapml.matrix.implementation import Column, exit_code_of
 from tapml.matrix.report import Cell, Row
 from tapml_rpc.client import Session
 from tapml_rpc.reach import is_remote
@@ -44,14 +44,20 @@ class Judging(Expecting, Protocol):
 
 @contextmanager
 def opened(columns: Sequence[Column]) -> Iterator[None]:
-    """Open every column that can be opened; close them at the end."""
+    """Open every column that can be opened; close them at the end.
+
+    Raises
+    ------
+    InputError
+        As :meth:`~tapml.matrix.implementation.Column.open` does.
+    """
     try:
         for column in columns:
             column.open()
         yield
     finally:
         for column in columns:
-            with suppress(TapmlError):
+            with suppress(TapmlError, OSError):
                 column.close()
 
 
@@ -135,6 +141,9 @@ class Matrix:
         except DeviceLostError as error:
             run.lost(f"the device was lost in test {test.id}: {error}", error.exit_code)
             return None
+        except (TapmlError, OSError) as error:
+            run.unreachable(f"in test {test.id}: {error}", exit_code_of(error))
+            return None
         run.add(result)
         return result
 
@@ -192,6 +201,8 @@ class _Run:
             self.failure = f"{UNBUILT}{error}"
         except DeviceLostError as error:
             self.lost(f"the device was lost building {operator.name}: {error}", error.exit_code)
+        except (TapmlError, OSError) as error:
+            self.unreachable(f"building {operator.name}: {error}", exit_code_of(error))
 
     def add(self, result: ReplayResult) -> None:
         self._worst = graver(self._worst, result)
@@ -200,6 +211,12 @@ class _Run:
     def lost(self, why: str, exit_code: int) -> None:
         """The operator took the device down: its failure, and a new device for the next."""
         self.failure, self.remote = why, None
+        self.column.lose(why, exit_code)
+
+    def unreachable(self, why: str, exit_code: int) -> None:
+        """What went wrong says nothing about a kernel: not run, and a new session for the next."""
+        self._absent, self.remote = why, None
+        self.column.missed = exit_code
         self.column.lose(why, exit_code)
 
     def outcome(self) -> Verdict:
@@ -213,7 +230,7 @@ class _Run:
     def end(self, operator: Operator) -> Cell:
         """Its cell of the row."""
         if self._absent:
-            return Cell("not run", 0.0, 0, self._absent)
+            return Cell("not run", 0.0, len(self._results), self._absent)
         if self.failure:
             verdict: OperatorVerdict = unbuilt(operator, self.failure)
             return Cell.of(verdict, len(self._results))
@@ -223,6 +240,9 @@ class _Run:
         except DeviceLostError as error:
             self.lost(f"the device was lost: {error}", error.exit_code)
             return Cell.of(unbuilt(operator, self.failure), len(self._results))
+        except (TapmlError, OSError) as error:
+            self.unreachable(str(error), exit_code_of(error))
+            return Cell("not run", 0.0, len(self._results), self._absent)
         return Cell.of(summarise(operator, self._results, self._worst, changed), len(self._results))
 
 

@@ -108,5 +108,5 @@ class SuiteMatrix:
 
 
 def lost_with(columns: Sequence[Column]) -> int:
-    """The exit code of a device that is not there; 0 where all are."""
-    return max((column.exit_code for column in columns if column.problem), default=0)
+    """The exit code of a device that is not there, or was not for an operator; 0 where all were."""
+    return max((each.exit_code if each.problem else each.missed for each in columns), default=0)

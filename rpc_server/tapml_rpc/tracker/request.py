@@ -27,7 +27,13 @@ from tapml_rpc.tracker.connection import (
 from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.records import BEAT_SECONDS, VERSION, printable
 from tapml_rpc.tracker.requirements import Requirements
-from tapml_targets.errors import NoSuchDeviceError, ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import (
+    InputError,
+    NoSuchDeviceError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
 
 FIRST_ANSWER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
@@ -52,6 +58,12 @@ class QueuePlace:
     devices: tuple[tuple[str, str], ...]
     known: tuple[str, ...]
 
+    @property
+    def own(self) -> bool:
+        """Whether this process holds every device that would do, and so waits for itself."""
+        own = own_label()
+        return bool(self.devices) and all(holders == own for _, holders in self.devices)
+
     def __str__(self) -> str:
         if not self.devices:
             known = ", ".join(self.known) or "none"
@@ -74,6 +86,7 @@ def request_device(
     priority: int = 0,
     timeout: float | None = None,
     absent_seconds: float | None = None,
+    own_seconds: float | None = None,
     credentials: Credentials | None = None,
     on_queue: Callable[[QueuePlace], None] | None = None,
     on_lost: Callable[[TapmlError], None] | None = None,
@@ -97,6 +110,9 @@ def request_device(
         Seconds to wait for the device; None waits for ever.
     absent_seconds
         Seconds to wait while no registered device would do, free or not; None for `timeout`.
+    own_seconds
+        Seconds to wait while this process holds every device that would do; None for `timeout`,
+        since another of its threads may give one back.
     credentials
         Keys, where the tracker asks for them: this side's own and the tracker's public one.
     on_queue
@@ -113,7 +129,7 @@ def request_device(
     NoSuchDeviceError
         If no registered device will do within `timeout` or `absent_seconds`.
     InputError
-        If what is asked for does not exist.
+        If what is asked for does not exist, or this process holds it after `own_seconds`.
     """
     wanted = Requirements.of(name or "", kind or "", features, limits)
     connection = open_connection(tracker, credentials, timeout=FIRST_ANSWER_SECONDS)
@@ -130,7 +146,7 @@ def request_device(
                 "bindings": own_bindings(),
             }
         )
-        granted = _wait(connection, wanted, timeout, absent_seconds, on_queue)
+        granted = _wait(connection, wanted, timeout, absent_seconds, own_seconds, on_queue)
         return Lease(connection, granted, on_lost)
     except BaseException:
         connection.close({"type": "goodbye"})
@@ -142,9 +158,10 @@ def _wait(
     wanted: Requirements,
     timeout: float | None,
     absent_seconds: float | None,
+    own_seconds: float | None,
     on_queue: Callable[[QueuePlace], None] | None,
 ) -> wire.Header:
-    started = absent_since = time.monotonic()
+    started = absent_since = own_since = time.monotonic()
     place: QueuePlace | None = None
     heard = False
     next_beat = started + BEAT_SECONDS
@@ -160,6 +177,8 @@ def _wait(
             if header.get("type") == "queued":
                 if place is not None and place.devices:
                     absent_since = now
+                if place is None or not place.own:
+                    own_since = now
                 place = _place(header)
                 if on_queue is not None:
                     on_queue(place)
@@ -172,6 +191,12 @@ def _wait(
         absent = place is not None and not place.devices
         if absent and absent_seconds is not None and now - absent_since > absent_seconds:
             raise _too_late(wanted, absent_seconds, place)
+        own = place is not None and place.own
+        if own and own_seconds is not None and now - own_since > own_seconds:
+            raise InputError(
+                f"{wanted} is held by this very process, which would wait for itself ({place}); "
+                "name each device once"
+            )
         if now >= next_beat:
             connection.send({"type": "renew", "leases": []})
             next_beat = now + BEAT_SECONDS

@@ -131,6 +131,7 @@ def resolve(
     exclusive: bool = True,
     priority: int = 0,
     timeout: float | None = None,
+    own_seconds: float | None = None,
     credentials: Credentials | None = None,
     on_queue: Callable[[QueuePlace], None] | None = None,
 ) -> Lease:
@@ -155,6 +156,7 @@ def resolve(
         priority=priority,
         timeout=seconds,
         absent_seconds=ABSENT_SECONDS if seconds is None else None,
+        own_seconds=own_seconds,
         credentials=credentials or tracker_credentials(),
         on_queue=on_queue,
         **asked,

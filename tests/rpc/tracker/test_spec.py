@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tapml_rpc.tracker import Lease, QueuePlace, is_tracker_spec, resolve, spec, tracker_address
+from tapml_rpc.tracker import (
+    Lease,
+    QueuePlace,
+    is_tracker_spec,
+    request_device,
+    resolve,
+    spec,
+    tracker_address,
+)
 from tapml_rpc.tracker.spec import parse_spec
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
@@ -89,6 +97,18 @@ def test_a_device_that_nobody_has_is_not_waited_for_for_ever(
             resolve("tracker:pixle", shared_tracker.address)
         with pytest.raises(NoSuchDeviceError, match=r"a device named pixle for 0 s"):
             resolve("tracker:pixle,wait=0", shared_tracker.address)
+
+
+def test_who_holds_a_device_does_not_wait_for_itself(shared_tracker: TrackerProcess) -> None:
+    tracker = shared_tracker.address
+    with registered(tracker, "pixel"):
+        said = "named pixel is held by this very process"
+        with resolve("tracker:pixel", tracker), pytest.raises(InputError, match=said):
+            resolve("tracker:pixel", tracker, own_seconds=0.3)
+        # Somebody else may give it back.
+        theirs = request_device(tracker, name="pixel", label="ada@desk")
+        with theirs, pytest.raises(SetupError, match="held by ada@desk"):
+            resolve("tracker:pixel,wait=0", tracker, own_seconds=0.0)
 
 
 def test_one_that_is_held_is_waited_for_as_long_as_asked(
