@@ -167,7 +167,7 @@ def open_another(session: Session) -> Session:
 
 
 def is_elsewhere(session: Session) -> bool:
-    """Whether the device of a session, which :func:`open_device` gave, is not this machine's own."""
+    """Whether the device of a session that :func:`open_device` gave is none of this machine."""
     return session in _ways
 
 
