@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tapml.package.make import make_package
 from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
+from tests.conftest import RequireDevice
 from tests.made_once import made_once
 from tests.offload.commands import run_process
 from tests.offload.sessions import FinishedSession, offload_arguments
+from tests.package.packages import add_tokenizer
 from tests.rpc.tracker.trackers import TrackerProcess
+from tests.web.doorway import Doorway
 from tests.web.pages import NAME, DevicePage, device_page
 
 
@@ -42,19 +46,44 @@ def moved_to_driver(
     return moved
 
 
+@pytest.fixture(scope="session")
+def webgpu_package(
+    moved_to_driver: Callable[[int], Path],
+    require_device: RequireDevice,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The tiny model, moved to WebGPU by the real command, with a tokenizer of its own."""
+    devices = require_device("webgpu")
+    # The rasteriser that the browser has as well, where it is here: its limits are the same.
+    named = next((each for each in devices if "SwiftShader" in each.name), devices[0])
+    session = moved_to_driver(named.index)
+    made = make_package(session, tmp_path_factory.mktemp("webgpu") / "package").path
+    add_tokenizer(made)
+    return made
+
+
 @pytest.fixture(scope="module")
-def tracker() -> Iterator[TrackerProcess]:
-    """A tracker that serves the page."""
-    with TrackerProcess("tcp://127.0.0.1:0", "--websocket", "ws://127.0.0.1:0") as process:
+def tracker(request: pytest.FixtureRequest) -> Iterator[TrackerProcess]:
+    """A tracker that serves the page, with the `TRACKER_OPTIONS` of a module that has some."""
+    options = ("--websocket", "ws://127.0.0.1:0", *getattr(request.module, "TRACKER_OPTIONS", ()))
+    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
+def doorway(tracker: TrackerProcess) -> Iterator[Doorway]:
+    """What the page comes through, so that a test can cut the way."""
+    with Doorway(tracker.websocket) as doorway:
+        yield doorway
+
+
+@pytest.fixture(scope="module")
 def shown(
-    tracker: TrackerProcess, tmp_path_factory: pytest.TempPathFactory
+    tracker: TrackerProcess, doorway: Doorway, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DevicePage]:
-    """The page in a browser, registered."""
-    with device_page(tmp_path_factory.mktemp("browser"), tracker) as page:
+    """The page in a browser, registered through the doorway."""
+    profile = tmp_path_factory.mktemp("browser")
+    with device_page(profile, tracker, doorway.address) as page:
         yield page
 
 

@@ -16,12 +16,9 @@ import pytest
 from tapml.cli.main import main
 from tapml.package import browser_folder
 from tapml.package.load import load_package
-from tapml.package.make import make_package
 from tapml.package.manifest import LIBRARY, TOKENIZER
 from tapml.package.sample_lines import sample_lines
-from tests.conftest import RequireDevice
 from tests.models.tokenizers import FAMILIES, TEXT, family
-from tests.package.packages import add_tokenizer
 from tests.report.browser import open_browser
 from tests.web.pages import WEBGPU_FLAGS
 from tests.web.runner_page import RunnerPage, edit_manifest, exchange, served
@@ -38,28 +35,15 @@ ELSEWHERE = "elsewhere.test"
 
 
 @pytest.fixture(scope="module")
-def package(
-    moved_to_driver: Callable[[int], Path],
-    require_device: RequireDevice,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The tiny model, moved to WebGPU by the real command, with a tokenizer of its own."""
-    devices = require_device("webgpu")
-    # The rasteriser that the browser has as well, where it is here: its limits are the same.
-    named = next((each for each in devices if "SwiftShader" in each.name), devices[0])
-    session = moved_to_driver(named.index)
-    made = make_package(session, tmp_path_factory.mktemp("webgpu") / "package").path
-    add_tokenizer(made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def root(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(webgpu_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is served: the folder ``good``, and beside it what tests make of it."""
     served_root = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
-        assert main(["package", str(package), "--browser", "--out", str(served_root / "good")]) == 0
+        assert (
+            main(["package", str(webgpu_package), "--browser", "--out", str(served_root / "good")])
+            == 0
+        )
     return served_root
 
 
@@ -75,9 +59,9 @@ def runner(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
         yield RunnerPage(page, port)
 
 
-def test_the_page_writes_what_tapml_run_writes(package: Path, runner: RunnerPage) -> None:
+def test_the_page_writes_what_tapml_run_writes(webgpu_package: Path, runner: RunnerPage) -> None:
     runner.show("good")
-    with load_package(package) as model:
+    with load_package(webgpu_package) as model:
         ids = model.encode(PROMPT)
         tokens = list(model.generate_tokens(ids, max_new_tokens=NEW_TOKENS))
         text = model.generate(PROMPT, max_new_tokens=NEW_TOKENS)

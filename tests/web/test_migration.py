@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,39 +21,17 @@ from tests.offload.commands import Ended
 from tests.offload.forked import Forked, forked, run_forked
 from tests.offload.plants import Plant, edit, plant
 from tests.offload.sessions import FinishedSession, offload_arguments, read_report
-from tests.rpc.tracker.trackers import TrackerProcess, wait_for
+from tests.rpc.tracker.trackers import wait_for
 from tests.web.doorway import Doorway
-from tests.web.pages import NAME, DevicePage, device_page
+from tests.web.pages import NAME, DevicePage
 
 pytestmark = [pytest.mark.slow]
 
+# It notices within seconds who gives no sign of life.
+TRACKER_OPTIONS = ("--silence", "5")
+
 # Some verdicts are in the journal by then, others are not.
 IN_THE_MIDDLE = "stop@after commit */journal.sqlite#12"
-
-
-@pytest.fixture(scope="module")
-def tracker() -> Iterator[TrackerProcess]:
-    """A tracker that notices within seconds who gives no sign of life."""
-    options = ("--websocket", "ws://127.0.0.1:0", "--silence", "5")
-    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def doorway(tracker: TrackerProcess) -> Iterator[Doorway]:
-    """What the page comes through."""
-    with Doorway(tracker.websocket) as doorway:
-        yield doorway
-
-
-@pytest.fixture(scope="module")
-def shown(
-    tracker: TrackerProcess, doorway: Doorway, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DevicePage]:
-    """The page, registered through the doorway."""
-    profile = tmp_path_factory.mktemp("browser")
-    with device_page(profile, tracker, doorway.address) as page:
-        yield page
 
 
 def sleep_and_wake(shown: DevicePage, doorway: Doorway) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +15,10 @@ from tapml_rpc.tracker import list_devices
 from tapml_targets.errors import DeviceLostError
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.doorway import Doorway
-from tests.web.pages import NAME, DevicePage, device_page
+from tests.web.pages import NAME, DevicePage
+
+# It notices within seconds who gives no sign of life.
+TRACKER_OPTIONS = ("--silence", "5")
 
 
 def assert_lost(session: Session, within: float = 30.0) -> DeviceLostError:
@@ -45,31 +48,6 @@ def assert_works(tracker: TrackerProcess) -> None:
         assert bytes(session.read(buffer)) == b"12345678"
         # Told with a pong, of which none may have come yet.
         wait_for(lambda: session.load().get("sessions") == 1)
-
-
-@pytest.fixture(scope="module")
-def tracker() -> Iterator[TrackerProcess]:
-    """A tracker that notices within seconds who gives no sign of life."""
-    options = ("--websocket", "ws://127.0.0.1:0", "--silence", "5")
-    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def doorway(tracker: TrackerProcess) -> Iterator[Doorway]:
-    """What the page comes through."""
-    with Doorway(tracker.websocket) as doorway:
-        yield doorway
-
-
-@pytest.fixture(scope="module")
-def shown(
-    tracker: TrackerProcess, doorway: Doorway, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DevicePage]:
-    """The page, registered through the doorway."""
-    profile = tmp_path_factory.mktemp("browser")
-    with device_page(profile, tracker, doorway.address) as page:
-        yield page
 
 
 ENDS: dict[str, Callable[[DevicePage], object]] = {
