@@ -30,16 +30,30 @@ from scripts import environment  # noqa: E402
 from scripts.started_browser import started_browser  # noqa: E402
 
 EXTRAS: Final = ("host", "webgpu")
-# What is special about a folder that is made here: odd sizes, grouped queries, tied embeddings.
-MADE: Final[dict[str, dict[str, Any]]] = {
-    "small": {"num_hidden_layers": 1},
-    "other": {
-        "num_hidden_layers": 3,
-        "hidden_size": 96,
-        "intermediate_size": 260,
-        "num_attention_heads": 8,
-        "max_position_embeddings": 128,
-    },
+# The kind of a folder that is made here, of those in tests/models/folders.py, and its settings.
+# Neither has the shape of the demo model, which is untied, without biases, heads of 32 in pairs.
+MADE: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "small": ("tied", {"num_hidden_layers": 1}),
+    "other": (
+        "biases",
+        {
+            "num_hidden_layers": 3,
+            "hidden_size": 90,
+            "intermediate_size": 233,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "head_dim": 20,
+            "max_position_embeddings": 128,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+    ),
 }
 # The command, in a Python that is not interrupted before it can say so: `_run` blocks the signal.
 _TAPML: Final = """\
@@ -67,8 +81,9 @@ devices:
 
 models:
   demo      the one that ships with tapml
-  other     a Llama of 3 layers with random weights: grouped queries, tied embeddings, odd sizes
-  small     the same with one layer and smaller, for a quick look
+  other     a Llama of 3 layers with random weights: biases everywhere, three heads to a key, heads
+            wider than their share, scaled rotary embeddings, odd sizes
+  small     one layer with random weights and tied embeddings, for a quick look
   PATH      a local folder of the Llama family
 
 exit codes, of the worst of the devices: 0 everything moved and the model's end is equal under the
@@ -141,8 +156,8 @@ def _model(name: str, folder: Path) -> str:
         return str(Path(name).expanduser())
     from tests.models.folders import make_folder
 
-    path = make_folder(folder / name, "tied", seed=11, tokenizer=True, **MADE[name])
-    return str(path)
+    kind, settings = MADE[name]
+    return str(make_folder(folder / name, kind, seed=11, tokenizer=True, **settings))
 
 
 def _migrate(model: str, device: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
