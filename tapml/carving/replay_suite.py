@@ -27,12 +27,12 @@ from tapml.compiler.compiler import Compiler
 from tapml.compiler.preflight import check
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
+from tapml_rpc.known_self_test import session_self_test
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
-from tapml_targets.self_test.known import usual_self_test
 from tapml_targets.target import Target
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class SuiteReplayer:
             operator,
             reference=test.read_outputs(),
             traces=traces,
-            self_test=usual_self_test(self.session.device),
+            self_test=session_self_test(self.session),
         )
         return result, text
 

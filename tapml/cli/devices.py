@@ -13,6 +13,8 @@ from tapml.cli.remote_devices import (
     memory_text,
     print_remote_devices,
     remote_devices,
+    self_test_lines,
+    self_test_row,
     usual_tracker,
 )
 from tapml_targets.description_format import to_plain
@@ -95,10 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
             for row, device in zip(describe_all(ranked), ranked, strict=True)
         ]
     tracker = arguments.tracker or usual_tracker()
-    lent, problem = remote_devices(tracker, arguments.platform)
+    measure = arguments.self_test
+    lent, problem = remote_devices(tracker, arguments.platform, self_test=measure)
     if problem:
         problems["tracker"] = problem
-    asked, silent = addressed_devices(arguments.addresses, arguments.platform)
+    asked, silent = addressed_devices(arguments.addresses, arguments.platform, self_test=measure)
     problems |= silent
     remote = [*lent, *asked]
     if arguments.json:
@@ -120,16 +123,13 @@ def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str,
     if device.problem:
         return None
     # They compute with numpy, which `tapml devices` does not need to list a board's devices.
-    from tapml_targets.self_test.facts import to_plain as facts_to_plain
     from tapml_targets.self_test.known import remembered_self_test, usual_self_test
 
     if arguments.self_test or arguments.json:
         found = usual_self_test(device.description, refresh=arguments.self_test)
     else:
         found = remembered_self_test(device.description)
-    if found is None:
-        return None
-    return facts_to_plain(found) | {"traits": list(found.traits)}
+    return None if found is None else self_test_row(found)
 
 
 def describe_all(ranked: list[RankedDevice]) -> list[dict[str, Any]]:
@@ -204,18 +204,9 @@ def _print_table(
                 soft_wrap=True,
                 markup=False,
             )
-            for line in _self_test_lines(row["self_test"]):
+            for line in self_test_lines(row["self_test"]):
                 console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
     for title, remote in elsewhere.items():
         print_remote_devices(console, title, remote)
     for platform, problem in problems.items():
         console.print(f"{platform}: {problem}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _self_test_lines(found: dict[str, Any] | None) -> list[str]:
-    """The traits of a device in one line, then what is wrong with it."""
-    if found is None:
-        return []
-    wrong = [f["meaning"] for f in found["facts"] if f["grave"] and f["sound"] is False]
-    traits = ", ".join(found["traits"]) or "as one expects of IEEE arithmetic"
-    return [f"self-test: {traits}", *wrong, *found["problems"]]

@@ -7,12 +7,18 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_targets.errors import InputError, TapmlError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from tapml_rpc.client import Session
+    from tapml_rpc.tracker.listing import ListedDevice
+    from tapml_targets.driver import DeviceDescription
+    from tapml_targets.self_test.facts import SelfTest
 
 _TIMEOUT_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.05
@@ -60,13 +66,18 @@ def on_standard_error(line: str) -> None:
     print(f"tapml: {line}", file=sys.stderr, flush=True)
 
 
-def remote_devices(tracker: str, platform: str | None) -> tuple[list[dict[str, Any]], str]:
+def remote_devices(
+    tracker: str, platform: str | None, *, self_test: bool = False
+) -> tuple[list[dict[str, Any]], str]:
     """A tracker's devices as plain data, and what kept it from telling; nothing without a tracker.
 
     Parameters
     ----------
     platform
         Only devices of this kind; None for all.
+    self_test
+        Lend each that nobody has for a moment, and measure what it does; of the others is told
+        what is known.
     """
     if not tracker:
         return [], ""
@@ -76,12 +87,15 @@ def remote_devices(tracker: str, platform: str | None) -> tuple[list[dict[str, A
         found = list_devices(tracker, credentials=tracker_credentials(), timeout=_TIMEOUT_SECONDS)
     except TapmlError as error:
         return [], str(error)
-    rows = [device.to_plain() for device in found]
-    return [row for row in rows if platform in (None, row["platform"])], ""
+    wanted = [device for device in found if platform in (None, device.description.platform)]
+    return [
+        device.to_plain() | {"self_test": _of_tracker(tracker, device, measure=self_test)}
+        for device in wanted
+    ], ""
 
 
 def addressed_devices(
-    addresses: Sequence[str], platform: str | None
+    addresses: Sequence[str], platform: str | None, *, self_test: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The devices of servers as plain data like a tracker's, and what kept each other one away.
 
@@ -91,12 +105,14 @@ def addressed_devices(
         Of servers; each is opened for a moment.
     platform
         Only devices of this kind; None for all.
+    self_test
+        Measure what each does.
     """
     rows: list[dict[str, Any]] = []
     problems: dict[str, str] = {}
     for address in addresses:
         try:
-            row = _asked(address)
+            row = _asked(address, self_test=self_test)
         except TapmlError as error:
             problems[address] = str(error)
             continue
@@ -105,7 +121,52 @@ def addressed_devices(
     return rows, problems
 
 
-def _asked(address: str) -> dict[str, Any]:
+def _of_tracker(tracker: str, device: ListedDevice, *, measure: bool) -> dict[str, Any] | None:
+    """What a device that a tracker lends was measured to do; None where nobody knows."""
+    if measure and not device.leases:
+        from tapml_rpc.reach import open_device
+
+        # Whoever is quicker has it, and is not to be waited for.
+        spec = f"tracker:{device.name},wait={_TIMEOUT_SECONDS:g}"
+        with suppress(TapmlError), open_device(spec, tracker=tracker) as session:
+            return _measured(session, refresh=True)
+    return _known(device.description)
+
+
+def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
+    from tapml_rpc.known_self_test import session_self_test
+
+    found = session_self_test(session, refresh=refresh)
+    return None if found is None else self_test_row(found)
+
+
+def _known(description: DeviceDescription) -> dict[str, Any] | None:
+    try:
+        # It computes with numpy, which a board that lists devices may not have.
+        from tapml_rpc.known_self_test import remembered_elsewhere
+    except ImportError:
+        return None
+    found = remembered_elsewhere(description)
+    return None if found is None else self_test_row(found)
+
+
+def self_test_row(found: SelfTest) -> dict[str, Any]:
+    """A self-test as plain data, with what there is to tell in a few words."""
+    from tapml_targets.self_test.facts import to_plain
+
+    return to_plain(found) | {"traits": list(found.traits)}
+
+
+def self_test_lines(found: dict[str, Any] | None) -> list[str]:
+    """The traits of a device in one line, then what is wrong with it."""
+    if found is None:
+        return []
+    wrong = [f["meaning"] for f in found["facts"] if f["grave"] and f["sound"] is False]
+    traits = ", ".join(found["traits"]) or "as one expects of IEEE arithmetic"
+    return [f"self-test: {traits}", *wrong, *found["problems"]]
+
+
+def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
     from tapml_rpc.reach import SCHEMES, open_device
     from tapml_targets.description_format import to_plain
     from tapml_targets.fingerprint import fingerprint
@@ -118,6 +179,7 @@ def _asked(address: str) -> dict[str, Any]:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not (load := session.load()) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
+        measured = _measured(session, refresh=True) if self_test else _known(session.device)
         return {
             "spec": address,
             **to_plain(session.device),
@@ -127,6 +189,7 @@ def _asked(address: str) -> dict[str, Any]:
             # This look is one of its sessions.
             "load": {name: load[name] - (name == "sessions") for name in load},
             "leases": [],
+            "self_test": measured,
         }
 
 
@@ -165,7 +228,9 @@ def print_remote_devices(console: Console, title: str, rows: list[dict[str, Any]
         reached = "through the tracker" if relayed else f"at {row['address']}{beside}"
         where = "" if row["address"] == row["spec"] else f"{reached}; "
         line = f"{row['spec']}: {where}fingerprint {row['fingerprint'][:12]}"
-        console.print(_printable(line), highlight=False, soft_wrap=True, markup=False)
+        lines = [line, *(f"  {each}" for each in self_test_lines(row["self_test"]))]
+        for each in lines:
+            console.print(_printable(each), highlight=False, soft_wrap=True, markup=False)
 
 
 def memory_text(nbytes: int) -> str:

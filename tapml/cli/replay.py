@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tapml.compiler.compiler import Compiler
     from tapml.localize.diagnosis import Diagnosis
     from tapml_rpc.client import Session
-    from tapml_targets.driver import DeviceDescription
+    from tapml_targets.self_test.facts import SelfTest
 
 _EPILOG: Final = """\
 examples:
@@ -171,8 +171,9 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     from tapml.carving.repro_folder import replay_repro
     from tapml.compare.policy_file import read_policy
     from tapml.compare.verdict import accusation
+    from tapml_rpc.known_self_test import session_self_test
     from tapml_rpc.local import open_local
-    from tapml_rpc.reach import is_remote, open_device
+    from tapml_rpc.reach import open_device
 
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))
@@ -186,8 +187,9 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
         device = session.device
         passed = result.verdict.status == "pass"
         found = _diagnosed(repro, result, session) if arguments.diagnose and not passed else None
+        measured = None if arguments.explain is None else session_self_test(session)
     if arguments.explain is not None:
-        print(_explained(repro, result, None if is_remote(wanted or "") else device), end="")
+        print(_explained(repro, result, measured), end="")
         return 0 if passed else EXIT_MISMATCH
     if arguments.json:
         data = result.to_json() | ({} if found is None else {"diagnosis": found.to_json()})
@@ -208,9 +210,8 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     return 0 if passed else EXIT_MISMATCH
 
 
-def _explained(repro: Repro, result: ReplayResult, device: DeviceDescription | None) -> str:
+def _explained(repro: Repro, result: ReplayResult, measured: SelfTest | None) -> str:
     from tapml.compare.explain import explain
-    from tapml_targets.self_test.known import usual_self_test
 
     outputs = repro.case.read_outputs()
     return explain(
@@ -219,7 +220,7 @@ def _explained(repro: Repro, result: ReplayResult, device: DeviceDescription | N
         repro.policy,
         repro.operator,
         reference=outputs,
-        self_test=None if device is None else usual_self_test(device),
+        self_test=measured,
     )
 
 

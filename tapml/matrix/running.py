@@ -28,6 +28,7 @@ from tapml.matrix.compiling import refusal
 from tapml.matrix.implementation import Column, exit_code_of
 from tapml.matrix.report import Cell, Row
 from tapml_rpc.client import Session
+from tapml_rpc.known_self_test import session_self_test
 from tapml_rpc.reach import is_remote
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
@@ -160,10 +161,11 @@ class Matrix:
         return lambda: _or_none(lambda: self._oracle.appeal(test))
 
     def _known(self, label: str) -> SelfTest | None:
-        """The self-test of a device of this machine; others cannot be asked."""
-        if is_remote(label):
-            return None
-        return usual_self_test(self._columns[label].description)
+        """What a column's device was measured to do; one elsewhere that is lost cannot be asked."""
+        column = self._columns[label]
+        if not is_remote(label):
+            return usual_self_test(column.description)
+        return None if column.session is None else session_self_test(column.session)
 
 
 class _Run:

@@ -50,10 +50,9 @@ from tapml.offload.trusted_side import (
     trace_of,
 )
 from tapml_rpc.client import Session
-from tapml_rpc.self_test import self_test_over
+from tapml_rpc.known_self_test import session_self_test
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.self_test.facts import SelfTest
-from tapml_targets.self_test.known import usual_self_test
 from tapml_targets.target import Target
 
 
@@ -128,10 +127,8 @@ def open_workbench(
         ) as phase:
             session = device.open(watcher)
             phase.detail = f"{session.device.name} ({session.device.vendor_platform})"
-            # In a process of its own: a driver that crashes over it costs no session.
-            measured = (
-                self_test_over(session) if device.elsewhere else usual_self_test(session.device)
-            )
+            # Not in this session: a driver that crashes over it costs another, or a process.
+            measured = session_self_test(session)
             self_test = settle_self_test(folder, session, measured, watcher)
         limits = limits_of(journal, options, settings.target, session.device.limits)
         target = Target(settings.target, limits=lowered(limits, options.memory_bytes))

@@ -123,12 +123,22 @@ def _name(description: DeviceDescription) -> str:
     return f"{description.platform}:{description.index}"
 
 
+def asked_of(description: DeviceDescription) -> dict[str, Any]:
+    """What a device of this description is asked, as plain data: another question, another answer.
+
+    Raises
+    ------
+    InputError
+        If this machine does not know the platform.
+    """
+    asked = {part: library_hash(pack(each)) for part, each in libraries_of(description).items()}
+    return {"asked": asked, "revision": REVISION}
+
+
 def _state(description: DeviceDescription) -> dict[str, Any]:
     """What an answer depends on: the device, its driver, and what is asked."""
-    asked = {part: library_hash(pack(each)) for part, each in libraries_of(description).items()}
-    return {
+    device = {
         "device": fingerprint(description),
         "drivers": drivers_state(description.platform),
-        "asked": asked,
-        "revision": REVISION,
     }
+    return device | asked_of(description)
