@@ -99,7 +99,7 @@ class TrackerLoop:
                 )
             self._relay = RelayServer(
                 host,
-                relay_port or (port and port + 1),
+                relay_port or _free_beside(port, 0 if websocket is None else websocket.port),
                 lambda *call: self._ask_to_dial(call, self._relay.port),
             )
             socket = self._socket
@@ -278,3 +278,10 @@ def _host(frame: zmq.Frame) -> str:
     host = str(frame.get("Peer-Address"))
     mapped = getattr(ipaddress.ip_address(host), "ipv4_mapped", None)
     return str(mapped or host)
+
+
+def _free_beside(port: int, taken: int) -> int:
+    """A relay's port beside the address's, with the WebSocket's `taken`; 0 where any is free."""
+    if not port:
+        return 0
+    return port + 1 if port + 1 != taken else port + 2

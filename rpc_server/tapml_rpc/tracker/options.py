@@ -18,8 +18,8 @@ class TrackerOptions:
     bind
         ``tcp://host:port`` of the socket for devices and clients; port 0 takes a free one.
     relay_port
-        Port of the relay on the same host; 0 takes the next one after the address's, or a free one
-        where that is free to choose as well.
+        Port of the relay on the same host; 0 takes the next one after the address's that is not the
+        WebSocket's, or a free one where that is free to choose as well.
     key
         The tracker's ``.secret`` file; empty for none, on loopback alone.
     clients

@@ -72,6 +72,15 @@ def test_an_address_in_use_is_said() -> None:
         TrackerProcess(tracker.address)
 
 
+def test_a_websocket_beside_the_address_leaves_the_relay_another_port() -> None:
+    """As in ``--websocket ws://127.0.0.1:9191`` beside the usual 9190."""
+    port = free_port()
+    with TrackerProcess(
+        f"tcp://127.0.0.1:{port}", "--websocket", f"ws://127.0.0.1:{port + 1}"
+    ) as t:
+        assert (t.websocket, t.relay_port) == (f"ws://127.0.0.1:{port + 1}", port + 2)
+
+
 def test_where_no_tracker_is_the_message_says_how_to_start_one() -> None:
     with pytest.raises(SetupError, match="tapml rpc tracker"):
         list_devices(f"tcp://127.0.0.1:{free_port()}", timeout=0.3)
