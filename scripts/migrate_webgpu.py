@@ -105,7 +105,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tapml-migrate-") as temporary:
         folder = options.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        model = _model(options.model, Path(temporary))
+        # Beside the sessions that are kept: a session is run with its model's folder.
+        model = _model(options.model, folder)
         summaries: list[dict[str, Any]] = []
         for device in options.devices or ["chromium"]:
             try:
