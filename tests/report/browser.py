@@ -85,11 +85,21 @@ class Page:
 
     def _navigate(self, url: str) -> None:
         """Go to an address; its load event may come before the answer to the command."""
-        before, deadline = self._loads, time.monotonic() + _LIMIT_SECONDS
+        before = self._loads
         answer = self.send("Page.navigate", url=url)
+        self._wait_for_load(before, f"{url} was not loaded: {answer}")
+
+    def follow(self, selector: str) -> None:
+        """Press what leads to another page and wait until that is there."""
+        before = self._loads
+        self.evaluate(f"document.querySelector({selector!r}).click()")
+        self._wait_for_load(before, f"{selector} leads nowhere")
+
+    def _wait_for_load(self, before: int, otherwise: str) -> None:
+        deadline = time.monotonic() + _LIMIT_SECONDS
         while self._loads == before:
             # A page that is open goes on to tell of other things, so silence ends nothing here.
-            assert time.monotonic() < deadline, f"{url} was not loaded: {answer}"
+            assert time.monotonic() < deadline, otherwise
             self._hear()
 
     def evaluate(self, expression: str) -> Any:
