@@ -1,4 +1,4 @@
-"""A phone's way to the page: ``https`` with the tracker's own certificate, which a person trusts."""
+"""A phone's way to the page: ``https``, and a certificate of the tracker's that a person trusts."""
 
 from __future__ import annotations
 
