@@ -10,13 +10,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from tapml.carving.lost import LOST, UNBUILT
 from tapml.carving.replay_repro import SCRIPT
 from tapml.carving.repro_attempt import Attempt, is_attempt, read_attempt
 from tapml.carving.repro_device import device_like
+from tapml.carving.repro_failure import KERNELS
 from tapml.carving.repro_folder import Repro, is_repro, read_repro, replay_repro
-from tapml.kernels.build_log import messages_of
+from tapml.carving.repro_tensors import read_bounded
+from tapml.kernels.build_log import MOST, in_the_source, messages_of
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.errors import (
@@ -29,6 +32,8 @@ from tapml_targets.errors import (
     LimitExceededError,
     TapmlError,
 )
+
+_MAX_SOURCE_BYTES: Final = 64 << 20
 
 
 def main(folder: Path, arguments: Sequence[str]) -> int:
@@ -74,6 +79,8 @@ def _replay(folder: Path, device: str | None) -> int:
         with open_local(device or device_like(failure.device)) as session:
             name = session.device.name
             status, reason = _verdict(failure, session)
+            if reason.startswith(UNBUILT):
+                reason = UNBUILT + _in_the_folder(reason.removeprefix(UNBUILT), folder / KERNELS)
     except DeviceLostError as error:
         status, reason = "fail", LOST + first_line(error)
     print(f"{status}: {subject} on {name}: {reason}")
@@ -92,6 +99,15 @@ def _verdict(failure: Repro | Attempt, session: Session) -> tuple[str, str]:
             return "fail", f"{UNBUILT}{error}"
         return verdict.status, verdict.reason
     return try_kernels(failure, session)
+
+
+def _in_the_folder(log: str, kernels: Path) -> str:
+    """A build log about the file in the folder, where there is but one that it may speak of."""
+    sources = [path for path in kernels.iterdir() if path.is_file()]
+    if len(sources) != 1:
+        return log
+    text = read_bounded(sources[0], _MAX_SOURCE_BYTES).decode(errors="replace")
+    return in_the_source(log, sources[0], text)
 
 
 def try_kernels(attempt: Attempt, session: Session) -> tuple[str, str]:
@@ -138,7 +154,8 @@ def _same(now: str, then: str) -> bool:
         # How a device goes down, and after how long, is a matter of chance.
         return then.startswith(LOST)
     if now.startswith(UNBUILT) and then.startswith(UNBUILT):
-        messages = messages_of(now)
-        return messages == messages_of(then) and (bool(messages) or now == then)
+        # Of a kernel written by hand the first messages were kept, with its own file in them.
+        messages, kept = messages_of(now)[:MOST], messages_of(then)[:MOST]
+        return messages == kept and (bool(messages) or now == then)
     # A hand-written kernel was named by its place in the session, which the folder stands without.
     return now == then or then.endswith(f": {now}")

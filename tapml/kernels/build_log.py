@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# "1:3:5: error: text" and "<source>:3:5: error: text" (clang), "error: /tmp/x.cl:3:5: text" (PoCL).
+# "1:3:5: error: text" and "my file.cl:3:5: error: text" (clang; what in_the_source writes, too),
+# "error: /tmp/x.cl:3:5: text" (PoCL).
 _FORMS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\s*(?:\S*?:)??(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|warning|note): "
+        r"\s*(?:\S.*?:)??(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|warning|note): "
         r"(?P<text>.*)",
         r"\s*(?P<kind>(?:fatal )?error|warning|note): \S*?:(?P<line>\d+):(?P<column>\d+): "
         r"(?P<text>.*)",
     )
 )
-_MOST: Final = 12
+MOST: Final = 12
+"""Messages that are shown of a log."""
 # What compilers show of the source themselves.
 _EXCERPT: Final = re.compile(r"\s*\d*\s+\|")
 
@@ -60,11 +62,11 @@ def in_the_source(log: str, source: Path, text: str) -> str:
         return log.strip()
     lines = text.splitlines()
     shown = [log.splitlines()[0]]
-    for message in messages[:_MOST]:
+    for message in messages[:MOST]:
         shown.append(f"{source}:{message.line}:{message.column}: {message.kind}: {message.text}")
         if 0 < message.line <= len(lines):
             plain = lines[message.line - 1].replace("\t", " ").rstrip()[:200]
             shown += [f"    {plain}", f"    {' ' * (message.column - 1)}^"]
-    if len(messages) > _MOST:
-        shown.append(f"({len(messages) - _MOST} more messages)")
+    if len(messages) > MOST:
+        shown.append(f"({len(messages) - MOST} more messages)")
     return "\n".join(shown)

@@ -11,6 +11,8 @@ from tapml.carving.suite import Suite
 from tapml.kernels.manifest import MANIFEST
 from tapml.kernels.session_facts import LastVerdict, SessionFacts
 from tapml.kernels.written import WrittenKernels
+from tapml.offload.operator_record import PASSING
+from tapml.offload.run_state import in_one_line
 from tapml_targets.errors import CompileError
 from tapml_targets.library_format import library_hash, pack
 from tapml_targets.target import Target
@@ -52,6 +54,8 @@ class ListedKernel:
             ratio = self.last.worst_ratio
             shown = "" if ratio is None else f", worst ratio {ratio:.3g}"
             said = f"{self.last.status}{shown}, {self.last.when}"
+            if self.last.status != PASSING:
+                said += f": {in_one_line(self.last.reason)}"
         return f"{self.operator}  {said}\n  {self.folder}"
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +67,12 @@ class ListedKernel:
             "problem": self.problem,
             "last": None
             if last is None
-            else {"status": last.status, "worst_ratio": last.worst_ratio, "time": last.time},
+            else {
+                "status": last.status,
+                "worst_ratio": last.worst_ratio,
+                "time": last.time,
+                "reason": last.reason,
+            },
             "current": self.current,
         }
 

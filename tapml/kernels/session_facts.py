@@ -50,15 +50,18 @@ class LastVerdict:
     kernel
         Content hash of the Library it is about; empty where the journal is an old one.
     worst_ratio
-        Of its tests; None where it is not known or not finite.
+        Of its tests; None where none ran, where it is not known or not finite.
     time
         Seconds since the epoch.
+    reason
+        Why, in its words.
     """
 
     status: str
     kernel: str
     worst_ratio: float | None
     time: float
+    reason: str = ""
 
     @property
     def when(self) -> str:
@@ -118,13 +121,15 @@ class SessionFacts:
             return None
         status, parts, data, moment = row
         try:
-            ratio, kernel = json.loads(data).get("worst_ratio"), json.loads(parts).get("kernel", "")
+            said, kernel = json.loads(data), json.loads(parts).get("kernel", "")
+            ratio, tests, reason = (said.get(n) for n in ("worst_ratio", "tests", "reason"))
             when = float(moment)
         except (ValueError, TypeError, AttributeError, RecursionError):
             # Somebody edited it: the next run of the session passes it over as well, and says so.
             return None
+        rated = isinstance(ratio, int | float) and tests != 0
         return LastVerdict(
-            str(status), str(kernel), float(ratio) if isinstance(ratio, int | float) else None, when
+            str(status), str(kernel), float(ratio) if rated else None, when, str(reason or "")
         )
 
 

@@ -28,7 +28,7 @@ from tapml.carving.suite import Suite
 from tapml.compare.expectation_store import store_of
 from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compiler.preflight import check
-from tapml.kernels.build_log import in_the_source
+from tapml.kernels.build_failure import compiler_text
 from tapml.kernels.case_choice import work_of
 from tapml.kernels.compiled import compiled_library
 from tapml.kernels.dialects import dialect_of
@@ -42,7 +42,7 @@ from tapml_rpc.local import open_local
 from tapml_rpc.reach import describe_device, is_remote, open_device
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import CompileError, DeviceLostError, InputError, KernelTimeoutError
-from tapml_targets.library import CodeModule, Library
+from tapml_targets.library import Library
 
 DEADLINE_SECONDS: Final = 20.0
 """How long one command of a trial may take before the kernel counts as hanging."""
@@ -211,7 +211,9 @@ class KernelTrial:
             end = built + budget_seconds
             result = self._replay(remote, cases, interrupted, on_case, end)
         except CompileError as error:
-            return self._ended("does not build", self._compiler_text(kernel, error), started)
+            return self._ended(
+                "does not build", compiler_text(kernel, str(error), self._try_building), started
+            )
         except DeviceLostError as error:
             self.drop_device()
             return self._ended("device lost", self._loss(error), started)
@@ -252,6 +254,9 @@ class KernelTrial:
             session.unload(self._remote)
         self._remote = remote
         return remote
+
+    def _try_building(self, library: Library) -> None:
+        self.device().unload(self.device().upload(library))
 
     def _verdict(
         self,
@@ -324,30 +329,6 @@ class KernelTrial:
             f"the kernel did not end within {self._deadline:g} s{found.group() if found else ''}: "
             "it loops for ever, or needs longer (--deadline)"
         )
-
-    def _compiler_text(self, kernel: WrittenKernel, error: CompileError) -> str:
-        """The driver's words with the developer's file in them."""
-        module, source = kernel.library.modules[0], Path(kernel.source)
-        if len(kernel.library.modules) > 1:
-            module, source = self._guilty(kernel) or (module, source)
-        return in_the_source(str(error), source, module.code.decode())
-
-    def _guilty(self, kernel: WrittenKernel) -> tuple[CodeModule, Path] | None:
-        """Which of several sources does not build by itself."""
-        for index, module in enumerate(kernel.library.modules):
-            kernels = {
-                name: replace(each, module=0)
-                for name, each in kernel.library.kernels.items()
-                if each.module == index
-            }
-            alone = Library(kernel.library.target, (module,), kernels, {})
-            try:
-                self.device().unload(self.device().upload(alone))
-            except CompileError:
-                for path in kernel.files[1:]:
-                    if path.read_bytes() == module.code:
-                        return module, path
-        return None
 
 
 def mean_ms(verdict: OperatorVerdict) -> float | None:

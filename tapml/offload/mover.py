@@ -6,18 +6,19 @@ Lines 6 to 9 of Algorithm 1. When the whole model is checked with it is decided 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from tapml.carving.lost import LOST, rephrased
+from tapml.carving.lost import LOST, UNBUILT, rephrased
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
 from tapml.carving.replay_results import OperatorVerdict, ReplayResult
 from tapml.compare.picture import picture
 from tapml.compiler.preflight import long_loops, require
 from tapml.compiler.reach import Reach, reach_of
-from tapml.kernels.written import UnfitKernelError
+from tapml.kernels.build_failure import compiler_text
+from tapml.kernels.written import UnfitKernelError, WrittenKernel
 from tapml.offload.changes import what_changed
 from tapml.offload.earlier_failures import EarlierFailures
 from tapml.offload.events import Note, OperatorChanged, OperatorState
@@ -63,6 +64,7 @@ class Mover:
     total: int
     done: int = 0
     _running: LastTest | None = field(default=None, init=False)
+    _by_hand: WrittenKernel | None = field(default=None, init=False)
 
     @cached_property
     def reach(self) -> Reach:
@@ -194,7 +196,7 @@ class Mover:
         manifest = self.bench.kernels.manifest_path(operator)
         # Said of one that cannot be used as well: it is what has to be mended.
         record.written = "" if manifest is None else str(manifest.parent)
-        written = self.bench.kernels.find(operator)
+        self._by_hand = written = self.bench.kernels.find(operator)
         if written is None:
             record.kernel = compiled.kernel(operator.name)
             record.read_library = partial(compiled.library, operator.name)
@@ -256,6 +258,7 @@ class Mover:
                 memory=self.memory,
                 stop_after=1,
             )
+            verdict = self._in_own_words(verdict)
             record.replay = replay_data(verdict) | self._seen(record, verdict)
             record.replay["room"] = self._room
             if verdict.status == PASSING:
@@ -266,6 +269,15 @@ class Mover:
         if verdict.status != PASSING:
             self.fail(record, verdict.reason, result=verdict.worst, key=key)
         return verdict.status == PASSING
+
+    def _in_own_words(self, verdict: OperatorVerdict) -> OperatorVerdict:
+        """A verdict in which a compiler speaks of the file that was written by hand."""
+        if self._by_hand is None or not verdict.reason.startswith(UNBUILT):
+            return verdict
+        session = self.bench.session
+        log = verdict.reason.removeprefix(UNBUILT)
+        text = compiler_text(self._by_hand, log, lambda lib: session.unload(session.upload(lib)))
+        return replace(verdict, reason=UNBUILT + text)
 
     def _stands(self, record: OperatorRecord, key: VerdictKey, known: JournaledVerdict) -> bool:
         """Take the journal's verdict; a failure only where all that was found out is still there.

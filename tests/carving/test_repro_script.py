@@ -82,7 +82,9 @@ def test_an_edit_that_does_not_build_shows_the_compilers_text(
     assert main(folder, []) == 1
     output = capsys.readouterr().out
     assert "the device does not build its kernels: " in output
-    assert "flaot" in output
+    source = folder / "kernels" / "00.cl"
+    line = next(n for n, text in enumerate(source.read_text().splitlines(), 1) if "flaot" in text)
+    assert f"\n{source}:{line}:" in output
     assert "the same as when it was written" not in output
 
 

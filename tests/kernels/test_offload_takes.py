@@ -48,11 +48,19 @@ def test_a_broken_kernel_fails_its_operator_until_it_is_mended(
     right = kernel_session.source.read_text()
     kernel_session.source.write_text(right.replace(BODY, f"{BODY}  flot x;\n"))
     ended = offload(kernel_session)
+    listed = kernel_session.kernel("list").output
     kernel_session.source.write_text(right)
     assert ended.exit_code == 1, ended.errors
     failed = of_operator(kernel_session)
     assert (failed["state"], failed["written"]) == ("failed", str(kernel_session.place))
-    assert "flot" in failed["reason"]
+    assert f"{kernel_session.source}:" in failed["reason"], "the file that is to be mended"
+    assert "flot x;" in failed["reason"]
+    assert f"{OPERATOR}  fail, 20" in listed, "no worst ratio of tests that did not run"
+    assert f"{kernel_session.source}:" in listed
+    repro = [sys.executable, str(Path(failed["repro"]) / "repro.py")]
+    again = subprocess.run(repro, capture_output=True, text=True, check=False)
+    assert again.returncode == 1, again.stderr
+    assert "the same as when it was written" in again.stdout
 
     ended = offload(kernel_session)
     assert ended.exit_code == 0, ended.errors
