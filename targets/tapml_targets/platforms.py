@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Final
 
 from tapml_targets.errors import InputError
+
+_ADDRESS: Final = "an address begins with tcp://, ws:// or wss://"
+_BROWSER: Final = (
+    "a browser is a device: --device browser, browser:chromium or browser:firefox, and its target "
+    "is webgpu"
+)
+# What users name in a platform's place, and how it is said where it is taken.
+_NO_PLATFORMS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("tcp", "ws", "wss"), _ADDRESS),
+        **dict.fromkeys(("browser", "chrome", "chromium", "firefox"), _BROWSER),
+        "tracker": "a tracker's device is --device tracker:NAME, and its target is its platform",
+    }
+)
 
 
 @cache
@@ -30,13 +46,20 @@ def check_platform(name: str) -> str:
     Raises
     ------
     InputError
-        If it is not; the known platforms are listed.
+        If it is not; the known platforms are listed, and what it may have been meant for.
     """
     if name not in platform_names():
-        hint = "; an address begins with tcp://, ws:// or wss://" * (name in ("tcp", "ws", "wss"))
         known = ", ".join(platform_names())
-        raise InputError(f"unknown target {name!r}; known targets: {known}{hint}")
+        raise InputError(f"unknown target {name!r}; known targets: {known}{_hint(name)}")
     return name
+
+
+def _hint(name: str) -> str:
+    """What was meant by something like it; empty where nothing is like it."""
+    found = get_close_matches(name.lower(), (*platform_names(), *_NO_PLATFORMS), n=1, cutoff=0.7)
+    if not found:
+        return ""
+    return f"; {_NO_PLATFORMS.get(found[0], f'did you mean {found[0]!r}?')}"
 
 
 def function_kind(name: str) -> str:

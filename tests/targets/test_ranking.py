@@ -215,6 +215,23 @@ def test_an_unknown_platform_lists_the_known_ones() -> None:
         ranking.rank_devices("abacus")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("wgpu", "did you mean 'webgpu'"),
+        ("OpenCL", "did you mean 'opencl'"),
+        ("browsr", "--device browser, browser:chromium or browser:firefox"),
+        ("firefox", "browser:firefox, and its target is webgpu"),
+        ("traker", "--device tracker:NAME"),
+        ("wss", "an address begins with tcp://, ws:// or wss://"),
+        ("cuda", "known targets: cpu, opencl, webgpu$"),
+    ],
+)
+def test_a_platform_that_is_mistyped_is_told_what_was_meant(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ranking.rank_devices(name)
+
+
 def test_a_dtype_kernels_do_not_compute_in_is_refused() -> None:
     with pytest.raises(InputError, match="not 'int4'"):
         ranking.rank_devices("opencl", "int4")
