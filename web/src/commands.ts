@@ -89,6 +89,18 @@ export class Commands {
     return waiting;
   }
 
+  /** Wait until the GPU is no further behind than it may be; the deadline is its oldest work's. */
+  async room(batch: RunningBatch): Promise<void> {
+    const { session, steps } = batch;
+    const { backlog } = session;
+    steps.flush();
+    while (backlog.isFull) {
+      session.begin(`earlier work, ${backlog.oldest},`);
+      await backlog.next(this.gpu.device.queue);
+    }
+    session.running = null;
+  }
+
   private allocate(batch: RunningBatch, _index: Index, handle: unknown, nbytes: unknown): void {
     const { session } = batch;
     const number = session.newHandle(handle);
@@ -314,6 +326,9 @@ export class Commands {
   ): Waiting {
     const { session } = batch;
     for (let place = from; place < body.commands.length; place += 1) {
+      if (session.backlog.isFull) {
+        return this.room(batch).then(() => this.goOn(batch, outer, body, values, place));
+      }
       const command = body.command(place, values);
       batch.program = { name: body.name, place };
       batch.begin(command, outer);
@@ -326,18 +341,20 @@ export class Commands {
       }
       const waiting = this.run(batch, [outer, place], command);
       if (waiting !== undefined) {
-        return waiting.then(() => {
-          try {
-            return this.proceed(batch, outer, body, values, place + 1);
-          } finally {
-            // Others may have their turn before the batch goes on, and the encoder is the device's.
-            batch.steps.flush();
-          }
-        });
+        return waiting.then(() => this.goOn(batch, outer, body, values, place + 1));
       }
     }
     batch.program = null;
     batch.chunkBase = 0;
     return undefined;
+  }
+
+  private goOn(...rest: Parameters<Commands["proceed"]>): Waiting {
+    try {
+      return this.proceed(...rest);
+    } finally {
+      // Others may have their turn before the batch goes on, and the encoder is the device's.
+      rest[0].steps.flush();
+    }
   }
 }

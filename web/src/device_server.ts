@@ -349,9 +349,9 @@ export class DeviceServer {
   }
 
   /**
-   * A browser cannot stop a kernel. Where one of a session that has ended holds the GPU for longer
-   * than it might, the GPU is given up: at once where nobody else is here, else after as long as any
-   * session's kernel may take.
+   * A browser cannot stop a kernel. Where work of a session that has ended holds the GPU for longer
+   * than one kernel might, all of it together, the GPU is given up: at once where nobody else is
+   * here, else after as long as any session's kernel may take.
    */
   private watchHeld(): void {
     const { clock } = this;
@@ -361,13 +361,13 @@ export class DeviceServer {
     }
     const alone = this.served.size === 0;
     const allowed = alone ? owner.kernelDeadline : KERNEL_DEADLINE_SECONDS;
-    const held = clock.headMilliseconds / 1000;
+    const held = Math.max(clock.headMilliseconds, owner.heldSinceEnd()) / 1000;
     if (held < allowed + HELD_SECONDS) {
       return;
     }
     const lost = new TapmlError(
       "DeviceLostError",
-      `a kernel of another session, which has ended, has held the GPU for ${Math.round(held)} s and ` +
+      `work of another session, which has ended, has held the GPU for ${Math.round(held)} s and ` +
         "a browser cannot stop it: the page gives the GPU up, with all that is on it, and opens it " +
         "anew; connect again",
     );

@@ -45,9 +45,9 @@ export class Interpreter {
 
   /** Run a batch and answer it. */
   async run(session: Session, message: Message, send: Send): Promise<void> {
-    const steps = new Steps(this.gpu.device, true);
-    steps.submitted = () => {
-      session.submitted();
+    const steps = new Steps(this.gpu.device, () => session.backlog.commands);
+    steps.submitted = (stage, commands) => {
+      session.submitted(stage, commands);
     };
     const batch = new RunningBatch(session, message, steps);
     this.sends.set(batch, send);
@@ -67,6 +67,12 @@ export class Interpreter {
       const always = typeof name === "string" && ALWAYS.has(name);
       if (session.failures.has(message.stream) && !always) {
         continue;
+      }
+      if (session.backlog.isFull) {
+        await this.commands.room(batch);
+        if (session.ended !== "") {
+          return;
+        }
       }
       batch.begin(command, index);
       session.begin(command, name === "load" ? LOAD_FACTOR : 1);

@@ -1,5 +1,6 @@
 /** What one client holds on this device: handles, streams, credit, the batches it has sent. */
 
+import { Backlog } from "./backlog";
 import { inputError, protocolError } from "./errors";
 import { renderCommand } from "./failures";
 import type { GpuClock } from "./gpu_clock";
@@ -102,8 +103,10 @@ export class Session {
   running: Running | null = null;
   /** Whether a read waits for its client: no kernel is to blame for how long that takes. */
   waitsForCredit = false;
+  readonly backlog = new Backlog();
   /** Why it has ended; empty while it lives. */
   ended = "";
+  private ownAtEnd = 0;
   private credit: number;
   private wakeForCredit: (() => void) | null = null;
 
@@ -125,9 +128,16 @@ export class Session {
     return this.clock?.others(this) ?? 0;
   }
 
-  /** Something of this session was submitted to the GPU. */
-  submitted(): void {
-    this.clock?.submitted(this);
+  /** So many commands of this session were submitted to the GPU. */
+  submitted(stage: string, commands: number): void {
+    if (this.clock !== null) {
+      this.backlog.submitted(stage, commands, this.clock.submitted(this));
+    }
+  }
+
+  /** Milliseconds for which the GPU has worked for it since it ended. */
+  heldSinceEnd(): number {
+    return this.ended === "" ? 0 : (this.clock?.own(this) ?? 0) - this.ownAtEnd;
   }
 
   /** The memory behind a handle; raises an InputError where there is none. */
@@ -183,6 +193,8 @@ export class Session {
   /** Free everything; whoever waits for credit is woken. */
   release(memory: Memory, releaseLibrary: (built: BuiltLibrary) => void, why: string): void {
     this.ended = this.ended || why;
+    this.ownAtEnd = this.clock?.own(this) ?? 0;
+    this.backlog.close();
     this.wakeForCredit?.();
     for (const recording of this.recordings.values()) {
       recording.call.bound.launches.close();

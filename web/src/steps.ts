@@ -100,26 +100,24 @@ export function gpuError(kind: GPUErrorFilter, stage: string, message: string): 
 }
 
 const MAX_STAGES_TOLD = 4;
-/** Some systems take a GPU away from whom one submit keeps it busy for seconds. */
-const MAX_GATHERED = 64;
 
 /** The steps of one batch. */
 export class Steps {
   /** Place of the command that runs: its position among all that the batch has begun. */
   ordinal = 0;
-  /** Told of every submit with what it does. */
-  submitted: (stage: string) => void = () => undefined;
+  /** Told of every submit: what it does, and of how many commands it is. */
+  submitted: (stage: string, commands: number) => void = () => undefined;
   private pending: Step[] = [];
   private gathered: Gathered | null = null;
   private readonly submission: Submission;
 
   /**
-   * With `gathers`, what is encoded waits for `flush`. Whoever lets others run meanwhile, or waits
+   * With `gathers`, which says how many commands at most, what is encoded waits for `flush`. Whoever lets others run meanwhile, or waits
    * for the GPU, flushes first: the encoder is the device's, and memory may change hands.
    */
   constructor(
     private readonly device: GPUDevice,
-    private readonly gathers = false,
+    private readonly gathers: (() => number) | null = null,
   ) {
     this.submission = Submission.for(device);
   }
@@ -137,7 +135,7 @@ export class Steps {
     gathered.stages.add(stage);
     gathered.commands += 1;
     try {
-      if (this.gathers) {
+      if (this.gathers !== null) {
         work(this.submission.open());
       } else {
         this.run(stage, () => {
@@ -145,7 +143,7 @@ export class Steps {
         });
       }
     } finally {
-      if (!this.gathers || gathered.commands >= MAX_GATHERED) {
+      if (this.gathers === null || gathered.commands >= this.gathers()) {
         this.flush();
       }
     }
@@ -165,7 +163,7 @@ export class Steps {
       this.submission.submit();
     });
     this.pend(gathered.ordinal, verdict);
-    this.submitted(stage);
+    this.submitted(stage, gathered.commands);
   }
 
   /** Wait for the verdict on everything so far; raises the first error as a StepError. */

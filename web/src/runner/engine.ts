@@ -1,5 +1,6 @@
 /** A model in this browser: loaded from its folder, checked, and driven token by token. */
 
+import { MOST_COMMANDS } from "../backlog";
 import { messageOf, TapmlError } from "../errors";
 import { factsOf } from "../facts";
 import { openGpu, type Gpu } from "../gpu";
@@ -94,7 +95,7 @@ export class Engine {
 
     const tokenizer = await textOf(folder, manifest, listener);
     const memory = new Memory(gpu.device);
-    const steps = new Steps(gpu.device, true);
+    const steps = new Steps(gpu.device, () => MOST_COMMANDS);
     const runner = new PlanRunner(gpu, memory, steps, library, manifest);
     // That there is room for all of it is known before any of it is fetched.
     await steps.settle();
