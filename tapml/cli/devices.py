@@ -177,7 +177,8 @@ def _print_table(
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    # A fingerprint has letters between colons, which rich takes for the names of pictures.
+    console = Console(emoji=False)
     if rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("device", no_wrap=True)

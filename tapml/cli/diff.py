@@ -87,7 +87,7 @@ def _print(diff: Diff) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if diff.facts:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("what differs", "first", "second"):

@@ -319,7 +319,7 @@ def _print(checks: list[Check], broken: list[Check]) -> None:
     from rich.text import Text
 
     colours = {"ok": "green", "problem": "red", "absent": "yellow"}
-    console = Console()
+    console = Console(emoji=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("part", "what", "", "found"):
         table.add_column(title, overflow="fold")

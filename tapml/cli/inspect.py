@@ -128,7 +128,7 @@ def _print(page: Page) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(Text(f"{page.kind} {page.path}", style="bold"), soft_wrap=True)
     grid = Table(box=None, pad_edge=False, show_header=False)
     grid.add_column()

@@ -27,7 +27,7 @@ def watch(*, quiet: bool = False, stream: TextIO | None = None) -> Iterator[Watc
     stream = stream or sys.stderr
     display: PlainLines | TerminalView = PlainLines(stream, only_failures=quiet)
     if stream.isatty() and not quiet:
-        console = Console(file=stream, highlight=False)
+        console = Console(file=stream, highlight=False, emoji=False)
         if not console.is_dumb_terminal:
             display = TerminalView(console)
     with display, _answering_interrupts(display):

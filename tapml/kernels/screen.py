@@ -139,7 +139,7 @@ class _LiveView:
         self._past = Text()
         self._drawn = 0.0
         self._history: deque[Text] = deque(maxlen=_HISTORY)
-        console = Console(file=stream, highlight=False)
+        console = Console(file=stream, highlight=False, emoji=False)
         # Room for the "^C" that a terminal writes after the last line: one that wraps would
         # leave the panel's first line behind.
         self._width = max(1, console.width - len("^C") - 1)

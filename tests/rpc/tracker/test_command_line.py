@@ -14,6 +14,7 @@ from tapml.cli.main import main
 from tapml.cli.remote_devices import addressed_devices
 from tapml_rpc.client import connect
 from tapml_rpc.tracker import request_device
+from tapml_targets.errors import SetupError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.ranking import find_device
 from tapml_targets.self_test.facts import changed_facts, from_plain
@@ -110,3 +111,14 @@ def test_a_tracker_that_is_not_there_hides_no_local_device(
     monkeypatch.setenv("TAPML_TRACKER", "tcp://127.0.0.1:1")
     code, text = run_devices(capsys)
     assert code == 0 and "tracker: no tracker answers" in text
+
+
+def test_a_fingerprint_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise SetupError("the certificate's fingerprint is C2:AB:OK:AB")
+
+    monkeypatch.setattr("tapml_rpc.reach.open_device", refused)
+    _, shown = run_devices(capsys, "wss://127.0.0.1:1")
+    assert "C2:AB:OK:AB" in shown
