@@ -20,6 +20,7 @@ from tests.rpc.conformance.test_flow import (
     test_a_long_read_comes_in_pieces_of_a_bounded_size,
     test_a_long_read_of_a_program_says_where_it_belongs,
     test_a_program_is_run_by_its_name,
+    test_a_program_pastes_what_each_run_says_of_a_blob,
     test_a_session_of_nobody_is_refused,
     test_goodbye_on_either_connection_frees_all,
     test_the_largest_chunk_is_taken,

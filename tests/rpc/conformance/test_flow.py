@@ -201,6 +201,33 @@ def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) ->
     assert client.blob("holds", digests=[digest, "0" * 64])["value"] == [True, False]
 
 
+def test_a_program_pastes_what_each_run_says_of_a_blob(client: Client, binding: str) -> None:
+    data = f"rows over {binding}".encode() * 100
+    digest = hashlib.sha256(data).hexdigest()
+    bring = [["paste", 1, 4, digest, {"argument": 0}, {"argument": 1}], ["read", 1, 0, 16]]
+    answer, _ = client.batch(
+        ["allocate", 1, 16], ["fill", 1, 0, 16, b"."], ["program", "bring", bring]
+    )
+    assert "error" not in answer
+    error = client.batch(["execute", "bring", [0, 8], 0])[0]["error"]
+    assert "is not attached" in error["message"]
+    assert (error["kind"], error["program"], error["place"]) == ("InputError", "bring", 0)
+    client.batch(["reset"])
+    whole = {"digest": digest, "total": len(data)}
+    assert client.blob("put", data, offset=0, **whole)["value"] is True
+    assert client.blob("attach", digest=digest)["value"] is True
+    answer, chunk = client.batch(
+        ["execute", "bring", [3, 7], 0], ["execute", "bring", [900, 12], 0]
+    )
+    assert answer["results"] == [[[0, 1], [0, 16]], [[1, 1], [16, 16]]]
+    assert chunk == b"...." + data[3:10] + b"....." + b"...." + data[900:912]
+    for run in ([len(data), 1], [0, 13]):
+        error = client.batch(["execute", "bring", run, 0])[0]["error"]
+        assert error["kind"] == "InputError" and "outside" in error["message"]
+        client.batch(["reset"])
+    assert client.blob("detach", digest=digest)["value"] is True
+
+
 # The end
 
 
