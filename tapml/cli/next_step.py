@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _LACKS_SHOWN: Final = 2
+_TOKENS_SHOWN: Final = 8
 
 
 def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str:
@@ -33,7 +34,7 @@ def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str
         return f"next: {again} goes on"
     if report.get("final") and outcome["status"] == "pass":
         return (
-            f'next: `tapml run {where} --prompt "..."` runs it on the device, '
+            f"next: `tapml run {where} {_input(report['final'])}` runs it on the device, "
             f"`tapml package {where}` ships it"
         )
     if outcome["status"] == "pass" and summary["kept"]:
@@ -50,6 +51,14 @@ def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str
 def resume_command(folder: Path, options: str = "") -> str:
     """The command that goes on with a session."""
     return f"tapml offload --session {shlex.quote(str(folder))}{f' {options}' * bool(options)}"
+
+
+def _input(final: Mapping[str, Any]) -> str:
+    """How `tapml run` is given what the model was tried on: text, or token ids."""
+    prompts = [str(each["prompt"]) for each in final.get("prompts", ())]
+    if prompts and all(prompt.replace(" ", "").isdecimal() for prompt in prompts):
+        return f'--tokens "{" ".join(prompts[0].split()[:_TOKENS_SHOWN])}"'
+    return '--prompt "..."'
 
 
 def _see(operator: Mapping[str, Any]) -> str:

@@ -135,7 +135,7 @@ def _print(folder: Path, *, as_json: bool) -> int:
             f"`tapml offload --session {folder}`"
         ) from error
     live = LiveReader(folder).read()
-    if live["running"]:
+    if live["running"] or live["cut_off"]:
         lines.insert(0, _running(live))
     print("\n".join(lines))
     print(f"report: {page.resolve()}")
@@ -146,6 +146,11 @@ def _running(live: Mapping[str, Any]) -> str:
     where = f"{live['phase'] or 'between two steps'}"
     if live["total"]:
         where += f", {live['done']} of {live['total']}"
+    if live["cut_off"]:
+        return (
+            f"the last run did not end by itself (process {live['process']}: {where}); what it "
+            "found out is in the journal, and this is how it stood in its last report:"
+        )
     left = live["seconds_left"]
     tail = f", about {duration(left)} left" if left is not None else ""
     return f"running in process {live['process']}: {where}{tail}; this is how it stood last:"

@@ -109,8 +109,9 @@ class LiveReader:
         """The content of ``live.json``.
 
         ``running`` is true only while a process holds the session: what a killed one left says no
-        more than how far it came. ``report_version`` is that of the report as it is now. Where
-        there is no such file, or none that can be read, nothing runs as far as one can tell.
+        more than how far it came, and ``cut_off`` is true then. ``report_version`` is that of the
+        report as it is now. Where there is no such file, or none that can be read, nothing runs as
+        far as one can tell.
         """
         path = self._folder / LIVE
         data: dict[str, Any] = {}
@@ -122,12 +123,14 @@ class LiveReader:
                 read = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
                 data = read if isinstance(read, dict) and read.get("format") == FORMAT else {}
         data = _nothing() | data
+        said = data["running"] is not False
         # The lock of a session that was found dead is left alone until its file changes.
         if data["running"] is not False and seen != self._dead:
             data["running"] = is_held(self._folder / LOCK)
             self._dead = None if data["running"] else seen
         else:
             data["running"] = False
+        data["cut_off"] = said and not data["running"]
         data["report_version"] = report_version(self._folder)
         return data
 

@@ -71,3 +71,12 @@ def test_where_the_device_is_too_small_no_kernel_is_offered() -> None:
 def test_options_that_hold_for_a_run_alone_are_told_again() -> None:
     line = next_step(report("incomplete", waiting=1), Path("s"), "--only '*norm*'")
     assert line == "next: `tapml offload --session s --only '*norm*'` goes on"
+
+
+def test_a_model_tried_on_token_ids_is_run_on_token_ids() -> None:
+    data = report("pass")
+    data["final"]["prompts"] = [{"prompt": " ".join(map(str, range(100, 120)))}]
+    line = next_step(data, Path("s"))
+    assert line.startswith('next: `tapml run s --tokens "100 101 102 103 104 105 106 107"` runs it')
+    data["final"]["prompts"].append({"prompt": "An identifier 1"})
+    assert '`tapml run s --prompt "..."`' in next_step(data, Path("s"))

@@ -47,7 +47,7 @@ def test_a_finished_session_is_summed_up_with_what_to_do_next(session: Path) -> 
     assert lines[0] == f"pass: {data['outcome']['text']}"
     assert lines[1].startswith(f"operators: {count} moved; {tests} of {tests} tests pass")
     assert lines[2].startswith("worst error ratio: ")
-    assert lines[-2].startswith(f"next: `tapml run {session} --prompt")
+    assert lines[-2].startswith(f'next: `tapml run {session} --tokens "1 2 3 4"`')
     assert lines[-1] == f"report: {session / 'report.html'}"
 
 
@@ -131,6 +131,19 @@ def test_a_session_that_runs_is_said_to(session: Path) -> None:
     assert first.startswith("running in process ")
     assert "move operators, 4 of 9" in first
     assert not report(session).output.startswith("running")
+
+
+def test_a_run_that_was_cut_off_is_said_to(session: Path) -> None:
+    with LiveState(session, lambda _event: None) as live:
+        live(PhaseStarted("move operators", total=9))
+        live(OperatorChanged("softmax", "replaying", 4, 9, {"tests": 2}))
+        while '"softmax"' not in (session / "live.json").read_text(encoding="utf-8"):
+            pass
+        # Nobody holds the session: whoever wrote this is gone.
+        first = report(session).output.splitlines()[0]
+    assert first.startswith("the last run did not end by itself (process ")
+    assert "move operators, 4 of 9)" in first
+    assert report(session).output.startswith("pass")
 
 
 def test_the_data_is_printed_as_it_is(session: Path) -> None:

@@ -106,7 +106,7 @@ function nextSteps() {
       "next",
       "What to do next",
       el("p", {}, "Try it: "),
-      command(`tapml run ${sessionFolder()} --prompt "…"`),
+      command(`tapml run ${sessionFolder()} ${input()}`),
       el("p", {}, "Make something to ship of it, which needs neither PyTorch nor a compiler: "),
       command(`tapml package ${sessionFolder()}`),
     );
@@ -264,4 +264,12 @@ function warnings() {
         )
       : null,
   ];
+}
+
+/** How `tapml run` is given what the model was tried on: text, or token ids. */
+function input() {
+  const prompts = ((session.report.final || {}).prompts || []).map(each => each.prompt);
+  return prompts.length && prompts.every(each => /^\d+( \d+)*$/.test(each))
+    ? `--tokens "${prompts[0].split(" ").slice(0, 8).join(" ")}"`
+    : '--prompt "…"';
 }
