@@ -50,13 +50,20 @@ def describe_package(path: Path, *, verify: bool = False) -> Page:
         "weights": len(tensors),
         "of them bytes": manifest.files[WEIGHTS].bytes,
         "parameters": sum(prod(each.shape) for each in tensors),
-        "operators": len(library.operators),
+        "operators": _operators(library),
         "kernels": len(library.kernels),
         "checked": "the hash of every file"
         if verify
         else f"the hash of every file but the data of {WEIGHTS} (--verify checks that as well)",
     }
     return Page("package", str(path), facts, tuple(_tables(manifest, plan, library)))
+
+
+def _operators(library: Library) -> Cell:
+    """How many operators there are, and what is left where independent launches were merged."""
+    names = {name for merged in library.operators for name in merged.split(" + ")}
+    left = len(library.operators)
+    return left if names == set(library.operators) else f"{len(names)}, merged into {left}"
 
 
 def _model_facts(manifest: Manifest) -> dict[str, Cell]:

@@ -162,6 +162,8 @@ def test_a_package_says_what_it_holds(
     assert facts["format version"] == 1
     assert "apache-tvm" in facts["made with"]
     assert [row["entry"] for row in page["entries"]] == ["prefill", "decode"]
+    merged, operators = len(page["operators"]), len(report["operators"])
+    assert facts["operators"] == f"{operators}, merged into {merged}"
     sites = _parts(page["operators"])
     assert sites == {each["name"]: each["sites"] for each in report["operators"]}
     hashes = {row["file"]: row["SHA-256"] for row in page["files"]}

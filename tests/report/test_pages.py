@@ -106,6 +106,7 @@ def test_the_first_page_says_how_it_stands_and_what_to_do(browser: Page, tmp_pat
     assert "1 made again" in text(browser, "#facts")
     assert "2 ×" in text(browser, "#slow")
     assert moved in text(browser, "#slow")
+    assert "as long, 1 operator without a time left out" in text(browser, "#slow")
 
 
 def test_a_finished_port_is_tried_and_packaged_next(browser: Page, tmp_path: Path) -> None:

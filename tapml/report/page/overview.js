@@ -194,6 +194,8 @@ function drawSlow() {
     .filter(row => row.target > row.reference)
     .sort((a, b) => b.target - b.reference - (a.target - a.reference))
     .slice(0, 10);
+  // What was not timed yet would look as if it took none.
+  const untimed = session.operators.filter(each => (each.entries || {})[session.entry]).length - rows.length;
   const most = Math.max(...losing.flatMap(row => [row.target, row.reference]), 1e-9);
   return [
     el("div", { class: "tools" }, entryChoice()),
@@ -204,7 +206,7 @@ function drawSlow() {
       el("strong", {}, milliseconds(target)),
       ` in kernels on the target and ${milliseconds(reference)} on the reference: `,
       el("strong", {}, times(target / reference)),
-      ` as long. ${losing.length ? "Most is lost here:" : "No operator is slower than on the reference."}`,
+      ` as long${untimed > 0 ? `, ${plural(untimed, "operator")} without a time left out` : ""}. ${losing.length ? "Most is lost here:" : "No operator is slower than on the reference."}`,
     ),
     losing.length
       ? el(

@@ -29,7 +29,7 @@ const COLUMNS = [
     title: "Tests",
     kind: "number",
     value: each => each.tests.total,
-    cell: each => `${count(each.tests.passed)}/${count(each.tests.total)}`,
+    cell: each => (each.tests.total ? `${count(each.tests.passed)}/${count(each.tests.total)}` : NONE),
   },
   {
     key: "ratio",
