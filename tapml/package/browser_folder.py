@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +84,22 @@ def make_browser_folder(
     recovered = recover_folder(path)
     _check_place(path, force=force)
     shipped = of_package(source) if is_package(source) else of_session(open_passed(source))
+    made = write_browser_folder(shipped, path, progress=progress)
+    return replace(made, recovered=recovered)
+
+
+def write_browser_folder(
+    shipped: Shipped, path: Path, *, progress: Callable[[int, int], None] | None = None
+) -> MadeBrowserFolder:
+    """Write the folder of a model that is at hand, where nothing is in the way.
+
+    Raises
+    ------
+    InputError
+        If its kernels are not WebGPU's.
+    SetupError
+        If it cannot be written: then nothing of it is there.
+    """
     target = shipped.library.target
     if target != _PLATFORM:
         raise InputError(
@@ -112,7 +128,7 @@ def make_browser_folder(
         # Last: what has a manifest is whole.
         package.add(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
     written = sum(each.bytes for each in package.files.values())
-    return MadeBrowserFolder(path, written, len(sink.names), shipped, recovered)
+    return MadeBrowserFolder(path, written, len(sink.names), shipped)
 
 
 class _Parts:

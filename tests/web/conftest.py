@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.main import main
+from tapml.package import browser_folder
 from tapml.package.make import make_package
 from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
@@ -18,6 +20,7 @@ from tests.package.packages import add_tokenizer
 from tests.rpc.tracker.trackers import TrackerProcess
 from tests.web.doorway import Doorway
 from tests.web.pages import NAME, DevicePage, device_page
+from tests.web.runner_page import PART_BYTES
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +63,16 @@ def webgpu_package(
     made = make_package(session, tmp_path_factory.mktemp("webgpu") / "package").path
     add_tokenizer(made)
     return made
+
+
+@pytest.fixture(scope="session")
+def browser_model(webgpu_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``tapml package --browser`` makes of the tiny model; tests copy it, never write it."""
+    out = tmp_path_factory.mktemp("browser-model") / "good"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
+        assert main(["package", str(webgpu_package), "--browser", "--out", str(out)]) == 0
+    return out
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,9 @@ from tapml.package.browser_folder import MANIFEST
 from tests.report.browser import Page
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS
 
+# No multiple of a word, and less than most weights: they are cut anywhere.
+PART_BYTES = 50_001
+
 
 class _Quiet(SimpleHTTPRequestHandler):
     """What ``python -m http.server`` answers with, without its lines on standard error."""
@@ -87,7 +90,7 @@ class RunnerPage:
         self.page.evaluate(
             f"document.querySelector('#prompt').value = {json.dumps(prompt)};"
             f"document.querySelector('#count').value = {tokens};"
-            "document.querySelector('#generate').click()"
+            "document.querySelector('#generate').click(); 0"
         )
 
     def generate(self, prompt: str, tokens: int) -> str:
@@ -105,11 +108,18 @@ class RunnerPage:
             "(error) => { window.answer = { error: `${error.kind ?? ''} ${error.stack}` }; })"
         )
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while (answer := self.page.evaluate("window.answer")) is None:
+        # As JSON, which every browser hands out alike.
+        while (answer := json.loads(self.page.evaluate("JSON.stringify(window.answer)"))) is None:
             assert time.monotonic() < deadline, "the script does not end"
             time.sleep(0.02)
         assert "error" not in answer, answer["error"]
         return answer.get("value")
+
+
+def sabotage(folder: Path, script: str) -> None:
+    """Have a script run in a folder's worker before the worker's own."""
+    worker = folder / "worker.js"
+    worker.write_text(script + worker.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def edit_manifest(folder: Path, **changes: Any) -> None:

@@ -13,37 +13,28 @@ from pathlib import Path
 
 import pytest
 
-from tapml.cli.main import main
-from tapml.package import browser_folder
 from tapml.package.load import load_package
 from tapml.package.manifest import LIBRARY, TOKENIZER
 from tapml.package.sample_lines import sample_lines
 from tests.models.tokenizers import FAMILIES, TEXT, family
 from tests.report.browser import open_browser
 from tests.web.pages import WEBGPU_FLAGS
-from tests.web.runner_page import RunnerPage, edit_manifest, exchange, served
+from tests.web.runner_page import PART_BYTES, RunnerPage, edit_manifest, exchange, served
 
 pytestmark = [pytest.mark.slow]
 
 PROMPT = "So it goes"
 NEW_TOKENS = 6
-# No multiple of a word, and less than most weights: they are cut anywhere.
-PART_BYTES = 50_001
 FIRST_PART = "weights.safetensors.0000"
 # A name that is not localhost: what comes from there by http is no secure context.
 ELSEWHERE = "elsewhere.test"
 
 
 @pytest.fixture(scope="module")
-def root(webgpu_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(browser_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is served: the folder ``good``, and beside it what tests make of it."""
     served_root = tmp_path_factory.mktemp("served")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
-        assert (
-            main(["package", str(webgpu_package), "--browser", "--out", str(served_root / "good")])
-            == 0
-        )
+    shutil.copytree(browser_model, served_root / "good")
     return served_root
 
 
@@ -200,6 +191,14 @@ def other_weights(folder: Path) -> None:
     exchange(folder, FIRST_PART, part.replace(b'"F32"', b'"I32"', 1))
 
 
+def longer_input(folder: Path) -> None:
+    """A prompt whose tensors no adapter binds."""
+    plan = json.loads((folder / "model.json").read_text(encoding="utf-8"))["plan"]
+    for entry in plan["entries"].values():
+        entry["bounds"] = {symbol: [2, 1 << 30] for symbol in entry["bounds"]}
+    edit_manifest(folder, plan=plan)
+
+
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a part is missing": (
         lambda folder: (folder / FIRST_PART).unlink(),
@@ -232,6 +231,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "model.json").write_bytes(b"{"),
         "model.json is not valid JSON",
     ),
+    "too large for this adapter": (longer_input, "(largest binding), the adapter has"),
     "another tokenizer": (other_tokens, "as other tokens than the model's own"),
     "other weights": (other_weights, "as float32"),
 }

@@ -10,6 +10,7 @@ import { Memory } from "../memory";
 import { Steps } from "../steps";
 import { Folder } from "./folder";
 import { argmax, checkLengths, checkTokens, entryInputs } from "./inputs";
+import { Loss } from "./loss";
 import { jsonOf, LINES, readManifest, TOKENIZER, type Manifest } from "./manifest";
 import type { About, Stage } from "./messages";
 import { PlanRunner } from "./plan_runner";
@@ -36,42 +37,39 @@ export interface Generated {
 }
 
 export class Engine {
-  private lost: TapmlError | null = null;
   /** Texts begun so far: the GPU holds the state of one. */
   private texts = 0;
   private turn: Promise<void> = Promise.resolve();
 
   private constructor(
-    gpu: Gpu,
+    private readonly loss: Loss,
     private readonly manifest: Manifest,
     private readonly runner: PlanRunner,
     private readonly loaded: LoadedLibrary,
     private readonly steps: Steps,
     private readonly tokenizer: Tokenizer | null,
-  ) {
-    void gpu.device.lost.then((info) => {
-      this.lost = new TapmlError(
-        "DeviceLostError",
-        `the GPU device was lost (${info.reason}): ${info.message || "no reason given"}; load the ` +
-          "model again",
-      );
-    });
-  }
+  ) {}
 
   /** Load the folder at `base`, an address; raises what is wrong before it costs much. */
   static async load(base: string, listener: Listener, signal: AbortSignal): Promise<Engine> {
     const folder = new Folder(base, signal);
     // First, since all else is in vain without it.
     const gpu = await openGpu();
+    const loss = new Loss(gpu.device);
     try {
-      return await Engine.on(gpu, folder, listener);
+      return await loss.during(Engine.on(gpu, loss, folder, listener));
     } catch (error) {
       gpu.device.destroy();
       throw error;
     }
   }
 
-  private static async on(gpu: Gpu, folder: Folder, listener: Listener): Promise<Engine> {
+  private static async on(
+    gpu: Gpu,
+    loss: Loss,
+    folder: Folder,
+    listener: Listener,
+  ): Promise<Engine> {
     listener.progress("manifest", 0, 1);
     const manifest = readManifest(await folder.manifest());
     const library = unpackLibrary(await folder.file(manifest.library));
@@ -117,7 +115,12 @@ export class Engine {
       }),
     ]);
     listener.progress("ready", 1, 1);
-    return new Engine(gpu, manifest, runner, loaded, steps, tokenizer);
+    return new Engine(loss, manifest, runner, loaded, steps, tokenizer);
+  }
+
+  /** The error that says so, once the GPU device is lost; every later step raises it. */
+  get lost(): Promise<TapmlError> {
+    return this.loss.told;
   }
 
   /** Token ids of a text; raises an InputError where the model takes token ids alone. */
@@ -180,7 +183,7 @@ export class Engine {
     return this.tokenizer;
   }
 
-  /** A step of one text at a time; what the GPU refuses once it is lost is the loss. */
+  /** A step of one text at a time. */
   private async exclusive<T>(text: number, work: () => Promise<T>): Promise<T> {
     const before = this.turn;
     let end = (): void => undefined;
@@ -196,11 +199,7 @@ export class Engine {
             "of one; take one text after the other",
         );
       }
-      return await work();
-    } catch (error) {
-      // The loss may be told a moment later than what it spoils.
-      await new Promise((resolve) => setTimeout(resolve, 0));
-      throw this.lost ?? error;
+      return await this.loss.during(work());
     } finally {
       end();
     }

@@ -51,6 +51,8 @@ export type FromWorker =
   | { readonly type: "about"; readonly about: About }
   | { readonly type: "loaded" }
   | { readonly type: "failed"; readonly failure: Failure }
+  /** The GPU device of a loaded model is lost. */
+  | { readonly type: "lost"; readonly failure: Failure }
   /** `token` is -1 where text that was held back comes last. */
   | { readonly type: "token"; readonly id: number; readonly token: number; readonly text: string }
   | { readonly type: "answer"; readonly id: number; readonly value: string | readonly number[] | null }

@@ -28,6 +28,7 @@ const prompt = element("prompt") as HTMLTextAreaElement;
 const count = element("count") as HTMLInputElement;
 const generateButton = element("generate") as HTMLButtonElement;
 const stopButton = element("stop") as HTMLButtonElement;
+const againButton = element("again") as HTMLButtonElement;
 const form = element("form") as HTMLFormElement;
 const bar = element("bar") as HTMLProgressElement;
 
@@ -101,6 +102,15 @@ function showProblem(error: unknown): void {
   element("problem").hidden = false;
 }
 
+/** There is no model any more: what is wrong, and a button that loads it again. */
+function fail(error: unknown, detail: string): void {
+  setState("failed");
+  show("detail", detail);
+  bar.hidden = true;
+  againButton.hidden = false;
+  showProblem(error);
+}
+
 /** Token ids of what was asked for. */
 async function asked(model: Model): Promise<readonly number[]> {
   const text = prompt.value;
@@ -121,6 +131,7 @@ function speedOf(tokens: number, first: number, seconds: number): string {
 
 let stopping = new AbortController();
 
+/** Show the text of a prompt as it comes; a model that is lost meanwhile is told of elsewhere. */
 async function generate(model: Model): Promise<void> {
   element("problem").hidden = true;
   setState("generating");
@@ -151,26 +162,31 @@ async function generate(model: Model): Promise<void> {
   } catch (error) {
     showProblem(error);
     if (error instanceof TapmlError && error.kind === "DeviceLostError") {
-      setState("failed");
       return;
     }
   }
-  setState("ready");
+  if (!model.closed) {
+    setState("ready");
+  }
 }
 
 async function start(): Promise<void> {
   setState("loading");
+  element("problem").hidden = true;
+  againButton.hidden = true;
+  bar.value = 0;
+  bar.hidden = false;
   const begun = performance.now();
   let model: Model;
   try {
     model = await load("./", { progress: showProgress, about: showAbout });
   } catch (error) {
-    setState("failed");
-    show("detail", "The model was not loaded.");
-    bar.hidden = true;
-    showProblem(error);
+    fail(error, "The model was not loaded.");
     return;
   }
+  void model.lost.then((error) => {
+    fail(error, "The model is not loaded any more; what you wrote is still here.");
+  });
   bar.hidden = true;
   show("detail", `Ready in ${((performance.now() - begun) / 1000).toFixed(1)} s. Nothing you write leaves this page.`);
   setState("ready");
@@ -190,4 +206,7 @@ async function start(): Promise<void> {
   };
 }
 
+againButton.onclick = () => {
+  void start();
+};
 void start();

@@ -133,11 +133,12 @@ class Needs {
     const problems = [...lacking, ...above];
     if (problems.length > 0) {
       const more = problems.length > SHOWN ? `; and ${problems.length - SHOWN} more` : "";
+      const dtype = this.features.has("float16") ? ", or in float32 (`--dtype float32`)" : "";
       throw new TapmlError(
         "LimitExceededError",
         `${this.gpu.name} cannot run ${model}: ${problems.slice(0, SHOWN).join("; ")}${more}. Open ` +
           "this page in another browser or on another machine, or move the model with the limits " +
-          "of this one (`tapml offload --target webgpu --limits`)",
+          `of this one (\`tapml offload --target webgpu --limits\`)${dtype}`,
       );
     }
   }

@@ -77,22 +77,40 @@ export async function load(folder: string | URL, options: LoadOptions = {}): Pro
 
 /** A loaded model; one text is generated at a time, and beginning a second ends the first. */
 export class Model {
+  /**
+   * The error with which the model is lost: its GPU device was, or its worker failed. Whatever runs
+   * then is rejected with it, and so is what is asked later; `load` again. Never told after `close`.
+   */
+  readonly lost: Promise<TapmlError>;
   private readonly listeners = new Map<number, Listener>();
   private count = 0;
-  private closed = false;
+  private ended: TapmlError | null = null;
 
   constructor(
     private readonly worker: Worker,
     readonly about: About,
   ) {
-    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
-      if ("id" in data) {
-        this.listeners.get(data.id)?.(data);
-      }
-    };
-    worker.onerror = (event) => {
-      this.end(new TapmlError("RemoteError", `worker.js failed: ${event.message}`));
-    };
+    this.lost = new Promise((resolve) => {
+      const lose = (error: TapmlError): void => {
+        this.end(error);
+        resolve(error);
+      };
+      worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+        if ("id" in data) {
+          this.listeners.get(data.id)?.(data);
+        } else if (data.type === "lost") {
+          lose(errorOf(data.failure));
+        }
+      };
+      worker.onerror = (event) => {
+        lose(new TapmlError("RemoteError", `worker.js failed: ${event.message}; load the model again`));
+      };
+    });
+  }
+
+  /** Whether it has ended: closed, or lost. */
+  get closed(): boolean {
+    return this.ended !== null;
   }
 
   /** The text that follows a prompt (text, or token ids), piece by piece. */
@@ -119,8 +137,8 @@ export class Model {
       wake();
     });
     const stop = (): void => {
-      // A model that was closed meanwhile has stopped.
-      if (!this.closed) {
+      // A model that has ended meanwhile has stopped.
+      if (this.ended === null) {
         this.say({ type: "stop", id });
       }
     };
@@ -168,8 +186,7 @@ export class Model {
 
   /** Give the GPU's memory back. */
   close(): void {
-    this.worker.terminate();
-    this.end(new TapmlError("InputError", "the model was closed"));
+    this.end(new TapmlError("InputError", "the model was closed: load it again"));
   }
 
   private listen(listener: Listener): number {
@@ -179,8 +196,8 @@ export class Model {
   }
 
   private say(message: ToWorker): void {
-    if (this.closed) {
-      throw new TapmlError("InputError", "the model was closed: load it again");
+    if (this.ended !== null) {
+      throw this.ended;
     }
     this.worker.postMessage(message);
   }
@@ -200,7 +217,8 @@ export class Model {
   }
 
   private end(error: TapmlError): void {
-    this.closed = true;
+    this.ended ??= error;
+    this.worker.terminate();
     const failure = { kind: error.kind, message: error.message, log: error.log };
     for (const [id, listener] of [...this.listeners]) {
       listener({ type: "refused", id, failure });

@@ -31,6 +31,9 @@ async function load(base: string): Promise<void> {
       new AbortController().signal,
     );
     tell({ type: "loaded" });
+    void engine.lost.then((error) => {
+      tell({ type: "lost", failure: failureOf(error) });
+    });
   } catch (error) {
     tell({ type: "failed", failure: failureOf(error) });
   }
