@@ -163,6 +163,12 @@ class WorkerProcess:
         self._reader.join(_KILLED_SECONDS if killed else _END_SECONDS)
         return describe_exit(code)
 
+    def outlive(self) -> None:
+        """Wait a moment until it has ended in order, and kill it if it has not."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self.end(kill=True)
+
     def let_go(self) -> None:
         """End it in order without waiting: it sees its socket close, and is killed if it stays."""
         self.pipe.close()
@@ -195,6 +201,8 @@ class WorkerPool:
         self._allow_native = allow_native
         self._keep_spare = spare
         self._spare: WorkerProcess | None = None
+        # Of a device that one process at a time may use: whose turn it was last.
+        self._former: WorkerProcess | None = None
         self._lock = threading.Lock()
 
     def prepare(self) -> WorkerProcess:
@@ -210,8 +218,13 @@ class WorkerPool:
             worker, self._spare = self._spare, None
         if worker is not None and (not worker.alive() or _is_stopped(worker.pid)):
             worker.let_go()
-            worker = None
-        return worker or self._start()
+            self._former, worker = worker, None
+        if worker is None:
+            if not self._keep_spare and self._former is not None:
+                self._former.outlive()
+            worker = self._start()
+        self._former = worker
+        return worker
 
     def refill(self) -> None:
         """Start the next spare worker, where one is kept."""
