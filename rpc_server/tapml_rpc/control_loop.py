@@ -77,7 +77,9 @@ class ControlLoop:
         self._silence_seconds = silence_seconds
         self._kernel_deadline = kernel_deadline
         self._next_probe = 0.0
-        self._socket = bind_router(context, address, bounds, silence_seconds > 0)
+        self._socket = bind_router(
+            context, address, bounds, silence_seconds > 0, most_bytes=wire.MAX_STRANGER_BYTES
+        )
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:

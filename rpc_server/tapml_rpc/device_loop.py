@@ -220,8 +220,9 @@ def bind_router(
     bounds: Bounds,
     heartbeats: bool,
     curve: ServerCurve | None = None,
+    most_bytes: int | None = None,
 ) -> zmq.Socket[bytes]:
-    """A ROUTER socket with every queue and frame bounded.
+    """A ROUTER socket with every queue and frame bounded, a frame by `most_bytes` or by a chunk's.
 
     With `curve` its context needs an :class:`~tapml_rpc.security.curve.Authenticator` first.
 
@@ -231,7 +232,8 @@ def bind_router(
     socket = context.socket(zmq.ROUTER)
     socket.linger = 0
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, max(bounds.chunk_bytes, wire.MAX_HEADER_BYTES))
+    most = max(bounds.chunk_bytes, wire.MAX_HEADER_BYTES) if most_bytes is None else most_bytes
+    socket.setsockopt(zmq.MAXMSGSIZE, most)
     socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
     if heartbeats:
         # For a host that vanishes. A client that is merely stopped for a while may come back.

@@ -15,6 +15,8 @@ from tapml_targets.errors import ProtocolError
 VERSION: Final = 1
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_CHUNK_BYTES: Final = 4 << 20
+MAX_STRANGER_BYTES: Final = 64 << 10
+"""A header on control, or on a data connection that has not said yet whose it is."""
 MAX_STRING_BYTES: Final = 256 << 10
 MAX_ARRAY: Final = 65536
 MAX_MAP: Final = 4096

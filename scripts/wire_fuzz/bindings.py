@@ -60,7 +60,7 @@ def throw_garbage(rng: random.Random, address: str, data_address: str) -> int:
         throw_frames(rng, address)
     else:
         for _ in range(_LIARS):
-            throw_zmtp(rng, data_address)
+            throw_zmtp(rng, rng.choice([address, data_address]))
     parts = urlsplit(address)
     data = rng.choice(
         [

@@ -1,4 +1,4 @@
-"""ZMTP that lies, as bytes on a plain data connection."""
+"""ZMTP that lies, as bytes on a plain connection of control or data."""
 
 from __future__ import annotations
 

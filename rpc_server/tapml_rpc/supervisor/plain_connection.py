@@ -23,6 +23,22 @@ STRANGER_REFUSALS: Final = 256
 STRANGER_SECONDS: Final = 30.0
 
 
+def unpack_short(packed: bytes) -> wire.Header:
+    """A header, which is empty where it was too long to be kept.
+
+    Raises
+    ------
+    ProtocolError
+        If it is none.
+    """
+    if not packed:
+        raise ProtocolError(
+            f"a header has 1 to {wire.MAX_STRANGER_BYTES} bytes on control, and on a data "
+            "connection that has not said yet, by a shorter one, whose it is"
+        )
+    return wire.unpack(packed)
+
+
 class PlainConnection:
     """Reads messages and hands them to their sessions, which end with it.
 
@@ -41,6 +57,7 @@ class PlainConnection:
 
     def __init__(self, desk: Desk, accepted: socket.socket) -> None:
         self.peer = Peer(accepted, time.monotonic(), self._place)
+        self.peer.bound_headers(wire.MAX_STRANGER_BYTES)
         self._desk = desk
         self._relays: list[Relay] = []
         # When it last had a session, or kept no memory.
@@ -60,7 +77,10 @@ class PlainConnection:
 
         That of one that has ended, for instance, whose chunk was arriving.
         """
-        if self.has_session() or not self.peer.holds:
+        mine = self.has_session()
+        if not mine:
+            self.peer.bound_headers(wire.MAX_STRANGER_BYTES)
+        if mine or not self.peer.holds:
             self._light = now
         return now - self._light > STRANGER_SECONDS
 
@@ -87,7 +107,7 @@ class PlainConnection:
                     room[0].refuse(room[1])
                 raise ProtocolError("a message is a header and at most a chunk")
             if header is None:
-                header = wire.unpack(packed)
+                header = unpack_short(packed)
             # Again where it brought a chunk: its session may have ended while that was arriving.
             relay = self._claim(header)
             relay.accept(header, packed, chunk if room is None else room[1])
@@ -110,7 +130,7 @@ class PlainConnection:
     def _place(self, packed: bytes, nbytes: int) -> memoryview | None:
         """Memory for a chunk, once its header has come."""
         try:
-            self._header = wire.unpack(packed)
+            self._header = unpack_short(packed)
             relay = self._claim(self._header)
             room = relay.room(self._header, nbytes)
         except Exception as error:
@@ -127,6 +147,7 @@ class PlainConnection:
         if relay not in self._relays:
             self._relays = [each for each in self._relays if not each.ended]
             self._relays.append(relay)
+            self.peer.bound_headers(wire.MAX_CHUNK_BYTES)
             if self.peer.turn is None:
                 relay.share(self.peer)
         return relay

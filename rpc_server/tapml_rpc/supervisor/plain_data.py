@@ -1,20 +1,23 @@
-"""Data connections without encryption: ZMTP on sockets of ours, read straight into a ring.
+"""Connections without encryption: ZMTP on sockets of ours, payloads read straight into a ring.
 
 libzmq would receive a payload on a thread of its own, into memory of its own, from which it would
-have to be copied. On the wire nobody sees a difference.
+have to be copied; and it would keep whatever a stranger sends as one message of any length. On the
+wire nobody sees a difference.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
-from typing import Final
+from typing import Final, Protocol
 
 from tapml_rpc.supervisor.data_service import Desk
 from tapml_rpc.supervisor.plain_connection import PlainConnection
 from tapml_rpc.zmtp.incoming import EndedError
+from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError
 
 HANDSHAKE_SECONDS: Final = 3.0
@@ -24,8 +27,34 @@ _TURN: Final = 8
 _BACKLOG: Final = 128
 
 
+class Connection(Protocol):
+    """One that was accepted, as the listener sees it.
+
+    Attributes
+    ----------
+    peer
+        What speaks ZMTP on it.
+    """
+
+    peer: Peer
+
+    def has_session(self) -> bool:
+        """Whether a session that has not ended hangs on it."""
+
+    def lingers(self, now: float) -> bool:
+        """Whether it has kept memory for long that is of use to no session."""
+
+    def take(self) -> bool:
+        """Take a message, if one has come; raises what makes it be hung up on."""
+
+    def end(self) -> None:
+        """Close it."""
+
+
 class PlainData:
     """The :class:`~tapml_rpc.supervisor.data_service.DataService` on plain sockets.
+
+    A control service as well, where `accept` makes control connections.
 
     Parameters
     ----------
@@ -33,6 +62,8 @@ class PlainData:
         The front's. A selector's key has, as its data, what is to be called with the events.
     address
         ``tcp://host:port``; port 0 or ``*`` takes a free one.
+    accept
+        Makes a connection of a socket; None for data connections.
 
     Raises
     ------
@@ -40,8 +71,15 @@ class PlainData:
         If the address cannot be used.
     """
 
-    def __init__(self, desk: Desk, selector: BaseSelector, address: str) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        selector: BaseSelector,
+        address: str,
+        accept: Callable[[socket.socket], Connection] | None = None,
+    ) -> None:
         self._desk = desk
+        self._new: Callable[[socket.socket], Connection] = accept or partial(PlainConnection, desk)
         self._selector = selector
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         host = host.strip("[]")
@@ -52,9 +90,9 @@ class PlainData:
         self._listener.setblocking(False)
         host, port = self._listener.getsockname()[:2]
         self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-        self._connections: dict[PlainConnection, None] = {}
+        self._connections: dict[Connection, None] = {}
         # Those with something that has been received and not looked at.
-        self._pending: set[PlainConnection] = set()
+        self._pending: set[Connection] = set()
         self._listens = True
         selector.register(self._listener, EVENT_READ, self._accept)
 
@@ -97,7 +135,7 @@ class PlainData:
         if len(self._connections) >= MOST_CONNECTIONS and not self._make_room():
             accepted.close()
             return
-        connection = PlainConnection(self._desk, accepted)
+        connection = self._new(accepted)
         self._connections[connection] = None
         connection.peer.watch_room = partial(self._watch, connection)
         self._selector.register(connection.peer, EVENT_READ, partial(self._ready, connection))
@@ -110,13 +148,13 @@ class PlainData:
                 return True
         return False
 
-    def _ready(self, connection: PlainConnection, mask: int) -> None:
+    def _ready(self, connection: Connection, mask: int) -> None:
         if mask & EVENT_WRITE:
             connection.peer.flush()
         if mask & EVENT_READ:
             self._read(connection)
 
-    def _read(self, connection: PlainConnection) -> None:
+    def _read(self, connection: Connection) -> None:
         self._pending.discard(connection)
         try:
             for _ in range(_TURN):
@@ -133,13 +171,13 @@ class PlainData:
         if connection.peer.pending:
             self._pending.add(connection)
 
-    def _watch(self, connection: PlainConnection, waits: bool) -> None:
+    def _watch(self, connection: Connection, waits: bool) -> None:
         """Look whether a peer takes more, or do not."""
         events = EVENT_READ | EVENT_WRITE if waits else EVENT_READ
         with suppress(KeyError, ValueError):
             self._selector.modify(connection.peer, events, partial(self._ready, connection))
 
-    def _end(self, connection: PlainConnection) -> None:
+    def _end(self, connection: Connection) -> None:
         self._pending.discard(connection)
         if connection not in self._connections:
             return

@@ -14,7 +14,7 @@ Socket = zmq.Socket[bytes]
 
 
 class DataEnd(Protocol):
-    """Sends to a client's data connection."""
+    """Sends to one of a client's connections; equal where it is the same connection."""
 
     def send(
         self,
@@ -33,22 +33,19 @@ class ZmqChannel:
 
     Attributes
     ----------
+    control
+        To its control connection.
     data
         To its data connection; None before its first message.
     """
 
-    def __init__(self, control: Socket, control_identity: bytes) -> None:
-        self._control = control
-        self.control_identity = control_identity
+    def __init__(self, control: DataEnd) -> None:
+        self.control = control
         self.data: DataEnd | None = None
 
     def send_control(self, packed: bytes) -> bool:
         """See the protocol."""
-        try:
-            self._control.send_multipart([self.control_identity, packed], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
+        return self.control.send(packed)
 
     def send_data(
         self,

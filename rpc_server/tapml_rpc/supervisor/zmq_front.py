@@ -1,6 +1,6 @@
 """The ZeroMQ binding of a supervisor: control, data, and one thread on which nothing waits.
 
-Control is a ROUTER of libzmq; so is data where it is encrypted, and else it is sockets of ours.
+Either is a ROUTER of libzmq where it is encrypted, and else sockets of ours.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.device_loop import bind_router
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
+from tapml_rpc.security.curve import Authenticator, ServerCurve
+from tapml_rpc.supervisor.control_service import ControlConnection, RouterControl
 from tapml_rpc.supervisor.data_service import DataService
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.plain_data import PlainData
 from tapml_rpc.supervisor.refusals import check_epoch
 from tapml_rpc.supervisor.relay import Relay
-from tapml_rpc.supervisor.router_data import TURN, RouterData, split, take
+from tapml_rpc.supervisor.router_data import RouterData
 from tapml_rpc.supervisor.zmq_channel import DataEnd, Socket, ZmqChannel
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
@@ -78,27 +78,25 @@ class ZmqFront:
         self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
         heartbeats = hub.options.silence_seconds > 0
         self._selector = DefaultSelector()
+        self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
+        self._watched: dict[int, Relay] = {}
         self._data: DataService
+        self._control: DataService
         try:
             if curve is None:
                 self._data = PlainData(self, self._selector, data_address)
+                accept = partial(ControlConnection, self)
+                self._control = PlainData(self, self._selector, control_address, accept)
             else:
-                self._data = RouterData(
-                    self, self._selector, self._context, data_address, hub.bounds, heartbeats, curve
-                )
-            self._control = bind_router(
-                self._context, control_address, hub.bounds, heartbeats, curve=curve
-            )
+                given = (self._context, data_address, hub.bounds, heartbeats, curve)
+                self._data = RouterData(self, self._selector, *given)
+                given = (self._context, control_address, hub.bounds, heartbeats, curve)
+                self._control = RouterControl(self, self._selector, *given)
         except (OSError, zmq.ZMQError) as error:
             self._end_context(linger=0)
             raise SetupError(f"cannot listen: {error}{_port_advice(error)}") from None
-        self.address = self._control.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = self._control.address
         self.data_address = self._data.address
-        self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
-        self._watched: dict[int, Relay] = {}
-        # Readable when the socket's state has changed: _serve_control looks what it is.
-        self._look_at_control = True
-        self._selector.register(self._control.fileno(), EVENT_READ, self._note_control)
 
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
         """Serve until `should_stop` says so; `wake_fds` becoming readable makes it look."""
@@ -114,11 +112,8 @@ class ZmqFront:
                 if now >= next_check:
                     next_check = now + _CHECK_SECONDS
                     self._check(now)
-                    # What is sent on the socket in between may have taken its sign away.
-                    self._look_at_control = True
-                if self._look_at_control:
-                    self._look_at_control = self._serve_control()
-                more = self._data.serve() or self._look_at_control
+                more = self._control.serve()
+                more = self._data.serve() or more
         finally:
             self.close()
 
@@ -129,7 +124,7 @@ class ZmqFront:
             channel.settle()
         self._relays.clear()
         self._data.close()
-        self._control.close(linger=200)
+        self._control.close()
         self._end_context(linger=200)
 
     def claim(self, header: wire.Header, who: str, end: DataEnd) -> tuple[Relay, ZmqChannel]:
@@ -164,53 +159,57 @@ class ZmqFront:
             self._authenticator.close()
         self._context.destroy(linger=linger)
 
-    def _note_control(self, events: int) -> None:
-        self._look_at_control = True
-
     def _readable(self, relay: Relay, events: int) -> None:
         relay.guarded(relay.readable)
         self.settle(relay)
 
-    def _serve_control(self) -> bool:
-        """Take messages off the control socket; True where there are more."""
-        for _ in range(TURN):
-            frames = take(self._control)
-            if frames is None:
-                return False
-            try:
-                identity, packed, _ = split(frames)
-                self._dispatch_control(identity, packed)
-            except Exception as error:
-                self._refuse(frames[0].bytes, error)
-        return True
-
-    def _dispatch_control(self, identity: zmq.Frame, packed: bytes) -> None:
-        header = wire.unpack(packed)
+    def hear(self, end: DataEnd, who: str, header: wire.Header) -> None:
+        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
         if header.get("type") == "hello":
-            self._hello(identity, header)
+            self._hello(end, who, header)
             return
         if header.get("type") in _FOR_TRACKERS:
             raise SetupError(
                 "this is a device's own server and no tracker: its address itself stands after "
                 "--device"
             )
-        relay, _ = self._find(header, self._who(identity))
+        relay, _ = self._find(header, who)
         reply = relay.control(header)
         if reply is not None:
             self._hub.count(reply)
-            with suppress(zmq.ZMQError):
-                self._control.send_multipart([identity.bytes, wire.pack(reply)], zmq.NOBLOCK)
+            end.send(wire.pack(reply))
         self.settle(relay)
 
-    def _hello(self, identity: zmq.Frame, header: wire.Header) -> None:
-        for former, known in list(self._relays.values()):
-            if known.control_identity == identity.bytes:
-                # A connection has one session: nobody fills the server from a single one.
-                former.end("its client began another on the same connection")
-                self.settle(former)
-        channel = ZmqChannel(self._control, identity.bytes)
+    def refuse(self, end: DataEnd, error: Exception) -> None:
+        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+        if not isinstance(error, TapmlError):
+            self.show(error)
+        reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
+        with suppress(ProtocolError):
+            end.send(wire.pack(reply))
+
+    def controls(self, end: DataEnd) -> bool:
+        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+        return any(
+            channel.control == end and not relay.ended for relay, channel in self._relays.values()
+        )
+
+    def control_gone(self, end: DataEnd) -> None:
+        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+        self._end_of(end, "its control connection is gone")
+
+    def _end_of(self, end: DataEnd, why: str) -> None:
+        for relay, channel in list(self._relays.values()):
+            if channel.control == end:
+                relay.end(why)
+                self.settle(relay)
+
+    def _hello(self, end: DataEnd, who: str, header: wire.Header) -> None:
+        # A connection has one session: nobody fills the server from a single one.
+        self._end_of(end, "its client began another on the same connection")
+        channel = ZmqChannel(end)
         self._make_room()
-        relay, welcome = self._hub.hello(header, channel, self._who(identity))
+        relay, welcome = self._hub.hello(header, channel, who)
         welcome["data_address"] = self.data_address
         self._relays[relay.token] = relay, channel
         self._watched[relay.fileno()] = relay
@@ -239,21 +238,10 @@ class ZmqFront:
             raise self._hub.lost(token, who)
         return found
 
-    def _who(self, frame: zmq.Frame) -> str:
-        """The public key that libzmq has checked."""
-        return client_identity(frame, self._curve)
-
     def _check(self, now: float) -> None:
         self._data.check(now)
+        self._control.check(now)
         for relay, channel in list(self._relays.values()):
             channel.settle()
             relay.guarded(partial(relay.check, now))
             self.settle(relay)
-
-    def _refuse(self, identity: bytes, error: Exception) -> None:
-        """Tell a peer what was wrong with a message; it may be gone, or never read it."""
-        if not isinstance(error, TapmlError):
-            self.show(error)
-        reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
-        with suppress(zmq.ZMQError, ProtocolError):
-            self._control.send_multipart([identity, wire.pack(reply)], zmq.NOBLOCK)

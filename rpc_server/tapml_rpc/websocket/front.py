@@ -47,6 +47,7 @@ from tapml_rpc.websocket.front_messages import (
 )
 from tapml_rpc.websocket.inbox import Inbox
 from tapml_rpc.websocket.outbox import TLS_WRITE_LIMIT, WRITE_LIMIT, Outbox
+from tapml_rpc.websocket.strangers import Strangers, bound_messages
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ MOST_CONNECTIONS: Final = 256
 MOST_UNSENT_BYTES: Final = 40 << 20
 STALL_SECONDS: Final = 60.0
 HELLO_SECONDS: Final = 10.0
+# A header and its length; no message on control has a chunk.
+_MOST_CONTROL_BYTES: Final = wire.MAX_STRANGER_BYTES + 4
 _OPEN_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 0.05
@@ -98,6 +101,7 @@ class WebSocketFront:
         self._ssl_context = ssl_context
         self._stall_seconds = stall_seconds
         self._connections = 0
+        self._strangers = Strangers()
         self._clients: dict[bytes, ClientChannel] = {}
         self._identities: WeakKeyDictionary[ServerConnection, str] = WeakKeyDictionary()
         started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -180,6 +184,8 @@ class WebSocketFront:
             admitted = self._admission.check(request, address)
         if isinstance(admitted, str):
             self._identities[connection] = admitted
+            if request.path == frames.CONTROL_PATH:
+                bound_messages(connection, _MOST_CONTROL_BYTES)
             return None
         response = connection.respond(admitted.status, admitted.reason + "\n")
         if admitted.retry_after:
@@ -202,6 +208,7 @@ class WebSocketFront:
             traceback.print_exc()
         finally:
             self._connections -= 1
+            self._strangers.gone(outbox)
             outbox.abort()
 
     async def _serve_control(self, inbox: Inbox, outbox: Outbox, identity: str) -> None:
@@ -253,6 +260,7 @@ class WebSocketFront:
     async def _serve_data(self, inbox: Inbox, outbox: Outbox, identity: str) -> None:
         client = None
         sequence: object = None
+        self._strangers.came(outbox, self._hub.bounds.sessions)
         try:
             while client is None or not client.relay.ended:
                 message = await (
@@ -270,6 +278,7 @@ class WebSocketFront:
                     # Said first: a restarted server knows no session of its last life.
                     check_epoch(header, self._hub.epoch)
                     client = self._client(header, client, outbox, identity)
+                    self._strangers.gone(outbox)
                     client.relay.accept(header, bytes(packed), chunk)
                 except Exception as error:
                     show_ours(error)

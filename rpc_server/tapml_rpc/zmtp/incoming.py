@@ -52,6 +52,8 @@ class Incoming:
         Whether the peer has ended its handshake.
     pending
         Whether :meth:`next` has something to look at even if nothing more comes.
+    most_header_bytes
+        Of a message's first frame; a longer one is read and not kept, as if it were empty.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Incoming:
         answer: Callable[[bytes], None],
     ) -> None:
         self.ready = self.pending = False
+        self.most_header_bytes = wire.MAX_CHUNK_BYTES
         self._socket = connection
         self._socket_type = socket_type
         self._place = place
@@ -153,7 +156,7 @@ class Incoming:
         if self._frames == 1:
             if self._end - self._start >= nbytes:
                 self._packed, self._missing = self._pop(nbytes), 0
-            else:
+            elif nbytes <= self.most_header_bytes:
                 self._target = memoryview(bytearray(nbytes))
         elif self._frames == 2:
             self._target = self._place(self._packed, nbytes)

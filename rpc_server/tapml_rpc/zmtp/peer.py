@@ -99,6 +99,10 @@ class Peer:
         """Whether it keeps memory: half a message that came, or what the peer has not taken."""
         return self._muted or self._incoming.halfway or self.unsent_bytes > 0
 
+    def bound_headers(self, nbytes: int) -> None:
+        """Keep no header over so many bytes from now on; see :class:`Incoming`."""
+        self._incoming.most_header_bytes = nbytes
+
     def next(self) -> Message | None:
         """The next message; None while it has not all come, or others should have their turn.
 

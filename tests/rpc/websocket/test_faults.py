@@ -73,6 +73,34 @@ def test_a_message_over_the_bound_closes_the_connection_with_a_reason(
         peer.data.recv(10)
 
 
+def test_control_takes_what_a_hello_may_need_and_no_more(server: WebSocketServer) -> None:
+    hello = {"type": "hello", "versions": [wire.VERSION], "download_window": 8 << 20}
+    connection = open_connection(server.address + frames.CONTROL_PATH)
+    padded = hello | {"padding": b"x" * (wire.MAX_STRANGER_BYTES - 200)}
+    connection.send(frames.join(wire.pack(padded)))
+    assert receive(connection)[0]["type"] == "welcome"
+    with pytest.raises(ConnectionClosed, match="1009"):
+        connection.send(bytes(wire.MAX_STRANGER_BYTES + 5))
+        connection.recv(10)
+
+
+def test_more_strangers_than_there_can_be_sessions_make_room_for_who_has_one(
+    server: WebSocketServer, peer: WebSocketPeer
+) -> None:
+    peer.batch(["allocate", 78, 8])
+    most = peer.welcome["bounds"]["sessions"]
+    with contextlib.ExitStack() as stack:
+        strangers = []
+        for _ in range(most + 1):
+            strangers.append(open_connection(server.address + frames.DATA_PATH))
+            stack.callback(strangers[-1].close)
+        with pytest.raises(ConnectionClosed, match="has not said whose it is"):
+            strangers[0].recv(60)
+        assert peer.batch(["free", 78])[0]["type"] == "done"
+        with WebSocketPeer(server.address) as another:
+            assert another.batch(["allocate", 1, 8])[0]["type"] == "done"
+
+
 def test_a_chunk_over_the_bound_is_answered(peer: WebSocketPeer) -> None:
     header = {"type": "batch", "session": peer.welcome["session"], "commands": []}
     packed = wire.pack(header)

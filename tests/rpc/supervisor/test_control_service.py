@@ -1,0 +1,142 @@
+"""Plain control connections of a supervisor, and what a stranger may make it keep."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tapml_rpc import wire
+from tapml_rpc.supervisor import plain_data
+from tapml_rpc.zmtp import framing
+from tests.rpc.peers import RawPeer, ServerProcess
+
+PATIENCE = 60.0
+HANDSHAKE = framing.GREETING + framing.ready(b"DEALER")
+PAST_THE_HANDSHAKE = len(framing.GREETING + framing.ready(b"ROUTER"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(module="tapml_rpc.supervisor.serve", device="cpu") as process:
+        yield process
+
+
+@pytest.fixture
+def good(server: ServerProcess) -> Iterator[RawPeer]:
+    """A client beside it all, which is served."""
+    with RawPeer(server.address) as peer:
+        yield peer
+        assert peer.batch(["allocate", 1, 8])[0]["type"] == "done"
+
+
+def stranger(address: str) -> socket.socket:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    connection = socket.create_connection((host, int(port)), PATIENCE)
+    connection.sendall(HANDSHAKE)
+    return connection
+
+
+def frame(body: bytes, *, more: bool = False) -> bytes:
+    return framing.frame_head(len(body), framing.MORE * more) + body
+
+
+def heard(connection: socket.socket) -> wire.Header:
+    """The first message of the server's."""
+    received = b""
+    while True:
+        received += connection.recv(4096)
+        if len(received) < PAST_THE_HANDSHAKE:
+            continue
+        _, nbytes, size = framing.parse_head(received, PAST_THE_HANDSHAKE, len(received))
+        start = PAST_THE_HANDSHAKE + size
+        if size and len(received) >= start + nbytes:
+            return wire.unpack(received[start : start + nbytes])
+
+
+def hung_up_on(connection: socket.socket) -> bool:
+    with suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+    return True
+
+
+def memory_bytes(pid: int) -> int:
+    (resident,) = re.findall(r"^VmRSS:\s*(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return int(resident) << 10
+
+
+def test_a_message_without_an_end_is_hung_up_on_and_takes_no_memory(
+    server: ServerProcess, good: RawPeer
+) -> None:
+    before = memory_bytes(server.line["pid"])
+    endless = frame(b"x" * 60_000, more=True) * 16
+    with stranger(server.address) as connection, suppress(ConnectionError):
+        for _ in range(1000):
+            connection.sendall(endless)
+        raise AssertionError("a gigabyte in one message, and nobody hung up")
+    assert memory_bytes(server.line["pid"]) - before < 64 << 20
+
+
+@pytest.mark.parametrize("role", ["control", "data"])
+def test_a_header_longer_than_any_hello_is_refused_with_the_bound_and_not_kept(
+    server: ServerProcess, good: RawPeer, role: str
+) -> None:
+    long = wire.pack({"type": "hello", "versions": [1], "padding": [b"x" * 200_000] * 4})
+    address = server.address if role == "control" else good.welcome["data_address"]
+    with stranger(address) as connection:
+        connection.sendall(frame(long))
+        answer = heard(connection)
+    assert answer["type"] == {"control": "refused", "data": "error"}[role]
+    assert "a header has 1 to 65536 bytes on control" in answer["error"]["message"]
+
+
+def test_strangers_hold_a_headers_bound_each_and_no_chunk(
+    server: ServerProcess, good: RawPeer
+) -> None:
+    """Not 4 MiB each: all but the last byte of as long a header, and of as long a chunk."""
+    before = memory_bytes(server.line["pid"])
+    half = frame(bytes(wire.MAX_CHUNK_BYTES))[:-1]
+    connections = []
+    for address in (server.address, good.welcome["data_address"]):
+        for start in (b"", frame(wire.pack({"type": "batch", "session": b"no"}), more=True)):
+            for _ in range(8):
+                connections.append(stranger(address))
+                connections[-1].sendall(start + half)
+    assert good.batch(["allocate", 2, 8], ["fence"])[0]["type"] == "done"
+    assert memory_bytes(server.line["pid"]) - before < len(connections) << 20
+    for connection in connections:
+        connection.close()
+
+
+def test_who_has_said_whose_it_is_may_send_headers_of_any_length_allowed(good: RawPeer) -> None:
+    good.batch(["allocate", 3, 8])
+    long = [["fill", 3, 0, 8, b"x" * 4096]] * 100
+    assert good.batch(*long, ["free", 3])[0].get("error") is None
+
+
+def test_a_session_ends_at_once_with_its_control_connection(
+    server: ServerProcess, good: RawPeer
+) -> None:
+    with stranger(server.address) as other:
+        hello = {"type": "hello", "versions": [wire.VERSION], "download_window": 8 << 20}
+        other.sendall(frame(wire.pack(hello)))
+        assert heard(other)["type"] == "welcome"
+        assert good.ping()["sessions"] == 2
+    deadline = time.monotonic() + PATIENCE
+    while good.ping()["sessions"] == 2:
+        assert time.monotonic() < deadline
+
+
+def test_a_full_house_of_strangers_keeps_no_client_out(server: ServerProcess) -> None:
+    connections = [stranger(server.address) for _ in range(plain_data.MOST_CONNECTIONS)]
+    with RawPeer(server.address) as peer:
+        assert peer.batch(["allocate", 1, 8])[0]["type"] == "done"
+    assert hung_up_on(connections[0])
+    for connection in connections:
+        connection.close()
