@@ -123,6 +123,24 @@ def matmul_transposed(name: str = "matmul", *, rows: int | None = None) -> Opera
     )
 
 
+def repeated_sum(name: str = "repeated_sum") -> Operator:
+    """The sum of each of ``(1, 8, n, 8)``'s last rows, three times: dlight raises a ValueError."""
+    rows = tirx.Var("n", "int64")
+    given = te.placeholder((1, 8, rows, 8), "float32", name="given")
+    k = te.reduce_axis((0, 8), name="k")
+    total = te.compute((1, 8, rows), lambda _, h, i: te.sum(given[0, h, i, k], axis=k), "total")
+    repeated = te.compute(
+        (1, 2, 4, rows, 3), lambda _, g, s, i, c: total[0, g * 4 + s, i] * 2.0, "repeated"
+    )
+    return operator(name, te.create_prim_func([given, repeated], index_dtype_override="int64"))
+
+
+def assert_sums_are_repeated(found: np.ndarray[Any, Any], given: np.ndarray[Any, Any]) -> None:
+    """What :func:`repeated_sum` gives."""
+    total = 2 * given.sum(-1).reshape(1, 2, 4, -1, 1)
+    np.testing.assert_allclose(found, np.broadcast_to(total, found.shape), atol=1e-5)
+
+
 def run(
     driver: Driver,
     library: Library,

@@ -21,9 +21,11 @@ from tapml_targets.opencl.codegen import generate
 from tapml_targets.target import Target
 from tests.compiler.operators import (
     OPENCL,
+    assert_sums_are_repeated,
     from_relax,
     matmul_transposed,
     operator,
+    repeated_sum,
     run,
     scale,
     softmax,
@@ -47,6 +49,13 @@ def test_a_product_with_dynamic_rows_is_right(driver: Driver, rows: int) -> None
     library = generate(source(matmul_transposed()), OPENCL)
     *_, result = run(driver, library, "matmul", [given, weight, np.zeros((rows, 32), "f4")])
     np.testing.assert_allclose(result, given @ weight.T, atol=1e-4)
+
+
+def test_where_dlight_raises_whatever_it_is_the_plain_schedule_is_right(driver: Driver) -> None:
+    given = np.random.default_rng(1).standard_normal((1, 8, 5, 8), np.float32)
+    library = generate(source(repeated_sum()), OPENCL)
+    _, result = run(driver, library, "repeated_sum", [given, np.zeros((1, 2, 4, 5, 3), "f4")])
+    assert_sums_are_repeated(result, given)
 
 
 @pytest.mark.parametrize("length", [1, 3, 128, 129, 1000])

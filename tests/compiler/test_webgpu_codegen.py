@@ -16,7 +16,16 @@ from tapml_targets.library import BufferArgument, Library, ScalarArgument, launc
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target
 from tapml_targets.webgpu.module_text import read_module
-from tests.compiler.operators import from_relax, matmul_transposed, operator, run, scale, softmax
+from tests.compiler.operators import (
+    assert_sums_are_repeated,
+    from_relax,
+    matmul_transposed,
+    operator,
+    repeated_sum,
+    run,
+    scale,
+    softmax,
+)
 from tests.compiler.webgpu_operators import compiled, scan
 
 Array = np.ndarray[Any, Any]
@@ -58,6 +67,12 @@ def test_a_product_with_dynamic_rows_is_right(adapter: Driver, rows: int) -> Non
     library = compiled(matmul_transposed())
     *_, result = run(adapter, library, "matmul", [given, weight, np.zeros((rows, 32), "f4")])
     np.testing.assert_allclose(result, given @ weight.T, atol=1e-4)
+
+
+def test_where_dlight_raises_whatever_it_is_the_plain_schedule_is_right(adapter: Driver) -> None:
+    given = np.random.default_rng(1).standard_normal((1, 8, 5, 8), np.float32)
+    result = apply(adapter, repeated_sum(), given, np.zeros((1, 2, 4, 5, 3), "f4"))
+    assert_sums_are_repeated(result, given)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -7,6 +7,8 @@ from typing import Any, Final
 import tvm
 from tvm import s_tir, tirx
 
+from tapml_targets.codegen.tvm_errors import as_runtime_errors
+
 _REDUCTION: Final = 2  # tirx.IterVar.CommReduce
 
 
@@ -28,9 +30,10 @@ def schedule_for_host(function: Any) -> Any:
     A function that TVM's schedules do not understand is returned as it came.
     """
     try:
-        schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
-        blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
-    except RuntimeError:  # TVM's errors derive from it
+        with as_runtime_errors("no schedule"):
+            schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+            blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    except RuntimeError:
         return function
     for block in blocks:
         _improve(schedule, block)
@@ -48,10 +51,11 @@ def _improve(schedule: Any, block: Any) -> None:
     if not reductions or len(loops) != len(statement.iter_vars):
         return
     try:
-        schedule.decompose_reduction(block, loops[reductions[0]])
-        if _columns_are_contiguous(statement, reductions):
-            last = schedule.get_loops(block)
-            schedule.reorder(last[reductions[0]], last[reductions[0] - 1])
+        with as_runtime_errors("no better schedule"):
+            schedule.decompose_reduction(block, loops[reductions[0]])
+            if _columns_are_contiguous(statement, reductions):
+                last = schedule.get_loops(block)
+                schedule.reorder(last[reductions[0]], last[reductions[0] - 1])
     except RuntimeError:
         return
 

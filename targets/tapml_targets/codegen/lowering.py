@@ -15,6 +15,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.serialization import from_json_graph_str
 
 from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.codegen.tvm_errors import as_runtime_errors
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError
 
@@ -95,12 +96,8 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
         If a rule fails on the function.
     """
     module = tvm.IRModule({ENTRY_NAME: function})
-    with target:
-        try:
-            return dlight.ApplyDefaultSchedule(*rules)(module)
-        except AssertionError as error:
-            # dlight's analysis takes things for granted, such as that no tensor is read whole.
-            raise RuntimeError("a rule of dlight cannot tell what the function is") from error
+    with target, as_runtime_errors("a rule of dlight fails on the function"):
+        return dlight.ApplyDefaultSchedule(*rules)(module)
 
 
 def lower(module: Any, target: Any) -> Lowered:
@@ -110,10 +107,13 @@ def lower(module: Any, target: Any) -> Lowered:
     ------
     CompileError
         If no device code came out: nothing was bound to threads.
+    RuntimeError
+        If a pass of TVM fails.
     """
     capture = _HostCapture()
-    module = tirx.transform.BindTarget(target)(module)
-    with tvm.transform.PassContext(instruments=[capture]):
+    passes = tvm.transform.PassContext(instruments=[capture])
+    with as_runtime_errors("TVM cannot lower the function"), passes:
+        module = tirx.transform.BindTarget(target)(module)
         pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
         lowered = pipeline(module)
         _, device_modules = split_host_device_mods(lowered)

@@ -24,6 +24,7 @@ from tapml_targets.codegen.host_program import bind_signature
 from tapml_targets.codegen.host_schedule import schedule_for_host
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.codegen.tvm_errors import as_runtime_errors
 from tapml_targets.errors import CompileError
 from tapml_targets.installed import compiler_versions
 from tapml_targets.library import (
@@ -112,14 +113,14 @@ def _object_code(function: Any, options: Mapping[str, str]) -> bytes:
     """The operator as a relocatable object."""
     target = _tvm_target(options)
     module = tvm.IRModule({lowering.ENTRY_NAME: function})
-    module = tirx.transform.BindTarget(target.with_host(target))(module)
-    pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
-    host, _ = split_host_device_mods(pipeline(module))
-    host = finalize_host()(host)
-    host = tvm.IRModule(
-        {variable: _with_own_scratch(f) for variable, f in host.functions.items()}, attrs=host.attrs
-    )
-    built = tvm.get_global_func("target.build.llvm")(host, target)
+    with as_runtime_errors("TVM cannot compile the function"):
+        module = tirx.transform.BindTarget(target.with_host(target))(module)
+        pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
+        host, _ = split_host_device_mods(pipeline(module))
+        host = finalize_host()(host)
+        own = {variable: _with_own_scratch(f) for variable, f in host.functions.items()}
+        host = tvm.IRModule(own, attrs=host.attrs)
+        built = tvm.get_global_func("target.build.llvm")(host, target)
     with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
         path = Path(folder) / "operator.o"
         built.write_to_file(str(path))

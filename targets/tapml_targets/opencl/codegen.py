@@ -18,6 +18,7 @@ from tapml_targets.codegen.one_thread import schedule_on_one_thread
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.thread_locals import move_into_threads
+from tapml_targets.codegen.tvm_errors import as_runtime_errors
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import Expression, product
 from tapml_targets.installed import compiler_versions
@@ -179,7 +180,8 @@ def _threads(block: tuple[Expression, Expression, Expression]) -> int:
 
 def _source_text(lowered: lowering.Lowered) -> str:
     build = tvm.get_global_func("target.build.opencl")
-    printed = str(build(lowered.device, lowered.target).inspect_source("cl"))
+    with as_runtime_errors("TVM cannot write the kernels"):
+        printed = str(build(lowered.device, lowered.target).inspect_source("cl"))
     return with_exact_constants(printed, lowered.device)
 
 

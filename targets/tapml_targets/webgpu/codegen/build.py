@@ -17,6 +17,7 @@ from tapml_targets.codegen.one_thread import schedule_on_one_thread
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.segmented import in_segments
 from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.codegen.tvm_errors import as_runtime_errors
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import product
 from tapml_targets.installed import compiler_versions
@@ -197,7 +198,8 @@ def _kernel_text(name: str, function: Any, launch: LaunchRange, lowered: lowerin
     function, elements = narrow_types(function)
     device = tvm.IRModule({name: function})
     build = tvm.get_global_func("target.build.webgpu")
-    printed = str(build(device, lowered.target).inspect_source("wgsl"))
+    with as_runtime_errors("TVM cannot write the kernel"):
+        printed = str(build(device, lowered.target).inspect_source("wgsl"))
     text = split_kernels(with_exact_constants(printed, device))[name]
     text = store_in_words(text, elements, modes, moves)
     return f"{spelt}\n{text}" if spelt else text
