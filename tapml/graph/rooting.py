@@ -23,8 +23,8 @@ from tapml.graph.exporting import ExportedEntry
 from tapml.graph.imported import ImportedModel
 from tapml.graph.importer import export_model
 from tapml.graph.interpreter import Functions, run_entry
-from tapml.graph.plan import CallStep, Entry, GraphPlan
-from tapml.graph.rooting_report import Rooted, RootingReport, check, compare
+from tapml.graph.plan import Body, CallStep, Entry, GraphPlan, Operator
+from tapml.graph.rooting_report import STEP_TOLERANCE, Rooted, RootingReport, check, compare
 from tapml.graph.torch_run import run_torch
 from tapml.graph.weights import to_numpy
 from tapml_targets.errors import InputError
@@ -191,9 +191,18 @@ def _compare_operators(
         if name in call.arguments or call.site not in compared:
             compared.add(call.site)
             data_type = entry.values[name].dtype
-            comparisons.done.append(
-                compare("operator", entry.name, name, call, array, torch_value, data_type)
+            rounded_to = _coarsest(plan.operators[call.operator], data_type)
+            compared_here = compare(
+                "operator",
+                entry.name,
+                name,
+                call,
+                array,
+                torch_value,
+                data_type,
+                rounded_to=rounded_to,
             )
+            comparisons.done.append(compared_here)
         return torch_value
 
     run_entry(entry, functions, tensors, replace)
@@ -204,7 +213,19 @@ def _compare_operators(
     ]
 
 
-def _makers(plan: GraphPlan, entry: Entry) -> dict[str, CallStep]:
+def _coarsest(operator: Operator, data_type: str) -> str:
+    """The coarsest floating-point dtype that a fused operator rounds to on its way to its output.
+
+    What is a half inside and then cast to float32 is as exact as a half.
+    """
+    body = operator.body
+    if body is None or data_type not in STEP_TOLERANCE:
+        return data_type
+    inside = (body.entry.values[name].dtype for name in _makers(body, body.entry))
+    return max((data_type, *inside), key=lambda each: STEP_TOLERANCE.get(each, 0.0))
+
+
+def _makers(plan: GraphPlan | Body, entry: Entry) -> dict[str, CallStep]:
     """The call that made each value, through views."""
     found: dict[str, CallStep] = {}
     for step in entry.steps:

@@ -152,12 +152,17 @@ def compare(
     actual: Array,
     expected: Array,
     data_type: str,
+    *,
+    rounded_to: str = "",
 ) -> Rooted:
-    """Compare what an operator or a run gave with what torch gave, same shape and dtype."""
+    """Compare what an operator or a run gave with what torch gave, same shape and dtype.
+
+    `rounded_to` is the coarsest dtype on the way to it, whose tolerance it has; its own if empty.
+    """
     pair = (as_float(actual, data_type).ravel(), as_float(expected, data_type).ravel())
     error, scale = _difference(*pair)
     tolerances = STEP_TOLERANCE if kind == "operator" else RUN_TOLERANCE
-    allowed = tolerances.get(data_type, 0.0) * max(scale, _TINY)
+    allowed = tolerances.get(rounded_to or data_type, 0.0) * max(scale, _TINY)
     # Integers and booleans have no tolerance: they are equal or infinitely wrong.
     beyond = error / allowed if allowed else float("inf")
     origin = call.origins[-1] if call is not None and call.origins else None

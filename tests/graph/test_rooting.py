@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from tapml.graph.importer import import_module
 from tapml.graph.rooting import root, root_module
 from tapml.graph.rooting_report import RootingReport
 from tapml_targets.errors import InputError, MismatchError
@@ -87,3 +89,29 @@ def test_a_report_survives_storage(llama: Llama) -> None:
 def test_a_plan_without_its_torch_program_cannot_be_rooted_as_a_module(llama: Llama) -> None:
     with pytest.raises(InputError, match="no torch program"):
         root_module(replace(llama.imported, exported={}))
+
+
+class HalfInside(torch.nn.Module):
+    """A linear layer with a bias and what it is added to, in half precision, for a float32 norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        shape = ((24, 40), (24,))
+        self.weight, self.bias = (
+            torch.nn.Parameter(torch.randn(each, generator=generator).half()) for each in shape
+        )
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        added = torch.nn.functional.linear(x, self.weight, self.bias) + residual
+        return added.to(torch.float32).square()
+
+
+def test_what_is_a_half_inside_an_operator_is_as_exact_as_a_half() -> None:
+    """PyTorch rounds a product with its bias once, the plan twice: a float32 would not differ."""
+    generator = np.random.default_rng(3)
+    inputs = [generator.standard_normal((7, n)).astype(np.float16) for n in (40, 24)]
+    example = tuple(torch.from_numpy(each) for each in inputs)
+    report = root_module(import_module(HalfInside(), example), inputs)
+    assert report.worst is not None
+    assert 0.01 < report.worst.ratio < 1
