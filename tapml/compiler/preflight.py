@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tapml.compiler.loop_counts import loop_iterations
 from tapml.compiler.reach import Reach, Symbols, known_extent, reached_in
@@ -34,6 +35,12 @@ _AXES = ("x", "y", "z")
 # The bound is measured on one kernel and counted by the device in its own way: "near" is early.
 _NEAR_SHARE = 0.75
 
+UNCUT: Final = (
+    "a tensor is one buffer, whatever the kernels: float16, a smaller model or a device with "
+    "larger buffers"
+)
+"""What to do where a tensor, say a weight, is larger than a device's largest buffer."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -59,6 +66,11 @@ class Problem:
     need: str
     has: str
     symbols: str = ""
+
+    @property
+    def is_a_tensors(self) -> bool:
+        """Whether a tensor is larger than a buffer may be, which no kernel changes."""
+        return self.limit == "max_buffer_bytes"
 
     def __str__(self) -> str:
         at = f" at {self.symbols}" if self.symbols else ""
@@ -113,10 +125,12 @@ def require(
     *,
     reach: Reach | None = None,
 ) -> None:
-    """Raise LimitExceededError naming every problem that :func:`check` finds."""
+    """Raise LimitExceededError naming every problem that :func:`check` finds, and what helps."""
     problems = check(library, limits, symbols, reach=reach)
     if problems:
         hint = "; shorter inputs need less" if any(p.symbols for p in problems) else ""
+        if any(p.is_a_tensors for p in problems):
+            hint += f"; {UNCUT}"
         raise LimitExceededError("; ".join(map(str, problems)) + hint)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Final, Self
 
-from tapml.compiler.preflight import check
+from tapml.compiler.preflight import UNCUT, check
 from tapml.compiler.reach import reach_of
 from tapml.execute.generate import check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
@@ -192,6 +192,7 @@ def _too_small(runnable: Runnable, device: DeviceDescription) -> LimitExceededEr
         f"{device.name} ({device.vendor_platform}) cannot run {runnable.decoder.name}: "
         + "; ".join(map(str, problems[:_PROBLEMS_SHOWN]))
         + (f"; and {more} more" if more > 0 else "")
+        + (f" ({UNCUT})" if any(each.is_a_tensors for each in problems) else "")
         + ". Choose another of `tapml devices` (--device), or move the model to this one "
         "(`tapml offload --device`)"
     )

@@ -104,6 +104,24 @@ def test_require_says_all_at_once() -> None:
         require(_library(), Limits(max_threads_per_block=128))
 
 
+def test_a_weight_above_the_largest_buffer_is_named_with_what_helps() -> None:
+    weight = Parameter("weight:embed", (389, 64), "float32", "input")
+    entry = EntryProgram("decode", (weight,), (), (), ())
+    library = replace(_library(), entries={"decode": entry})
+    limits = Limits(features=frozenset({"float16"}), max_buffer_bytes=65536)
+    with pytest.raises(LimitExceededError) as caught:
+        require(library, limits)
+    assert str(caught.value) == (
+        "parameter 'weight:embed' of entry 'decode' needs max_buffer_bytes 99584, the device has "
+        "65536; a tensor is one buffer, whatever the kernels: float16, a smaller model or a device "
+        "with larger buffers"
+    )
+    # As long as a kernel is all that is wrong, none of that is said.
+    with pytest.raises(LimitExceededError) as caught:
+        require(library, replace(limits, max_buffer_bytes=0, max_threads_per_block=1))
+    assert "buffer" not in str(caught.value)
+
+
 def test_what_only_the_longest_input_needs_is_named_with_its_length() -> None:
     limits = Limits(features=frozenset({"float16"}), max_buffer_bytes=1000, max_grid=(50, 0, 0))
     reach = Reach({"o": ({"n": 200}, {"n": 10}, {"n": 300})})

@@ -173,6 +173,14 @@ test("a limit that is too small is named with the kernel and the need", () => {
       says("LimitExceededError", "kernel '")(error) &&
       says("LimitExceededError", "the adapter has 8")(error),
   );
+  const buffer = needs.find(({ what }) => what === "Largest buffer");
+  assert.ok(buffer !== undefined);
+  assert.throws(
+    () => preflight(library, about, gpu({ maxBufferSize: 8 })),
+    (error) =>
+      says("LimitExceededError", `${buffer.where} needs ${buffer.need} bytes`)(error) &&
+      says("LimitExceededError", "a smaller model or float16: a tensor is one buffer")(error),
+  );
 });
 
 test("text waits for the rest of a character, and ends with a replacement where none comes", () => {

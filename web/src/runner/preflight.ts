@@ -8,6 +8,7 @@ import type { EntryProgram, Library } from "../library";
 import type { Manifest } from "./manifest";
 
 const SHOWN = 2;
+const BUFFER = "Largest buffer";
 
 /** The largest need of one limit. */
 export interface Need {
@@ -50,7 +51,7 @@ export function preflight(library: Library, manifest: Manifest, gpu: Gpu): Prefl
     let own = 0;
     program.parameters.forEach((parameter, index) => {
       const nbytes = Number(tensorBytes(shapes[index] ?? { shape: [0n], dtype: "uint8" }));
-      needs.add("Largest buffer", nbytes, gpu.device.limits.maxBufferSize, true, `${parameter.name}${at}`);
+      needs.add(BUFFER, nbytes, gpu.device.limits.maxBufferSize, true, `${parameter.name}${at}`);
       if (/^(weight|state|next):/.test(parameter.name)) {
         resident.set(parameter.name, nbytes);
       } else {
@@ -87,7 +88,7 @@ class Needs {
   addPlan(library: Library, program: EntryProgram, plan: CallPlan, at: string): void {
     const { limits } = this.gpu.device;
     for (const { name, nbytes } of plan.workspaces) {
-      this.add("Largest buffer", nbytes, limits.maxBufferSize, true, `intermediate ${name}${at}`);
+      this.add(BUFFER, nbytes, limits.maxBufferSize, true, `intermediate ${name}${at}`);
     }
     for (const launch of plan.launches) {
       const operator = program.calls[launch.step]?.operator ?? program.name;
@@ -124,21 +125,22 @@ class Needs {
     const lacking = [...this.features].map(
       ([feature, where]) => `${where} needs the feature ${feature}, which is missing`,
     );
-    const above = this.list()
-      .filter(({ need, has }) => need > has)
-      .map(({ what, need, has, bytes, where }) => {
-        const unit = bytes ? " bytes" : "";
-        return `${where} needs ${need}${unit} (${what.toLowerCase()}), the adapter has ${has}`;
-      });
+    const tooMuch = this.list().filter(({ need, has }) => need > has);
+    const above = tooMuch.map(({ what, need, has, bytes, where }) => {
+      const unit = bytes ? " bytes" : "";
+      return `${where} needs ${need}${unit} (${what.toLowerCase()}), the adapter has ${has}`;
+    });
     const problems = [...lacking, ...above];
+    const remedy = tooMuch.some(({ what }) => what === BUFFER)
+      ? "take a smaller model or float16: a tensor is one buffer, whatever the kernels"
+      : "move the model with the limits of this one (`tapml offload --target webgpu --limits`)";
     if (problems.length > 0) {
       const more = problems.length > SHOWN ? `; and ${problems.length - SHOWN} more` : "";
       const dtype = this.features.has("float16") ? ", or in float32 (`--dtype float32`)" : "";
       throw new TapmlError(
         "LimitExceededError",
         `${this.gpu.name} cannot run ${model}: ${problems.slice(0, SHOWN).join("; ")}${more}. Open ` +
-          "this page in another browser or on another machine, or move the model with the limits " +
-          `of this one (\`tapml offload --target webgpu --limits\`)${dtype}`,
+          `this page in another browser or on another machine, or ${remedy}${dtype}`,
       );
     }
   }
