@@ -12,7 +12,7 @@ from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
-from tests.rpc.tracker.trackers import TrackerProcess
+from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.doorway import Doorway
 from tests.web.libraries import add_library
 from tests.web.pages import NAME, DevicePage, device_page
@@ -26,6 +26,13 @@ def content(seed: int, nbytes: int) -> bytes:
     return random.Random(seed).randbytes(nbytes)
 
 
+# One of the page's copies gets other bytes under its name.
+DAMAGE = """(async () => {
+    const cache = await caches.open("tapml-blobs");
+    const [one] = (await cache.keys()).filter((each) => each.url.endsWith("524288"));
+    await cache.put(one, new Response(new Uint8Array(524288)));
+    document.body.dataset.damaged = "yes";
+})()"""
 WEIGHTS = [content(seed, 2 * MEBIBYTE + 3 * seed) for seed in range(5)]
 
 
@@ -91,3 +98,34 @@ def test_equal_bytes_go_there_once_and_windows_are_written_alone(session: Sessio
     expected[13 : 13 + MEBIBYTE] = data
     expected[2 * MEBIBYTE - 1 : 3 * MEBIBYTE - 1] = data
     assert found == expected
+
+
+def test_where_a_person_wants_it_weights_outlive_the_page(
+    shown: DevicePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
+    weights = [content(seed, MEBIBYTE // 2) for seed in (200, 201)]
+
+    def visit() -> int:
+        """Load the page anew, bring the weights there; bytes that were sent."""
+        shown.open()
+        shown.wait_ready()
+        with open_device(f"tracker:{NAME}") as session:
+            return bring(session, weights)
+
+    assert visit() == MEBIBYTE
+    # Nobody has asked for it: with the page they are gone.
+    assert visit() == MEBIBYTE
+    shown.click("#keep")
+    # What is here already is copied.
+    shown.wait("#disk", "1.00 MiB")
+    assert visit() == 0
+    assert shown.evaluate("document.querySelector('#keep').checked")
+    # A copy that is damaged is none, and is brought again.
+    shown.evaluate(DAMAGE)
+    wait_for(lambda: shown.evaluate("document.body.dataset.damaged"))
+    assert visit() == MEBIBYTE // 2
+    shown.click("#keep")
+    shown.wait("#disk", "0 B")
+    assert visit() == MEBIBYTE
+    assert shown.page.complaints == []

@@ -53,7 +53,7 @@ def test_everything_can_be_reached_and_named_without_a_mouse(shown: DevicePage) 
         "[...document.querySelectorAll('a[href], input, button, [tabindex]')]"
         ".filter(e => e.tabIndex >= 0).map(e => e.id || e.className)"
     )
-    assert order == ["skip", "name", "token", "connect", "stop", "clear", "log"]
+    assert order == ["skip", "name", "token", "keep", "connect", "stop", "clear", "log"]
     assert shown.evaluate("document.querySelector('[role=status]').id") == "state"
     assert shown.evaluate("document.documentElement.lang") == "en"
 
@@ -62,7 +62,7 @@ def test_a_keyboard_is_enough(shown: DevicePage) -> None:
     shown.open(COMMON)
     shown.wait_ready()
     reached = []
-    for _ in range(7):
+    for _ in range(8):
         shown.page.press("Tab")
         reached.append(
             shown.evaluate("document.activeElement.id || document.activeElement.className")
@@ -72,7 +72,7 @@ def test_a_keyboard_is_enough(shown: DevicePage) -> None:
         if reached[-1] == "stop":
             shown.page.press("Enter")
             shown.wait("#state", "stopped")
-    assert reached == ["skip", "name", "token", "connect", "stop", "clear", "log"]
+    assert reached == ["skip", "name", "token", "keep", "connect", "stop", "clear", "log"]
     shown.evaluate("document.querySelector('#name').focus()")
     shown.page.press("Enter")
     shown.wait_ready()
@@ -88,6 +88,7 @@ def test_a_screen_reader_is_told_what_is_what(shown: DevicePage) -> None:
     for role, name in (
         ("textbox", "Device name"),
         ("textbox", "Token, where the tracker asks for one"),
+        ("checkbox", "Keep weights for the next visit"),
         ("button", "Stop"),
         ("button", "Clear"),
         ("link", "Skip to the log"),

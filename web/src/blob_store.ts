@@ -14,6 +14,8 @@ const MAX_OWNERS = 256;
 
 /** What outlives the page; every owner's on their own. */
 export interface BlobDisk {
+  /** All of them together. */
+  readonly nbytes: number;
   /** Its bytes; 0 where it is not there. */
   size(owner: string, digest: string): number;
   /** The bytes as they lie there, which proves nothing; null where they are gone. */
@@ -70,11 +72,11 @@ export async function hashOf(bytes: Bytes): Promise<string> {
 }
 
 export class BlobStore {
-  disk: BlobDisk | null = null;
   received = 0;
   attached = 0;
   evicted = 0;
   damaged = 0;
+  private disk: BlobDisk | null = null;
   private readonly held = new Map<string, Held>();
   private readonly loading = new Map<string, Promise<void>>();
   private used = 0;
@@ -90,6 +92,22 @@ export class BlobStore {
   /** Bytes in memory, unfinished uploads among them. */
   get nbytes(): number {
     return this.used + this.reserved;
+  }
+
+  /** Bytes on disk. */
+  get diskBytes(): number {
+    return this.disk?.nbytes ?? 0;
+  }
+
+  /** Keep copies on a disk from now on, those of what is here among them; on none where null. */
+  async use(disk: BlobDisk | null): Promise<void> {
+    this.disk = disk;
+    for (const [digest, { bytes, owners }] of disk === null ? [] : [...this.held]) {
+      for (const owner of owners) {
+        // Without a copy the page works as it would without a disk.
+        await disk?.write(owner, digest, bytes).catch(() => null);
+      }
+    }
   }
 
   /** Whether `owner` has sent a blob that is here. */
@@ -153,15 +171,6 @@ export class BlobStore {
 
   detach(session: object, digest: string): void {
     this.held.get(digest)?.users.delete(session);
-  }
-
-  /** Let go of all that no session has attached. */
-  forget(): void {
-    for (const [digest, blob] of this.held) {
-      if (blob.users.size === 0) {
-        this.drop(digest, blob);
-      }
-    }
   }
 
   /** A blob of an owner's, which then counts as used. */

@@ -7,7 +7,11 @@ export interface Start {
   readonly token: string;
 }
 
-export type ToWorker = Start | { readonly type: "stop" };
+export type ToWorker =
+  | Start
+  | { readonly type: "stop" }
+  /** Whether what is kept by hash shall outlive the page; said before the first start. */
+  | { readonly type: "keep"; readonly onDisk: boolean };
 
 export type Connection = "starting" | "connecting" | "registered" | "waiting" | "refused" | "failed" | "stopped";
 
@@ -17,6 +21,9 @@ export type Facts = readonly (readonly [string, string])[];
 export interface Numbers {
   readonly sessions: number;
   readonly deviceBytes: number;
+  /** What is kept by hash for the next session, in memory and on disk. */
+  readonly keptBytes: number;
+  readonly diskBytes: number;
   readonly kernels: number;
   readonly calls: number;
   readonly running: string;

@@ -5,6 +5,7 @@ import type { Connection, Facts, FromWorker, Level, Numbers, ToWorker } from "./
 const MAX_LOG = 500;
 const CHART_POINTS = 120;
 const NAME_KEY = "tapml-name";
+const KEEP_KEY = "tapml-keep";
 const STATES: Record<Connection, string> = {
   starting: "starting",
   connecting: "connecting",
@@ -42,6 +43,15 @@ function ownName(): string {
     return kept;
   } catch {
     return made;
+  }
+}
+
+/** Whether weights shall outlive the page: only where a person has said so here. */
+function keepsOnDisk(): boolean {
+  try {
+    return localStorage.getItem(KEEP_KEY) === "yes";
+  } catch {
+    return false;
   }
 }
 
@@ -140,6 +150,8 @@ function showFacts(name: string, facts: Facts): void {
 function showNumbers(numbers: Numbers): void {
   chart.add(numbers.kernels);
   show("memory", bytes(numbers.deviceBytes));
+  show("kept", bytes(numbers.keptBytes));
+  show("disk", bytes(numbers.diskBytes));
   show("sessions", String(numbers.sessions));
   show("kernels", numbers.kernels.toLocaleString("en"));
   const last = numbers.lastCall === "" ? "nothing" : `idle; last was ${numbers.lastCall}`;
@@ -175,6 +187,7 @@ function say(message: ToWorker): void {
       log("error", `the worker failed: ${event.message}`, "");
       showConnection("failed", event.message);
     };
+    worker.postMessage({ type: "keep", onDisk: input("keep").checked } satisfies ToWorker);
   }
   worker.postMessage(message);
 }
@@ -200,6 +213,16 @@ if (given.has("token")) {
 element("settings").onsubmit = (event) => {
   event.preventDefault();
   start();
+};
+input("keep").checked = keepsOnDisk();
+input("keep").onchange = () => {
+  const onDisk = input("keep").checked;
+  try {
+    localStorage.setItem(KEEP_KEY, onDisk ? "yes" : "no");
+  } catch {
+    // Then it holds for this visit.
+  }
+  say({ type: "keep", onDisk });
 };
 element("stop").onclick = () => {
   say({ type: "stop" });

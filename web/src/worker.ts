@@ -3,6 +3,7 @@
  * anew when either is lost, with a new epoch.
  */
 
+import { CacheDisk } from "./blob_disk";
 import { BlobStore } from "./blob_store";
 import { DeviceServer } from "./device_server";
 import { messageOf, TapmlError } from "./errors";
@@ -39,6 +40,19 @@ const GIBIBYTE = 2 ** 30;
 const memory = (navigator as { deviceMemory?: number }).deviceMemory ?? 4;
 /** They outlive connections and the GPU. */
 const blobs = new BlobStore(Math.min(2, memory / 4) * GIBIBYTE);
+let settled: Promise<void> = Promise.resolve();
+
+/** Have what is kept outlive the page, or not: then nothing of it is left. */
+async function keepOnDisk(wanted: boolean): Promise<void> {
+  const disk = wanted ? await CacheDisk.open() : null;
+  // What is here is copied while the device is at work already.
+  void blobs.use(disk);
+  if (!wanted) {
+    await CacheDisk.clear();
+  } else if (disk === null) {
+    log("error", "this browser keeps nothing on its disk for this page");
+  }
+}
 
 class Device {
   private readonly life = crypto.getRandomValues(new Uint8Array(16));
@@ -53,7 +67,9 @@ class Device {
 
   /** Open the GPU, unless it is open, and go to the tracker. */
   async run(): Promise<void> {
-    if (this.stopped) {
+    // What was kept is known before the first client asks for it.
+    await settled;
+    if (this.over()) {
       return;
     }
     let server: DeviceServer;
@@ -133,7 +149,8 @@ class Device {
     const { server } = this;
     if (server !== null) {
       const { sessions, deviceBytes, counters, running } = server;
-      tell({ type: "numbers", numbers: { sessions, deviceBytes, running, ...counters } });
+      const kept = { keptBytes: blobs.nbytes, diskBytes: blobs.diskBytes };
+      tell({ type: "numbers", numbers: { sessions, deviceBytes, running, ...kept, ...counters } });
     }
   }
 
@@ -201,6 +218,11 @@ class Device {
 let device: Device | null = null;
 
 onmessage = ({ data }: MessageEvent<ToWorker>): void => {
+  if (data.type === "keep") {
+    const { onDisk } = data;
+    settled = settled.then(() => keepOnDisk(onDisk));
+    return;
+  }
   device?.stop();
   device = null;
   if (data.type === "start") {

@@ -5,6 +5,7 @@ import { createHash } from "node:crypto";
 import { test } from "node:test";
 
 import { BlobDesk } from "../src/blob_desk";
+import { CacheDisk } from "../src/blob_disk";
 import { BlobStore, type BlobDisk, type Bytes } from "../src/blob_store";
 import { TapmlError } from "../src/errors";
 import { Session } from "../src/session";
@@ -58,6 +59,7 @@ class Client {
 
 /** A disk of a few maps. */
 class MapDisk implements BlobDisk {
+  readonly nbytes = 0;
   readonly files = new Map<string, Bytes>();
 
   size(owner: string, digest: string): number {
@@ -211,13 +213,13 @@ test("what lies on a disk comes back in the next life of the page, if it is whol
   const disk = new MapDisk();
   const [good, bad] = [content(1, 900), content(2, 900)];
   const before = new BlobStore(BUDGET);
-  before.disk = disk;
+  await before.use(disk);
   const client = new Client(before);
   await client.put(good);
   await client.put(bad);
   disk.files.get(`ada ${digestOf(bad)}`)?.fill(255, 100, 101);
   const after = new BlobStore(BUDGET);
-  after.disk = disk;
+  await after.use(disk);
   const [next, stranger] = [new Client(after), new Client(after, "bob")];
   assert.deepEqual(await next.holds(good, bad), [true, true]);
   assert.deepEqual(await stranger.holds(good), [false]);
@@ -225,4 +227,71 @@ test("what lies on a disk comes back in the next life of the page, if it is whol
   assert.deepEqual(next.session.blobs.get(digestOf(good)), good);
   assert.equal(await next.ask("attach", { digest: digestOf(bad) }), false);
   assert.deepEqual([await next.holds(bad), after.damaged], [[false], 1]);
+});
+
+/** As much of the browser's cache storage as is used. */
+class MapShelf {
+  readonly files = new Map<string, Bytes>();
+  full = false;
+
+  keys(): Promise<readonly Request[]> {
+    return Promise.resolve([...this.files.keys()].map((url) => new Request(url)));
+  }
+
+  match(url: string): Promise<Response | undefined> {
+    const found = this.files.get(url);
+    return Promise.resolve(found === undefined ? undefined : new Response(found));
+  }
+
+  async put(url: string, response: Response): Promise<void> {
+    if (this.full) {
+      throw new DOMException("no more room", "QuotaExceededError");
+    }
+    this.files.set(url, new Uint8Array(await response.arrayBuffer()));
+  }
+
+  delete(url: string): Promise<boolean> {
+    return Promise.resolve(this.files.delete(url));
+  }
+}
+
+const diskOf = (shelf: MapShelf): Promise<CacheDisk> =>
+  CacheDisk.of(shelf, "https://farm.test", 2500);
+
+test("a disk keeps its budget, finds what was left there, and keeps owners apart", async () => {
+  const shelf = new MapShelf();
+  const disk = await diskOf(shelf);
+  const owner = "token:1 2/\u00e9";
+  const [one, two, three] = [1, 2, 3].map((seed) => content(seed, 1000)) as [Bytes, Bytes, Bytes];
+  for (const each of [one, two]) {
+    await disk.write(owner, digestOf(each), each);
+  }
+  assert.deepEqual(await disk.read(owner, digestOf(one)), one);
+  await disk.write(owner, digestOf(three), three);
+  await disk.write(owner, digestOf(three), three);
+  await disk.write(owner, "0".repeat(64), content(4, 2501));
+  const next = await diskOf(shelf);
+  for (const each of [disk, next]) {
+    const sizes = [one, two, three].map((blob) => each.size(owner, digestOf(blob)));
+    assert.deepEqual([sizes, each.nbytes], [[1000, 0, 1000], 2000]);
+  }
+  assert.equal(next.size("token:1", digestOf(one)), 0);
+  assert.deepEqual(await next.read(owner, digestOf(three)), three);
+  await next.remove(owner, digestOf(three));
+  assert.deepEqual([next.nbytes, shelf.files.size], [1000, 1]);
+});
+
+test("a disk that is full costs nobody anything", async () => {
+  const shelf = new MapShelf();
+  const disk = await diskOf(shelf);
+  const store = new BlobStore(BUDGET);
+  const client = new Client(store);
+  const [before, after] = [content(1, 500), content(2, 500)];
+  await client.put(before);
+  await store.use(disk);
+  assert.equal(shelf.files.size, 1);
+  shelf.full = true;
+  assert.equal(await client.put(after), true);
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  assert.deepEqual([await client.holds(before, after), disk.nbytes], [[true, true], 500]);
 });

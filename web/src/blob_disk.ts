@@ -1,0 +1,120 @@
+/**
+ * Blobs in the browser's cache storage, which outlives the page. Each lies under its owner's name: on
+ * disk nobody shares, so that who may see what needs no book of its own. What is read is not believed:
+ * whoever asks hashes it.
+ */
+
+import type { BlobDisk, Bytes } from "./blob_store";
+
+export type Shelf = Pick<Cache, "delete" | "keys" | "match" | "put">;
+
+const NAME = "tapml-blobs";
+const MAX_BYTES = 8 * 2 ** 30;
+const PLACE = /\/kept\/([^/]+)\/([0-9a-f]{64})\/([0-9]{1,12})$/;
+
+export class CacheDisk implements BlobDisk {
+  nbytes = 0;
+  /** Sizes by owner and digest, those used longest ago first. */
+  private readonly sizes = new Map<string, number>();
+
+  private constructor(
+    private readonly shelf: Shelf,
+    private readonly origin: string,
+    readonly budget: number,
+  ) {}
+
+  /** What an earlier life of the page has left, and room for more within `budget` bytes. */
+  static async of(shelf: Shelf, origin: string, budget: number): Promise<CacheDisk> {
+    const disk = new CacheDisk(shelf, origin, budget);
+    for (const { url } of await shelf.keys()) {
+      const [, owner, digest, size] = PLACE.exec(url) ?? [];
+      if (owner !== undefined && digest !== undefined) {
+        disk.note(decodeURIComponent(owner), digest, Number(size));
+      }
+    }
+    return disk;
+  }
+
+  /** This page's own, within a quarter of what the browser grants; null where it grants none. */
+  static async open(): Promise<CacheDisk | null> {
+    try {
+      const { quota = 0 } = await navigator.storage.estimate();
+      const budget = Math.min(MAX_BYTES, Math.floor(quota / 4));
+      return await CacheDisk.of(await caches.open(NAME), location.origin, budget);
+    } catch {
+      return null;
+    }
+  }
+
+  /** Remove all that any page of this origin has kept. */
+  static async clear(): Promise<void> {
+    try {
+      await caches.delete(NAME);
+    } catch {
+      // What has no storage has nothing in it.
+    }
+  }
+
+  size(owner: string, digest: string): number {
+    return this.sizes.get(key(owner, digest)) ?? 0;
+  }
+
+  async read(owner: string, digest: string): Promise<Bytes | null> {
+    const nbytes = this.size(owner, digest);
+    this.note(owner, digest, nbytes);
+    const found = await this.shelf.match(this.place(owner, digest, nbytes));
+    return found === undefined ? null : new Uint8Array(await found.arrayBuffer());
+  }
+
+  async write(owner: string, digest: string, bytes: Bytes): Promise<void> {
+    if (bytes.length > this.budget || this.size(owner, digest) > 0) {
+      return;
+    }
+    this.note(owner, digest, bytes.length);
+    try {
+      await this.makeRoom(key(owner, digest));
+      await this.shelf.put(this.place(owner, digest, bytes.length), new Response(bytes));
+    } catch (error) {
+      this.forget(owner, digest);
+      throw error;
+    }
+  }
+
+  async remove(owner: string, digest: string): Promise<void> {
+    const nbytes = this.forget(owner, digest);
+    await this.shelf.delete(this.place(owner, digest, nbytes));
+  }
+
+  /** Remove those used longest ago, but the one that room is for. */
+  private async makeRoom(kept: string): Promise<void> {
+    for (const each of [...this.sizes.keys()]) {
+      if (this.nbytes <= this.budget) {
+        return;
+      }
+      if (each !== kept) {
+        const [digest = "", owner = ""] = each.split(" ", 2);
+        await this.remove(decodeURIComponent(owner), digest);
+      }
+    }
+  }
+
+  private note(owner: string, digest: string, nbytes: number): void {
+    this.forget(owner, digest);
+    this.sizes.set(key(owner, digest), nbytes);
+    this.nbytes += nbytes;
+  }
+
+  private forget(owner: string, digest: string): number {
+    const nbytes = this.size(owner, digest);
+    this.sizes.delete(key(owner, digest));
+    this.nbytes -= nbytes;
+    return nbytes;
+  }
+
+  private place(owner: string, digest: string, nbytes: number): string {
+    return `${this.origin}/kept/${encodeURIComponent(owner)}/${digest}/${nbytes}`;
+  }
+}
+
+// Encoded, an owner's name has no blank.
+const key = (owner: string, digest: string): string => `${digest} ${encodeURIComponent(owner)}`;
