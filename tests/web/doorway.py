@@ -47,6 +47,7 @@ class Doorway:
     ) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
         self.cut()
+        asyncio.run_coroutine_threadsafe(self._ended(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -62,6 +63,11 @@ class Doorway:
 
         self._loop.call_soon_threadsafe(cut)
         done.wait()
+
+    async def _ended(self) -> None:
+        """Wait until nothing is copied any more."""
+        copying = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*copying, return_exceptions=True)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

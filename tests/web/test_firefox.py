@@ -18,6 +18,9 @@ from tests.web.firefox import open_firefox
 from tests.web.pages import NAME, WEBGPU_FLAGS, DevicePage
 
 # What holds in Chromium holds here: these are collected once more, with this module's fixtures.
+from tests.web.test_blobs import (  # noqa: F401
+    test_equal_bytes_go_there_once_and_windows_are_written_alone,
+)
 from tests.web.test_browser_device import (  # noqa: F401
     test_a_bad_shader_gives_everything_the_compiler_says,
     test_a_long_tensor_goes_there_and_back_in_pieces,
