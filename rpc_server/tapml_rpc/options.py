@@ -9,6 +9,8 @@ from typing import Final
 DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _DIGITS: Final = 15
+_LAST_PORT: Final = 65535
+_PORT_DIGITS: Final = 5
 LEASE_VARIABLE: Final = "TAPML_RPC_LEASE"
 """Tells a server that was started for one client, and nobody else, what that client will say."""
 
@@ -64,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--data-port",
-        type=int,
+        type=port_number,
         default=default.data_port,
         metavar="PORT",
         help="port for payloads, next to the address's own (default: a free one)",
@@ -76,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kernel-deadline",
-        type=float,
+        type=positive_seconds,
         default=default.kernel_deadline,
         metavar="SECONDS",
         help="a command that runs longer ends its session (default: %(default)g)",
@@ -84,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--silence",
         dest="silence_seconds",
-        type=float,
+        type=positive_seconds,
         default=default.silence_seconds,
         metavar="SECONDS",
         help="end sessions whose client says nothing for so long (default: %(default)g)",
@@ -97,6 +99,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="device memory one session may hold, 512M or 2G (default: no bound of its own)",
     )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def port_number(text: str) -> int:
+    """A port as a person writes it, 0 for one that is free.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is none.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= _PORT_DIGITS and int(text) <= _LAST_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a port from 0 to {_LAST_PORT}, got {text!r}")
+
+
+def positive_seconds(text: str) -> float:
+    """A time as a person writes it.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is none, or not above zero.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    # Not so either for what is no number.
+    if seconds > 0:
+        return seconds
+    raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
 
 
 def byte_count(text: str) -> int:

@@ -143,7 +143,7 @@ def find_browser(wanted: str = AUTOMATIC) -> Browser:
         looked = ", ".join(name for kind in chosen for name in NAMES[kind])
         raise SetupError(
             f"no browser here: looked for {looked}; install one (`apt-get install chromium`), or "
-            "say where its program is"
+            "say where its program is (`tapml rpc tracker --browser PROGRAM`)"
         )
     found = shutil.which(str(Path(wanted).expanduser()) if "/" in wanted else wanted)
     if found is None:

@@ -121,7 +121,10 @@ class TrackerLoop:
                 self.entrance.close()
             self._context.destroy(linger=0)
             if isinstance(error, zmq.ZMQError):
-                raise SetupError(f"cannot listen on {bind}: {error}") from None
+                raise SetupError(
+                    f"cannot listen on {bind}: {error}; if another tracker is there use that, or "
+                    "give another address to --bind"
+                ) from None
             raise
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.relay_port = self._relay.port

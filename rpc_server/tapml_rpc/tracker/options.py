@@ -1,10 +1,12 @@
-"""What a tracker takes on its command line; imports nothing, so that ``--help`` is quick."""
+"""What a tracker takes on its command line; imports little, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
 from typing import Final
+
+from tapml_rpc.options import port_number, positive_seconds
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:9190"
 
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--relay-port",
-        type=int,
+        type=port_number,
         default=default.relay_port,
         metavar="PORT",
         help="port of the relay, for devices that only connect out (default: the next one)",
@@ -118,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     browsers.add_argument(
         "--browser-patience",
-        type=float,
+        type=positive_seconds,
         default=default.browser_patience,
         metavar="SECONDS",
         help="start such a browser anew when its page has been away so long (default: %(default)g)",
@@ -126,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     browsers.add_argument(
         "--silence",
         dest="silence_seconds",
-        type=float,
+        type=positive_seconds,
         default=default.silence_seconds,
         metavar="SECONDS",
         help="drop those that give no sign of life for so long (default: %(default)g)",
