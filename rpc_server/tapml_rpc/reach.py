@@ -130,14 +130,15 @@ def _lent(
 ) -> Session:
     """A session with a device that was lent; `end` gives it back."""
     from tapml_rpc.client import connect
-    from tapml_rpc.security.credentials import Credentials
+    from tapml_rpc.tracker.spec import device_credentials
 
     try:
+        own = device_credentials(lease) if credentials is None else lease.credentials(credentials)
         way = partial(
             connect,
             lease.address,
             kernel_deadline=kernel_deadline,
-            credentials=lease.credentials(credentials or Credentials.from_environment()),
+            credentials=own,
             lease=lease,
         )
         session = way(on_close=end)

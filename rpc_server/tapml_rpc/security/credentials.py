@@ -118,12 +118,21 @@ class Credentials:
         )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials | None:
+    def from_environment(
+        cls, environ: Mapping[str, str] = os.environ, *, lent_key: str | None = None
+    ) -> Credentials | None:
         """What the environment says; None where it says nothing.
 
         ``TAPML_RPC_KEY`` is the path of a ``.secret`` file, ``TAPML_RPC_SERVER_KEY`` a public key
         or the path of one, ``TAPML_RPC_TOKEN`` a token, ``TAPML_RPC_CA`` the path of certificates,
         ``TAPML_RPC_FINGERPRINT`` that of one certificate.
+
+        Parameters
+        ----------
+        lent_key
+            Of a device that a tracker lent: its public key as the tracker tells it, empty where it
+            has none. ``TAPML_RPC_SERVER_KEY`` is not needed then; without both, ``TAPML_RPC_KEY``
+            is there for the tracker.
 
         Raises
         ------
@@ -140,6 +149,8 @@ class Credentials:
                 FINGERPRINT_VARIABLE,
             )
         )
+        if lent_key is not None and key and not server_key:
+            key, server_key = (key, lent_key) if lent_key else (None, None)
         if not any((key, server_key, token, ca_file, fingerprint)):
             return None
         files = cls.from_files(

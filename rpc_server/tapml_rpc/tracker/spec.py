@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from tapml_rpc.security.bind import is_loopback
 from tapml_rpc.security.credentials import KEY_VARIABLE, Credentials
 from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.records import is_device_name
@@ -81,6 +83,38 @@ def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials 
         fingerprint=fingerprint,
     )
     return replace(files, token=token)
+
+
+def device_credentials(lease: Lease, environ: Mapping[str, str] = os.environ) -> Credentials:
+    """Secrets for a device that was lent: the environment's own, and the key that the lease names.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or damaged; or if this side has a key, and the device, on another
+        machine, has none to talk with.
+    SetupError
+        If others may read the secret.
+    """
+    found = Credentials.from_environment(environ, lent_key=lease.server_key)
+    keyless = found is None or found.keys is None
+    if environ.get(KEY_VARIABLE) and keyless and _is_readable(lease.address):
+        raise InputError(
+            f"the device {lease.name!r} has no keys, and what is sent to it could be read on its "
+            f"way, while {KEY_VARIABLE} says that this client has some: serve it with --key"
+        )
+    return lease.credentials(found) or Credentials()
+
+
+def _is_readable(address: str) -> bool:
+    """Whether others could read what is sent there without keys."""
+    parts = urlsplit(address.removeprefix("relay+"))
+    host = parts.hostname or ""
+    try:
+        here = host == "localhost" or is_loopback(host)
+    except ValueError:
+        here = False
+    return parts.scheme != "wss" and not here
 
 
 def parse_spec(spec: str) -> dict[str, Any]:

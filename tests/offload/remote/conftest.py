@@ -78,5 +78,6 @@ def roads(
             "tcp with keys": Road(guarded.line["address"], own | theirs),
             "wss": Road(guarded.line["websocket"], pages),
             "lent": Road("tracker:open", asked),
-            "lent through the tracker, with keys": Road("tracker:guarded", asked | own | theirs),
+            # The lease says which key is the device's.
+            "lent through the tracker, with keys": Road("tracker:guarded", asked | own),
         }

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tapml_rpc.reach import open_device
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker import Registration, list_devices, request_device, tracker_credentials
 from tapml_rpc.tracker.lent import HeldLease
+from tapml_rpc.tracker.spec import device_credentials
 from tapml_targets.errors import InputError, SetupError
+from tests.rpc.announced import AnnouncedProcess
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 
 
@@ -99,3 +102,39 @@ def test_the_environment_names_the_trackers_key_and_ones_own(tmp_path: Path) -> 
     assert found == Credentials(keys=own, server_key=theirs)
     with pytest.raises(InputError, match="this client's own"):
         tracker_credentials({"TAPML_TRACKER_KEY": theirs})
+
+
+def test_of_ones_own_key_and_the_trackers_a_lent_device_is_reached(
+    keyed: Keyed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/runtime.md says: nobody names the key of a device that a tracker lends."""
+    device = make_pair("device")
+    admit(tmp_path / "device clients", "bob", keyed.bob.public)
+    keys = (
+        *("--key", str(write_pair(device, tmp_path / "device keys"))),
+        *("--clients", str(tmp_path / "device clients")),
+    )
+    monkeypatch.setenv("TAPML_TRACKER", keyed.address)
+    monkeypatch.setenv("TAPML_TRACKER_KEY", keyed.public)
+    monkeypatch.setenv("TAPML_RPC_KEY", str(write_pair(keyed.bob, tmp_path / "host keys")))
+    theirs = {"TAPML_RPC_KEY": str(write_pair(keyed.ada, tmp_path / "their keys"))}
+    for name, own in (("with", keys), ("without", ())):
+        arguments = ("--device", "cpu", "--tracker", keyed.address, "--name", name, *own)
+        serve = "tapml_rpc.supervisor.serve"
+        with (
+            AnnouncedProcess(serve, *arguments, in_order=True, environ=theirs),
+            open_device(f"tracker:{name},wait=60") as session,
+        ):
+            session.fence()
+
+
+def test_what_would_be_readable_on_its_way_is_not_sent_by_who_has_keys(
+    keyed: Keyed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAPML_RPC_KEY", str(write_pair(keyed.bob, tmp_path / "host keys")))
+    with (
+        registered(keyed.address, "bare", credentials=keyed.as_ada, address="tcp://192.0.2.1:9190"),
+        request_device(keyed.address, name="bare", credentials=keyed.as_bob) as lease,
+        pytest.raises(InputError, match=r"'bare' has no keys.*serve it with --key"),
+    ):
+        device_credentials(lease)
