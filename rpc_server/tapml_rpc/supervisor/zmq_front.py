@@ -94,7 +94,8 @@ class ZmqFront:
                 self._control = RouterControl(self, self._selector, *given)
         except (OSError, zmq.ZMQError) as error:
             self._end_context(linger=0)
-            raise SetupError(f"cannot listen: {error}{_port_advice(error)}") from None
+            why = zmq.strerror(error.errno) if error.errno else str(error)
+            raise SetupError(f"cannot listen: {why}{_port_advice(error)}") from None
         self.address = self._control.address
         self.data_address = self._data.address
 

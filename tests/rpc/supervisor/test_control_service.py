@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -140,3 +142,12 @@ def test_a_full_house_of_strangers_keeps_no_client_out(server: ServerProcess) ->
     assert hung_up_on(connections[0])
     for connection in connections:
         connection.close()
+
+
+def test_an_address_in_use_is_said_in_a_sentence(server: ServerProcess) -> None:
+    module = ("-m", "tapml_rpc.supervisor.serve", "--device", "cpu", "--bind", server.address)
+    second = subprocess.run(
+        [sys.executable, *module], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert second.returncode == 2
+    assert "cannot listen: Address already in use; another server listens" in second.stderr
