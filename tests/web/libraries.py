@@ -19,7 +19,7 @@ from tapml_targets.library import (
     ScalarArgument,
     Workspace,
 )
-from tests.targets.webgpu.wgsl import ADD
+from tests.targets.webgpu.wgsl import ADD, SLOW
 
 # Writes one element behind the end of what it was given, where a workspace is long enough.
 OVERRUN = """\
@@ -99,6 +99,18 @@ def overrun_library(target: str = "w") -> Library:
         (CodeModule("wgsl", OVERRUN.encode()),),
         {"overrun": Kernel("overrun", "overrun", 0, 1)},
         {"overrun": operator},
+    )
+
+
+def slow_library() -> Library:
+    """The operator ``slow(o)``, which computes for a while."""
+    o = Parameter("o", ("n",), "uint32", "inout")
+    launch = Launch("slow", (BufferArgument("o"),), (("floordiv", "n", 64), 1, 1), (64, 1, 1))
+    return Library(
+        "webgpu",
+        (CodeModule("wgsl", SLOW.encode()),),
+        {"slow": Kernel("slow", "slow", 0, 64)},
+        {"slow": OperatorProgram("slow", (o,), (launch,))},
     )
 
 

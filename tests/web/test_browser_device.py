@@ -8,8 +8,8 @@ import pytest
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tapml_targets.errors import CompileError, InputError, LimitExceededError
-from tests.targets.webgpu.wgsl import ADD
-from tests.web.libraries import add_library, overrun_library, with_dialect
+from tests.targets.webgpu.wgsl import ADD, slow_result
+from tests.web.libraries import add_library, overrun_library, slow_library, with_dialect
 from tests.web.pages import DevicePage
 
 VALUES = np.arange(1000, dtype=np.float32)
@@ -34,6 +34,16 @@ def test_an_operator_and_an_entry_run_in_the_browser(session: Session) -> None:
     for name, more in (("add_one", 1), ("add_two", 2), ("chain", 4)):
         session.call(library, name, [a, o])
         np.testing.assert_array_equal(read(session, o), VALUES + more)
+
+
+def test_a_read_waits_for_the_work_before_it(session: Session) -> None:
+    """A paper's porter read zeros: the work had been submitted and was not done."""
+    library = session.upload(slow_library())
+    expected = slow_result(4096)
+    o = tensor(session, 0 * expected)
+    session.call(library, "slow", [o])
+    found = np.frombuffer(session.read(o.buffer, o.nbytes), np.uint32)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_tensors_may_begin_anywhere_and_share_a_buffer(session: Session) -> None:

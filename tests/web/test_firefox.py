@@ -26,6 +26,7 @@ from tests.web.test_browser_device import (  # noqa: F401
     test_a_long_tensor_goes_there_and_back_in_pieces,
     test_a_poisoned_call_shows_who_writes_behind_a_tensor,
     test_a_poisoned_workspace_shows_who_writes_around_it,
+    test_a_read_waits_for_the_work_before_it,
     test_an_operator_and_an_entry_run_in_the_browser,
     test_bytes_are_written_filled_copied_and_read_at_any_place,
     test_recorded_calls_and_programs_run_by_name,

@@ -15,7 +15,15 @@ from tapml_targets.errors import InputError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.webgpu import commands
 from tapml_targets.webgpu.programs import LoadedKernel
-from tests.targets.webgpu.wgsl import ADD, SLOW, add_library, copy, load, overrun_library
+from tests.targets.webgpu.wgsl import (
+    ADD,
+    SLOW,
+    add_library,
+    copy,
+    load,
+    overrun_library,
+    slow_result,
+)
 
 BYTES = 67
 PLACES = st.integers(0, BYTES)
@@ -186,18 +194,13 @@ def test_a_kernel_may_be_given_a_window_of_no_bytes(driver: Driver, add: LoadedK
 
 def test_a_read_waits_for_the_work_before_it(driver: Driver) -> None:
     """A paper's porter read zeros: the work had been submitted and was not done."""
-    count, factor, summand = 64 * 64, 1, 0
-    for _ in range(60000):
-        factor, summand = factor * 1664525 % 2**32, (summand * 1664525 + 1013904223) % 2**32
-    expected = (np.arange(count, dtype=np.uint64) * np.uint64(factor) + np.uint64(summand)).astype(
-        np.uint32
-    )
+    count = 64 * 64
     target = driver.allocate(4 * count)
     driver.fill(target, 0, 4 * count, b"\0")
     kernel = load(driver, SLOW, "slow")
     driver.launch(kernel, [BufferUse(target, 0, 4 * count)], (count // 64, 1, 1), (64, 1, 1))
     found = np.frombuffer(driver.read(target, 0, 4 * count), np.uint32)
-    assert np.array_equal(found, expected)
+    assert np.array_equal(found, slow_result(count))
 
 
 @pytest.mark.parametrize("below", [True, False], ids=["below wgpu's objects", "by them"])

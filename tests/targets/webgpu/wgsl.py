@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tapml_targets.driver import Driver
 from tapml_targets.library import (
     BufferArgument,
@@ -50,6 +53,15 @@ fn slow(@builtin(global_invocation_id) id : vec3<u32>) {
   o[id.x] = state;
 }
 """
+
+
+def slow_result(count: int) -> NDArray[np.uint32]:
+    """What :data:`SLOW` writes with `count` threads."""
+    factor, summand = 1, 0
+    for _ in range(60000):
+        factor, summand = factor * 1664525 % 2**32, (summand * 1664525 + 1013904223) % 2**32
+    numbers = np.arange(count, dtype=np.uint64)
+    return (numbers * np.uint64(factor) + np.uint64(summand)).astype(np.uint32)
 
 
 def copy(*, before: str = "", extra: str = "", size: str = "64, 1, 1") -> str:
