@@ -21,7 +21,7 @@ require_python()
 from scripts import environment  # noqa: E402
 from scripts.environment import debian, location  # noqa: E402
 
-EXTRAS = ("bench", "check", "cpu", "host", "opencl", "opencl-cpu", "test", "webgpu")
+EXTRAS = ("bench", "check", "cpu", "host", "opencl", "opencl-cpu", "qr", "test", "webgpu")
 CHECKS = (
     ("ruff check", ["-m", "ruff", "check"]),
     ("ruff format", ["-m", "ruff", "format", "--check"]),

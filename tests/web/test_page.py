@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,3 +248,15 @@ def test_who_starts_a_tracker_reads_where_the_page_is_and_what_makes_it_secure()
         how_to_open({"websocket": "ws://127.0.0.1:9192"}, "farm")
     )
     assert how_to_open({"address": "tcp://127.0.0.1:9190"}, "farm") == []
+
+
+def test_a_phones_camera_reads_the_address_with_its_token() -> None:
+    segno = pytest.importorskip("segno")
+    line = {"websocket": "wss://0.0.0.0:9443", "token": "t0", "fingerprint": "ab12"}
+    printed = io.StringIO()
+    code = segno.make("https://farm:9443/#token=t0", error="l", micro=False)
+    code.terminal(out=printed, compact=True)
+    drawn = printed.getvalue().splitlines()
+    # Two rows of its modules stand in a line, with the light border that a camera looks for.
+    assert len(drawn) == (code.symbol_size(border=4)[1] + 1) // 2
+    assert how_to_open(line, "farm")[2 : 2 + len(drawn)] == drawn
