@@ -80,6 +80,11 @@ class BlobDesk:
             f"unknown blob operation {operation!r}; known: holds, put, attach, detach"
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether an attach waits for a disk."""
+        return bool(self._waiting)
+
     def due(self) -> list[Answer]:
         """Answers to attaches that had to wait for a disk; to be asked for while any may be."""
         if not self._waiting:

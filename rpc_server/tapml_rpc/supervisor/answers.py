@@ -32,6 +32,11 @@ class Answers:
     ----------
     pipe, down, board
         To the supervisor.
+
+    Attributes
+    ----------
+    reads
+        Whether this process reads what the client sends: then nobody else is in the way.
     """
 
     def __init__(self, pipe: Pipe, down: Ring, board: Board) -> None:
@@ -39,6 +44,7 @@ class Answers:
         self._down = down
         self._board = board
         self._line: Line | None = None
+        self.reads = False
         # How many messages went by the supervisor.
         self._handed_over = 0
         # Room of the ring that a read was given, and that no message has taken along yet.
@@ -100,7 +106,7 @@ class Answers:
         OSError
             If the supervisor has ended the session.
         """
-        # The answer to a payload goes by the supervisor, which may be reading what comes
+        # The answer to a payload goes by the supervisor where that may be reading what comes
         # next from the same socket: we would wait for each other.
         if sum(map(len, parts)) > INLINE_BYTES:
             self._moves_much = True
@@ -116,7 +122,8 @@ class Answers:
         if self._held is not None:
             messages.insert(0, self._held)
             self._held = None
-        if not self._moves_much or not self._send_directly(messages, answers):
+        worth_it = self._moves_much or self.reads
+        if not worth_it or not self._send_directly(messages, answers):
             for message in messages:
                 self._hand_over(*message)
         if answers is not None:

@@ -111,6 +111,8 @@ class PlainConnection:
             # Again where it brought a chunk: its session may have ended while that was arriving.
             relay = self._claim(header)
             relay.accept(header, packed, chunk if room is None else room[1])
+            if len(self._relays) == 1:
+                relay.lend_reading(self.peer)
             self._desk.settle(relay)
         except Exception as refused:
             self._refuse(refused, header)

@@ -137,7 +137,8 @@ class PlainData:
             return
         connection = self._new(accepted)
         self._connections[connection] = None
-        connection.peer.watch_room = partial(self._watch, connection)
+        connection.peer.watch_room = partial(self._watch_room, connection)
+        connection.peer.watch_reads = partial(self._watch_reads, connection)
         self._selector.register(connection.peer, EVENT_READ, partial(self._ready, connection))
 
     def _make_room(self) -> bool:
@@ -171,11 +172,28 @@ class PlainData:
         if connection.peer.pending:
             self._pending.add(connection)
 
-    def _watch(self, connection: Connection, waits: bool) -> None:
+    def _watch_room(self, connection: Connection, waits: bool) -> None:
         """Look whether a peer takes more, or do not."""
-        events = EVENT_READ | EVENT_WRITE if waits else EVENT_READ
+        self._watch(connection)
+
+    def _watch_reads(self, connection: Connection) -> None:
+        """Read from a connection again, or leave that to a worker."""
+        self._pending.discard(connection)
+        if connection.peer.reads:
+            # It may have been received already.
+            self._pending.add(connection)
+        self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        peer = connection.peer
+        events = EVENT_READ * peer.reads | EVENT_WRITE * peer.waits_for_room
         with suppress(KeyError, ValueError):
-            self._selector.modify(connection.peer, events, partial(self._ready, connection))
+            if not events:
+                self._selector.unregister(peer)
+            elif peer in self._selector.get_map():
+                self._selector.modify(peer, events, partial(self._ready, connection))
+            elif connection in self._connections:
+                self._selector.register(peer, events, partial(self._ready, connection))
 
     def _end(self, connection: Connection) -> None:
         self._pending.discard(connection)

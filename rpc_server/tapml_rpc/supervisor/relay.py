@@ -18,18 +18,20 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.deadline import Deadline
 from tapml_rpc.supervisor.last_commands import LastCommands
+from tapml_rpc.supervisor.lent_reading import LentReading
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.refusals import check_epoch
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.supervisor.shared_line import SENT, SharedLine
+from tapml_rpc.supervisor.shared_reading import READ_BACK
 from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.uploads import Uploads
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
 from tapml_targets.errors import (
     DeviceLostError,
     DeviceRestartedError,
-    KernelTimeoutError,
     ProtocolError,
     TapmlError,
 )
@@ -40,14 +42,9 @@ if TYPE_CHECKING:
     from tapml_rpc.zmtp.peer import Parts, Peer, Sent
 
 PROBE_SECONDS: Final = 1.0
-# A worker that hangs is asked where it is: so long it may take to begin, and to end, the answer.
-_STACK_SECONDS: Final = 1.5
-_TOLD_SECONDS: Final = 0.2
 # A worker that has batches and does not begin one is stopped, unless it waits for a processor.
 _IDLE_SECONDS: Final = 3.0
 _BUSY_SECONDS: Final = 60.0
-# Building kernels is slow on small boards and says nothing about a hang.
-_LOAD_DEADLINE_FACTOR: Final = 10
 
 
 class Relay:
@@ -109,18 +106,18 @@ class Relay:
         self._epoch = epoch
         self._channel = channel
         self._worker = worker
-        self._kernel_deadline = kernel_deadline
         self._silence_seconds = silence_seconds
         self._desk = desk
         self._on_end = on_end
         self._heard = self._probed = time.monotonic()
         self._ready = False
-        self._asked_for_stack = 0.0
         # When the worker last had nothing to do, or did something.
         self._moved = time.monotonic()
         self._last = LastCommands()
         self._line = SharedLine()
+        self._deadline = Deadline(kernel_deadline, worker, self._last)
         self._uploads = Uploads(token, worker, bounds, turns, self._last, self._write)
+        self._lent = LentReading(token, epoch, worker, self._uploads, turns, self._write)
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
 
@@ -146,6 +143,16 @@ class Relay:
     def share(self, peer: Peer) -> None:
         """Let the worker send on the client's data connection, beside this process."""
         self._line.open(peer, self._worker.pipe)
+
+    def lend_reading(self, peer: Peer) -> None:
+        """Let the worker read from it as well, if that is of use, and nobody else's messages come.
+
+        Only on the connection that :meth:`share` has shared.
+        """
+        # What a blob's answer tells the worker must not be overtaken by what its client says then.
+        waits = self._desk is not None and self._desk.waits
+        if not self.ended and peer.turn is self._line and not waits:
+            self._lent.lend(peer)
 
     def room(self, header: wire.Header, nbytes: int) -> Room | None:
         """Where a message's chunk is best read to: :meth:`Uploads.room`."""
@@ -224,6 +231,8 @@ class Relay:
             return
         self._write(self._worker.pipe.flush)
         self._settle_line()
+        if not self.ended and self._lent.check(self.answered):
+            self._heard = now
         if self._over():
             return
         for reply, attachment in self._desk.due() if self._desk is not None else ():
@@ -231,9 +240,11 @@ class Relay:
         running = self._worker.board.running()
         if running is not None:
             self._moved = now
-            self._check_deadline(now, *running)
+            if (over := self._deadline.check(now, *running)) is not None:
+                self._tell(*over)
+                self.end("over its deadline", kill=True)
         else:
-            self._asked_for_stack = 0.0
+            self._deadline.rest()
             self._check_idleness(now)
         if self._over():
             return
@@ -262,6 +273,7 @@ class Relay:
         if self.ended:
             return
         self.ended = why
+        self._lent.close(self.answered)
         self._uploads.close()
         self._line.close()
         if self._desk is not None:
@@ -306,8 +318,10 @@ class Relay:
                 self._tell(error, "")
                 self.end("its worker could not open the device")
             return
-        if frame.start == SENT:
+        if frame.start in (SENT, READ_BACK):
             self._settle_line()
+            if frame.start == READ_BACK:
+                self._lent.given_back(self.answered)
             return
         if kind == "done":
             self._note_answered(wire.integer(header.get("sequence"), "sequence"))
@@ -345,35 +359,16 @@ class Relay:
             "answered": self.answered,
         }
         running = self._worker.board.running()
+        self._lent.note()
         if running is not None:
             pong["busy_seconds"] = round(self.busy_seconds(), 3)
             pong["command"] = self._last.name(*running[:2])
         return pong
 
-    def _check_deadline(self, now: float, sequence: int, index: int, started: float) -> None:
-        deadline = self._kernel_deadline
-        command = self._last.name(sequence, index)
-        if command.startswith("load("):
-            deadline *= _LOAD_DEADLINE_FACTOR
-        if now - started <= deadline:
-            self._asked_for_stack = 0.0
-        elif not self._asked_for_stack:
-            self._asked_for_stack = now
-            self._worker.ask_for_stack()
-        elif now - self._asked_for_stack > (
-            _TOLD_SECONDS if self._worker.stack() else _STACK_SECONDS
-        ):
-            error = KernelTimeoutError(
-                f"the device has not finished after {deadline:g} s, in {command}; its worker was "
-                "ended, and this session with it. A kernel loops for ever, or needs a longer "
-                f"deadline{self._last.report((sequence, index, started))}"
-            )
-            self._tell(error, command)
-            self.end("over its deadline", kill=True)
-
     def _check_idleness(self, now: float) -> None:
         """Find a worker that neither works nor waits for its client."""
         has_none = self._uploads.worker_has_none() and not self._line.halfway
+        has_none = has_none and not self._lent.refused
         if has_none or self._worker.waits_for_its_client():
             self._moved = now
             return
@@ -385,6 +380,7 @@ class Relay:
         """The worker is gone, or of no use: collect what it leaves behind, and tell."""
         if self.ended:
             return
+        self._lent.note()
         running = self._worker.board.running()
         command = self._last.name(*running[:2]) if running else ""
         where = f" in {command}" if command else " between two commands"

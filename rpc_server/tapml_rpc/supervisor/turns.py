@@ -8,6 +8,7 @@ measured in bytes and launches, and nobody's queue on the device stands before a
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from tapml_rpc.program_body import MAX_NAME_CHARACTERS
@@ -25,21 +26,50 @@ class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._under_way: dict[bytes, int] = {}
+        # Sessions whose workers take batches by themselves, and who is told of company.
+        self._by_themselves: dict[bytes, Callable[[], None]] = {}
 
     def shared(self, token: bytes) -> bool:
         """Whether another session has work under way beside this one's."""
         with self._lock:
-            return len(self._under_way) > (token in self._under_way)
+            return not self._alone(token)
 
     def begin(self, token: bytes, cost: int) -> bool:
         """Count a batch that goes to its worker; False where it has to wait for the next turn."""
         with self._lock:
+            for other, tell in self._by_themselves.items():
+                if other != token:
+                    tell()
             mine = self._under_way.get(token, 0)
-            alone = len(self._under_way) <= (token in self._under_way)
-            if mine and not alone and mine + cost > TURN_BYTES:
+            if mine and not self._alone(token) and mine + cost > TURN_BYTES:
                 return False
             self._under_way[token] = mine + cost
             return True
+
+    def have_begun(self, token: bytes, cost: int) -> None:
+        """Count a batch that its worker has taken by itself."""
+        with self._lock:
+            self._under_way[token] = self._under_way.get(token, 0) + cost
+
+    def lend(self, token: bytes, tell: Callable[[], None]) -> bool:
+        """Let a session's worker take batches by itself; False where it has company.
+
+        Parameters
+        ----------
+        tell
+            Called, from any thread, when another session begins something; until :meth:`have_back`
+            that one counts this session as one which has work under way.
+        """
+        with self._lock:
+            alone = self._alone(token)
+            if alone:
+                self._by_themselves[token] = tell
+            return alone
+
+    def have_back(self, token: bytes) -> None:
+        """The session's worker takes no more batches by itself."""
+        with self._lock:
+            self._by_themselves.pop(token, None)
 
     def end(self, token: bytes, cost: int) -> None:
         """A batch is answered."""
@@ -54,6 +84,10 @@ class Turns:
         """A session has ended."""
         with self._lock:
             self._under_way.pop(token, None)
+            self._by_themselves.pop(token, None)
+
+    def _alone(self, token: bytes) -> bool:
+        return self._under_way.keys() | self._by_themselves.keys() <= {token}
 
 
 class Weights:

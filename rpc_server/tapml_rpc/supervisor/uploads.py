@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
@@ -12,6 +13,7 @@ from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import INLINE_BYTES
 from tapml_rpc.supervisor.ring import Room
+from tapml_rpc.supervisor.shared_reading import MOST_CHUNK_BYTES, MOST_HEADER_BYTES, Taken
 from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.window import Window
 from tapml_rpc.supervisor.worker_process import WorkerProcess
@@ -37,6 +39,11 @@ class Uploads:
         Told of every batch that is handed on.
     write
         Does what writes to the worker's pipe.
+
+    Attributes
+    ----------
+    short
+        How many batches in a row were such as a worker may read by itself.
     """
 
     def __init__(
@@ -56,7 +63,9 @@ class Uploads:
         self._window = Window(bounds)
         # Batches that wait for a turn.
         self._waiting: deque[tuple[int, bytes, Chunk | Room]] = deque()
+        self._bounds = bounds
         self._closed = False
+        self.short = 0
 
     def room(self, header: wire.Header, nbytes: int) -> Room | None:
         """Where the chunk of a message is best read to; None for anywhere.
@@ -93,8 +102,37 @@ class Uploads:
             if isinstance(chunk, Room):
                 self.refuse(chunk)
             raise
+        short = len(packed) <= MOST_HEADER_BYTES and len(chunk) <= MOST_CHUNK_BYTES
+        self.short = self.short + 1 if short else 0
         self._waiting.append((sequence, packed, chunk))
         self.take_turns()
+
+    def remember(self, batch: Taken) -> bool:
+        """Remember a batch that the worker has taken by itself; False where it is none."""
+        with suppress(ProtocolError):
+            self._commands(batch)
+            self._last.add(batch.sequence, batch.packed)
+            return True
+        return False
+
+    def adopt(self, batch: Taken, answered: int) -> None:
+        """Go on from the last batch that the worker has taken by itself.
+
+        Parameters
+        ----------
+        answered
+            The last batch that is; if it is not this one, that is counted as any other now.
+        """
+        sequence = batch.sequence
+        self.short = 0
+        self._window.note(sequence, self._commands(batch), batch.chunk_bytes)
+        self._turns.have_begun(self._token, self._window.cost(sequence))
+        if sequence <= answered:
+            self.answered(sequence)
+
+    def _commands(self, batch: Taken) -> list[Any]:
+        commands = wire.unpack(batch.packed).get("commands")
+        return wire.array(commands, "commands", self._bounds.commands)
 
     def take_turns(self) -> None:
         """Hand on the batches whose turn it is."""
@@ -133,6 +171,11 @@ class Uploads:
         """Batches up to this one are done: their turn ends, and another one's may come."""
         self._turns.end(self._token, self._window.answered(sequence))
         self.take_turns()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch waits for a turn."""
+        return bool(self._waiting)
 
     def worker_has_none(self) -> bool:
         """Whether no batch is with the worker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
@@ -49,11 +50,15 @@ class Window:
                 f"{self._nbytes + nbytes} bytes wait for an answer; at most "
                 f"{bounds.upload_window} may"
             )
+        self.note(sequence, commands, nbytes)
+        return sequence
+
+    def note(self, sequence: int, commands: list[Any], nbytes: int) -> None:
+        """Count a batch that was found right."""
         self._last = sequence
         self._order.append(sequence)
         self._batches[sequence] = nbytes, self._weights.cost_of(commands, nbytes)
         self._nbytes += nbytes
-        return sequence
 
     def cost(self, sequence: int) -> int:
         """What a batch weighs."""

@@ -33,9 +33,11 @@ from tapml_rpc.server_session import Message, ServerSession
 from tapml_rpc.supervisor.answers import Answers
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
 from tapml_rpc.supervisor.gate import Gate
+from tapml_rpc.supervisor.own_reading import OwnReading
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.ring import Ring
 from tapml_rpc.supervisor.shared_line import GATE, LINE
+from tapml_rpc.supervisor.shared_reading import READ_BACK, READING, SharedReading
 from tapml_targets.description_format import from_plain
 from tapml_targets.driver import Driver
 from tapml_targets.platforms import load_driver_module
@@ -45,6 +47,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _OOM_SCORE: Final = "700"
 # Drivers that load machine code ask here.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
+_READ_BACK: Final = wire.pack({"type": "read-back"})
 
 
 class Worker:
@@ -73,6 +76,9 @@ class Worker:
         self._answers = Answers(pipe, down, self._board)
         # Shared with the supervisor once its gate has come.
         self._connection: socket.socket | None = None
+        self._reading: OwnReading | None = None
+        # The batch that was taken last.
+        self._taken = -1
 
     def run(self, device: dict[str, Any]) -> None:
         """Open the device and serve until the supervisor closes the socket."""
@@ -108,8 +114,8 @@ class Worker:
                 pieces=self._answers,
                 blobs=self._blobs,
             )
-            while (frame := self._next_frame()) is not None:
-                self._dispatch(interpreter, bounds, frame)
+            while (message := self._next_message()) is not None:
+                self._dispatch(interpreter, bounds, *message)
             interpreter.release(self._session)
             libraries.close()
         finally:
@@ -121,8 +127,37 @@ class Worker:
                 return None
         return frame
 
-    def _dispatch(self, interpreter: Interpreter, bounds: Bounds, frame: Frame) -> None:
-        header = wire.unpack(frame.packed)
+    def _next_message(self) -> tuple[wire.Header, Frame] | None:
+        """The next message of the supervisor, or of the client; None at the supervisor's end."""
+        session = self._session
+        while (reading := self._reading) is not None and reading.here():
+            if (frame := self._pipe.next()) is not None:
+                return wire.unpack(frame.packed), frame
+            busy = session.job is not None or bool(session.queue) or self._board.shared
+            if (message := reading.next(self._taken, busy=busy)) is not None:
+                return message
+            if not reading.here():
+                self._answers.reads = False
+                self._pipe.send(_READ_BACK, place=(READ_BACK, 0))
+            elif reading.wait() and not self._pipe.receive():
+                return None
+        frame = self._next_frame()
+        return None if frame is None else (wire.unpack(frame.packed), frame)
+
+    def _read_on(self, header: wire.Header, bounds: Bounds) -> None:
+        """The supervisor lends the reading of the client's connection."""
+        if self._reading is None and self._connection is not None:
+            shared = SharedReading(self._pipe.descriptors.popleft())
+            self._reading = OwnReading(
+                self._connection, shared, header, bounds, self._pipe.fileno()
+            )
+        if self._reading is not None:
+            self._answers.reads = True
+            self._reading.begin()
+
+    def _dispatch(
+        self, interpreter: Interpreter, bounds: Bounds, header: wire.Header, frame: Frame
+    ) -> None:
         session = self._session
         if header["type"] == "credit":
             credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
@@ -138,9 +173,12 @@ class Worker:
         elif header["type"] == GATE and self._connection is not None:
             self._answers.open_line(self._connection, Gate(self._pipe.descriptors.popleft()))
             return
+        elif header["type"] == READING:
+            self._read_on(header, bounds)
+            return
         else:
             chunk: memoryview = memoryview(frame.inline)
-            sequence = wire.integer(header.get("sequence"), "sequence")
+            sequence = self._taken = wire.integer(header.get("sequence"), "sequence")
             if frame.start != NOWHERE:
                 chunk = self._up.view(frame.start, frame.nbytes)
                 self._places[sequence] = (frame.start, frame.nbytes)

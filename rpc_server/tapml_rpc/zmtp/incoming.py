@@ -113,6 +113,17 @@ class Incoming:
         """Whether a message has begun and is not whole."""
         return self._frames > 0
 
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins a frame, and a message, and none of it has come."""
+        return self.ready and not self._missing and not self._frames and self._end == self._start
+
+    def put_ahead(self, received: bytes) -> None:
+        """Go on with what another has received; only :attr:`between` two messages."""
+        self._start, self._end = 0, len(received)
+        self._ahead[: self._end] = received
+        self.pending = bool(received)
+
     def forget(self) -> None:
         """Let go of all memory; the connection has ended."""
         self._packed, self._chunk, self._target = b"", _NO_CHUNK, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -60,6 +61,10 @@ class Peer:
         waits for it, and for :meth:`settle`.
     watch_room
         Called with whether somebody should :meth:`flush` once the peer takes more.
+    reads
+        Whether this process reads what the peer sends, and not another one.
+    watch_reads
+        Called when that changes.
     """
 
     def __init__(self, connection: socket.socket, opened: float, place: Place) -> None:
@@ -67,6 +72,8 @@ class Peer:
         self.closed = False
         self.unsent_bytes = 0
         self.watch_room: Callable[[bool], None] | None = None
+        self.reads = True
+        self.watch_reads: Callable[[], None] | None = None
         self._waits = self._muted = False
         self.turn: Turn | None = None
         self._socket = connection
@@ -88,6 +95,11 @@ class Peer:
     def ready(self) -> bool:
         """Whether the peer has ended its handshake."""
         return self._incoming.ready
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether something waits for the peer to take it."""
+        return self._waits
 
     @property
     def pending(self) -> bool:
@@ -113,7 +125,19 @@ class Peer:
         """
         if self.closed:
             raise EndedError("closed")
-        return self._incoming.next()
+        return self._incoming.next() if self.reads else None
+
+    def lend_reading(self) -> bool:
+        """Let another process read from now on; False in the middle of what comes."""
+        if self.closed or not self._incoming.between:
+            return False
+        self._set_reads(False)
+        return True
+
+    def have_reading(self, received: bytes) -> None:
+        """Read again, after what the other process has received and not taken."""
+        self._incoming.put_ahead(received)
+        self._set_reads(True)
 
     def send(
         self, packed: bytes, parts: Parts = (), sent: Callable[[], None] | None = None
@@ -212,6 +236,17 @@ class Peer:
         if self.turn is not None:
             self.turn.forget()
             self.turn = None
+
+    def has_more(self) -> bool:
+        """Whether something has come that nobody has received, or the end."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _set_reads(self, reads: bool) -> None:
+        self.reads = reads
+        if self.watch_reads is not None:
+            self.watch_reads()
 
     def _answer(self, command: bytes) -> None:
         if self.unsent_bytes <= _HEARS_US_BYTES:

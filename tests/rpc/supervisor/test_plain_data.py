@@ -37,9 +37,14 @@ class Session:
         self.refused: list[Room] = []
         self.memory = memoryview(bytearray(1 << 20))
         self.lines: list[Peer] = []
+        self.lends = False
 
     def share(self, peer: Peer) -> None:
         self.lines.append(peer)
+
+    def lend_reading(self, peer: Peer) -> None:
+        if self.lends:
+            assert peer.lend_reading()
 
     def room(self, header: wire.Header, nbytes: int) -> Room | None:
         self.rooms += 1

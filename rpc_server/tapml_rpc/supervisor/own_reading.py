@@ -1,0 +1,192 @@
+"""A worker that reads its client's connection itself: the plain way, and nothing else.
+
+It takes short batches and credits of its session, which are nearly all that a client sends that
+waits for its answers. Whatever else comes, a long payload, a blob, goodbye, nonsense, the end, it
+leaves where it is and gives the reading back to the supervisor, whose business all that is.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.supervisor.pipe import NOWHERE, Frame
+from tapml_rpc.supervisor.shared_reading import (
+    MOST_CHUNK_BYTES,
+    MOST_HEADER_BYTES,
+    SharedReading,
+    Taken,
+)
+from tapml_rpc.zmtp import framing
+from tapml_targets.errors import ProtocolError
+
+
+class OwnReading:
+    """The worker's side.
+
+    Parameters
+    ----------
+    connection
+        The client's, which does not wait.
+    shared
+        The worker's end; this object's from now on.
+    session
+        The header that messages of this session have: its token and epoch.
+    bounds
+        The session's.
+    supervisor
+        The pipe's descriptor: what comes there is waited for as well.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        shared: SharedReading,
+        session: wire.Header,
+        bounds: Bounds,
+        supervisor: int,
+    ) -> None:
+        self._here = False
+        self._socket = connection
+        self._shared = shared
+        self._token, self._epoch = session["session"], session["epoch"]
+        self._bounds = bounds
+        self._supervisor = supervisor
+        self._poll = select.epoll()
+        self._poll.register(connection, select.EPOLLIN)
+        self._poll.register(supervisor, select.EPOLLIN)
+        self._received = False
+
+    def here(self) -> bool:
+        """Whether this process reads, as far as it knows."""
+        return self._here
+
+    def begin(self) -> None:
+        """The supervisor has lent the reading."""
+        self._here = True
+
+    def wait(self) -> bool:
+        """Wait for either to say something; whether the supervisor has."""
+        ready = [descriptor for descriptor, _ in self._poll.poll()]
+        self._received = len(ready) > (self._supervisor in ready)
+        return self._supervisor in ready
+
+    def next(self, last: int, *, busy: bool) -> tuple[wire.Header, Frame] | None:
+        """The next message; None while it has not all come, or it is not for this process.
+
+        Parameters
+        ----------
+        last
+            The batch that was taken last, in whichever way.
+        busy
+            Whether no batch can be taken now, or should be.
+        """
+        shared = self._shared
+        received, self._received = self._received, False
+        # Nobody else writes these while the reading is here; after that it is looked at below.
+        if not received and shared.start == shared.end:
+            return None
+        shared.enter(wait=True)
+        try:
+            if not shared.with_worker:
+                self._here = False
+                return None
+            if received:
+                self._receive()
+            return self._take(last, busy)
+        except (ProtocolError, OSError):
+            # The supervisor finds out what it was, and says it.
+            shared.with_worker = self._here = False
+            return None
+        finally:
+            shared.leave()
+
+    def _receive(self) -> None:
+        """Receive what is there; raises OSError at the end."""
+        shared = self._shared
+        start, end = shared.start, shared.end
+        shared.halfway = True
+        if start:
+            shared.ahead[: end - start] = bytes(shared.ahead[start:end])
+            end -= start
+            shared.start, shared.end = 0, end
+        try:
+            count = self._socket.recv_into(shared.ahead[end:])
+        except (BlockingIOError, InterruptedError):
+            shared.halfway = False
+            return
+        except OSError:
+            shared.halfway = False
+            raise
+        shared.end = end + count
+        shared.halfway = False
+        if not count:
+            raise ConnectionResetError("the end, or no room for more")
+
+    def _take(self, last: int, busy: bool) -> tuple[wire.Header, Frame] | None:
+        """The message that begins what was received; raises ProtocolError where it is no such."""
+        shared, most = self._shared, len(self._shared.ahead)
+        ahead, end = shared.ahead, shared.end
+        while True:
+            start = shared.start
+            flags, nbytes, size = framing.parse_head(ahead, start, end)
+            if not size:
+                return None
+            body = start + size
+            chunk_start = chunk_end = body + nbytes
+            if flags & framing.COMMAND:
+                if nbytes > framing.MAX_COMMAND_BYTES:
+                    raise ProtocolError("a command that is too long")
+                if chunk_end > end:
+                    return None
+                if framing.parse_command(bytes(ahead[body:chunk_end]))[0] != b"PONG":
+                    raise ProtocolError("a command that wants an answer")
+                shared.start = chunk_end
+                continue
+            if nbytes > MOST_HEADER_BYTES:
+                raise ProtocolError("a header that is too long")
+            if chunk_end > end:
+                return None
+            if flags & framing.MORE:
+                flags, length, size = framing.parse_head(ahead, chunk_end, end)
+                if not size:
+                    return None
+                chunk_start = chunk_end + size
+                chunk_end = chunk_start + length
+                if flags & (framing.MORE | framing.COMMAND) or length > MOST_CHUNK_BYTES:
+                    raise ProtocolError("a chunk that is too long, or no chunk")
+                if chunk_end > min(end, most):
+                    return None
+            packed = bytes(ahead[body : body + nbytes])
+            chunk = bytes(ahead[chunk_start:chunk_end])
+            header = wire.unpack(packed)
+            self._check(header, packed, chunk, last, busy)
+            shared.start = chunk_end
+            shared.count_message()
+            return header, Frame(packed, chunk, NOWHERE, 0)
+
+    def _check(
+        self, header: wire.Header, packed: bytes, chunk: bytes, last: int, busy: bool
+    ) -> None:
+        """Whether it is the session's and right as far as a supervisor would look."""
+        if header.get("session") != self._token or header.get("epoch") != self._epoch:
+            raise ProtocolError("not this session's")
+        kind, bounds = header.get("type"), self._bounds
+        if kind == "credit" and not chunk:
+            wire.integer(header.get("bytes"), "credit")
+            return
+        sequence = wire.integer(header.get("sequence"), "sequence")
+        wire.integer(header.get("stream", 0), "stream", bounds.streams - 1)
+        commands = wire.array(header.get("commands"), "commands", bounds.commands)
+        if (
+            kind != "batch"
+            or busy
+            or sequence <= last
+            or len(chunk) > bounds.upload_window
+            # What a program weighs the supervisor has to know.
+            or any(isinstance(each, list) and each[:1] == ["program"] for each in commands)
+        ):
+            raise ProtocolError("for the supervisor")
+        self._shared.note(Taken(sequence, len(chunk), packed))
