@@ -93,6 +93,7 @@ class Answers:
         parts: list[memoryview | bytes],
         *,
         answers: int | None = None,
+        brought_much: bool = False,
     ) -> None:
         """Send a message; waits while the client takes nothing.
 
@@ -100,14 +101,16 @@ class Answers:
         ----------
         answers
             The batch that this is the answer to; None while that goes on.
+        brought_much
+            Whether that batch came with a payload.
 
         Raises
         ------
         OSError
             If the supervisor has ended the session.
         """
-        # The answer to a payload goes by the supervisor where that may be reading what comes
-        # next from the same socket: we would wait for each other.
+        # The answer to a payload goes by the supervisor where that is reading what comes next
+        # from the same socket: we would wait for each other.
         if sum(map(len, parts)) > INLINE_BYTES:
             self._moves_much = True
         if answers is None:
@@ -123,6 +126,7 @@ class Answers:
             messages.insert(0, self._held)
             self._held = None
         worth_it = self._moves_much or self.reads
+        worth_it = worth_it or (brought_much and not self._board.receives)
         if not worth_it or not self._send_directly(messages, answers):
             for message in messages:
                 self._hand_over(*message)

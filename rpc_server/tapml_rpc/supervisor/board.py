@@ -20,6 +20,7 @@ _STARTED: Final = FREE_WORDS + 3
 _DEVICE_BYTES: Final = FREE_WORDS + 4
 _SHARED: Final = FREE_WORDS + 5
 _PAUSED: Final = FREE_WORDS + 6
+_RECEIVES: Final = FREE_WORDS + 7
 
 
 class Board:
@@ -70,6 +71,15 @@ class Board:
     @paused.setter
     def paused(self, value: bool) -> None:
         self._words[_PAUSED] = value
+
+    @property
+    def receives(self) -> bool:
+        """Whether a payload is arriving for the ring. The supervisor writes it."""
+        return bool(self._words[_RECEIVES])
+
+    @receives.setter
+    def receives(self, value: bool) -> None:
+        self._words[_RECEIVES] = value
 
     def begin(self, sequence: int, index: int, started_nanoseconds: int) -> None:
         """A command begins. The worker writes it; the start, which says that there is one, last."""

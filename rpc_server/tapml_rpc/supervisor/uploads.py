@@ -82,11 +82,13 @@ class Uploads:
         reserved = self._worker.up.reserve(nbytes)
         if reserved is None:
             raise _too_much()
+        self._worker.board.receives = True
         return Room(*reserved)
 
     def refuse(self, room: Room) -> None:
         """Nothing will come of a message that was given room."""
         self._worker.up.take_back(room)
+        self._worker.board.receives = False
 
     def add(self, header: wire.Header, packed: bytes, chunk: Chunk | Room) -> None:
         """Take a batch.
@@ -156,6 +158,7 @@ class Uploads:
         pipe, nbytes = self._worker.pipe, len(chunk)
         if isinstance(chunk, Room):
             start: int | None = chunk.start
+            self._worker.board.receives = False
         elif nbytes <= INLINE_BYTES:
             inline = in_one_piece(chunk)
             self._write(lambda: pipe.send(packed, inline))

@@ -238,7 +238,8 @@ class Worker:
         place = self._places.pop(self._sequence, None)
         if place is not None:
             self._up.release(*place)
-        self._answers.send(packed, parts, answers=self._sequence)
+        much = place is not None
+        self._answers.send(packed, parts, answers=self._sequence, brought_much=much)
 
     def _finish(self) -> None:
         """Let the device end what it has, so that the other sessions' turns come."""

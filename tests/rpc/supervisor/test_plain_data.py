@@ -134,6 +134,24 @@ def test_a_long_chunk_is_read_to_its_room_and_a_short_one_elsewhere(desk: Desk) 
     assert bytes(short) == b"short"
 
 
+def test_a_connection_that_is_lent_is_left_alone_and_then_read_on_from_what_came(
+    desk: Desk,
+) -> None:
+    desk.session.lends = True
+    with desk.connect(HANDSHAKE + message(BATCH)) as connection:
+        desk.serve_until(lambda: desk.session.taken)
+        (peer,) = desk.session.lines
+        # Only the listener is watched.
+        assert not desk.count()
+        connection.sendall(message(BATCH, b"there"))
+        assert not desk.selector.select(0.05)
+        assert peer.has_more() and not desk.data.serve() and len(desk.session.taken) == 1
+        desk.session.lends = False
+        peer.have_reading(message(BATCH, b"ahead"))
+        desk.serve_until(lambda: len(desk.session.taken) == 3)
+    assert [bytes(each[2]) for each in desk.session.taken] == [b"", b"ahead", b"there"]
+
+
 def test_a_message_for_nobody_is_read_and_answered_and_the_next_one_is_taken(desk: Desk) -> None:
     stray = wire.pack({"type": "batch", "session": b"no", "sequence": 3})
     sent = HANDSHAKE + message(stray, b"c" * 70_000) + message(BATCH)

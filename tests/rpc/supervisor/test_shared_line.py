@@ -148,6 +148,26 @@ def test_what_is_small_goes_by_the_supervisor_and_is_not_overtaken(ends: Ends) -
     assert ends.line.newly_answered() is None
 
 
+def test_the_answer_to_a_payload_goes_to_the_client_unless_the_next_one_is_arriving(
+    ends: Ends,
+) -> None:
+    share(ends)
+    ends.answers.send(DONE, [], answers=1, brought_much=True)
+    assert ends.heard(message(DONE))
+    assert ends.line.newly_answered() == 1
+    ends.board.receives = True
+    ends.answers.send(DONE, [], answers=2, brought_much=True)
+    assert ends.frame().packed == DONE
+
+
+def test_a_worker_that_reads_answers_what_is_small_as_well(ends: Ends) -> None:
+    share(ends)
+    ends.answers.reads = True
+    ends.answers.send(DONE, [b"small"], answers=1)
+    assert ends.heard(message(DONE, b"small"))
+    assert ends.line.newly_answered() == 1
+
+
 def test_a_held_result_leaves_before_what_it_lies_in_changes(ends: Ends) -> None:
     share(ends)
     memory = bytearray(LARGE)
