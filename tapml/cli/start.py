@@ -11,11 +11,14 @@ import sys
 def main() -> int:
     """Run the command and return its exit code; 130 where it was interrupted early or late."""
     try:
+        import gc
         import signal
 
         from tapml.cli.main import main as run
 
         exit_code = run()
+        # At its end Python looks through all objects once more: a second where TVM and PyTorch are.
+        gc.freeze()
         # What is left is Python's own end, where an interrupt would show a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:

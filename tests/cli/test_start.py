@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tapml.cli import start
 
 # Where Python itself has come so far that our first line runs; an interrupt before it is Python's.
 COMMAND = """
@@ -42,3 +45,16 @@ def test_an_early_interrupt_is_one_line(tmp_path: Path, delay: float) -> None:
     assert process.returncode in (130, 2, -signal.SIGINT)
     assert len(said) == 1
     assert ("interrupted" in said[0]) == (process.returncode == 130)
+
+
+def test_a_command_that_is_done_does_not_go_through_all_objects_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("tapml.cli.main.main", lambda: 3)
+    try:
+        assert start.main() == 3
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        signal.signal(signal.SIGINT, before)
