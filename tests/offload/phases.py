@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Final
+
+_OF_NO_PHASE: Final = ("note:", "tapml:")
 
 
 def last_phase(errors: str) -> str:
-    """What a killed command was doing, by the last line it wrote; empty before its first."""
-    lines = [line for line in errors.splitlines() if line] or [""]
+    """The phase that a killed command had last spoken of; empty before its first line."""
+    lines = [each for each in errors.splitlines() if each and not each.startswith(_OF_NO_PHASE)]
+    lines = lines or [""]
     return re.sub(r"^\[.*", "move operators", lines[-1]).partition(":")[0]
