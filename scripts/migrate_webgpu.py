@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
         folder = options.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         # Beside the sessions that are kept: a session is run with its model's folder.
-        model = _model(options.model, folder)
+        model = make_model(options.model, folder)
         summaries: list[dict[str, Any]] = []
         for device in options.devices or ["chromium"]:
             try:
@@ -149,8 +149,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _model(name: str, folder: Path) -> str:
-    """What `tapml offload --model` takes."""
+def make_model(name: str, folder: Path) -> str:
+    """What `tapml offload --model` takes; one that is made here lies in `folder`."""
     if name == "demo":
         return "pydoc-llama"
     if name not in MADE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.migrate_webgpu import line_of
+from scripts.migrate_webgpu import line_of, make_model
+from tapml.models import resolve_model
 from tapml.offload.session import JOURNAL
 from tests.offload.processes import MARK, left_after, marked, new_mark
 from tests.report.browser import need_browser
@@ -40,6 +42,24 @@ def test_a_migration_in_which_nothing_was_measured_has_its_line() -> None:
         "exit_code": 1,
     }  # fmt: skip
     assert "0 of 3 operators moved, 0 tests, worst ratio none; fail" in line_of(summary)
+
+
+def test_the_other_model_has_another_shape_than_the_demo_and_stays_with_its_sessions(
+    tmp_path: Path,
+) -> None:
+    other, demo = (
+        json.loads((Path(each) / "config.json").read_text())
+        for each in (make_model("other", tmp_path), resolve_model("pydoc-llama"))
+    )
+    assert (tmp_path / "other").is_dir()
+    shape = ("hidden_size", "intermediate_size", "num_hidden_layers", "head_dim", "rope_parameters")
+    for key in (*shape, "num_attention_heads", "num_key_value_heads", "attention_bias", "mlp_bias"):
+        assert other[key] != demo[key], key
+    grouped, paired = (
+        each["num_attention_heads"] // each["num_key_value_heads"] for each in (other, demo)
+    )
+    assert (grouped, paired) == (3, 2)
+    assert other["head_dim"] * other["num_attention_heads"] != other["hidden_size"]
 
 
 @pytest.mark.slow
