@@ -195,6 +195,11 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
             f"--device {settings.device} is no {settings.target} device; leave out --target, or "
             f"name a device of it, {settings.target}:0 (see tapml devices)"
         )
+    if settings.device and is_browser(settings.device) and settings.target != PLATFORM:
+        raise InputError(
+            f"--device {settings.device} is a {PLATFORM} device, no {settings.target} one; leave "
+            "out --target"
+        )
     return given, settings
 
 

@@ -50,6 +50,7 @@ def validate_on_all(
     settings: Settings, devices: Sequence[str], arguments: argparse.Namespace, policy: Policy
 ) -> int:
     """Carve the model's tests, replay them on all devices, run the whole model on each."""
+    _check_names(devices)
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         from tapml.carving.record import carve
         from tapml.compiler.compiler import Compiler
@@ -111,6 +112,7 @@ def replay_on_all(
     """Replay a suite on all devices."""
     from tapml.cli.suite_argument import open_suite
 
+    _check_names(devices)
     with open_suite(arguments.folder, filters) as suite:
         columns = open_columns(devices)
         with watch(quiet=arguments.json) as watcher:
@@ -164,18 +166,25 @@ def open_columns(devices: Sequence[str]) -> list[Column]:
         If one was named twice, or is no device's name at all.
     """
     from tapml.matrix.implementation import OWN_SECONDS, columns_of
-    from tapml_rpc.reach import check_spec, is_remote, open_device
+    from tapml_rpc.reach import open_device
+
+    _check_names(devices)
+    connecting = {
+        each: partial(open_device, each, say=on_standard_error, own_seconds=OWN_SECONDS)
+        for each in devices
+    }
+    return columns_of(connecting, len(devices))
+
+
+def _check_names(devices: Sequence[str]) -> None:
+    """See that all are names of devices, which takes no time, before anything that does."""
+    from tapml_rpc.reach import check_spec, is_remote
     from tapml_targets.ranking import parse_device
 
     for device in devices:
         check_spec(device)
         if not is_remote(device):
             parse_device(device)
-    connecting = {
-        each: partial(open_device, each, say=on_standard_error, own_seconds=OWN_SECONDS)
-        for each in devices
-    }
-    return columns_of(connecting, len(devices))
 
 
 def _tell_absent(columns: Sequence[Column]) -> None:

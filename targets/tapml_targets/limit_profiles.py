@@ -84,7 +84,9 @@ def load_profile(platform: str, name: str) -> LimitProfile:
     path = _folder(platform) / f"{name}{_SUFFIX}"
     if name not in profile_names(platform):
         path = Path(name)
-        if path.suffix != _SUFFIX or not path.is_file():
+        if path.suffix == _SUFFIX and not path.is_file():
+            raise InputError(f"there is no file of a limit profile at {name}")
+        if path.suffix != _SUFFIX:
             known = ", ".join(profile_names(platform)) or "none"
             raise InputError(
                 f"no limit profile {name!r} of {platform}; known profiles: {known}; or name a file "

@@ -66,6 +66,20 @@ def test_a_device_of_another_platform_than_the_target(tmp_path: Path) -> None:
     assert not session.exists()
 
 
+def test_a_browser_for_another_target_is_not_opened(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    words = ("--target", "opencl", "--device", "browser", "--session", session)
+    line = said_in_one_line(run_here("offload", *words, cache=tmp_path))
+    assert "--device browser is a webgpu device, no opencl one; leave out --target" in line
+    assert not session.exists()
+
+
+def test_a_mistyped_device_of_several_is_named_before_anything_is_opened(tmp_path: Path) -> None:
+    words = ("--device", "webgpu:0", "--device", "browsr")
+    line = said_in_one_line(run_here("validate", *words, cache=tmp_path))
+    assert "unknown target 'browsr'" in line and "browser:chromium or browser:firefox" in line
+
+
 @pytest.mark.slow
 def test_a_device_that_is_not_there(finished: FinishedSession, tmp_path: Path) -> None:
     arguments = offload_arguments(finished.model, tmp_path / "session", "opencl:77")

@@ -119,6 +119,8 @@ def test_a_profile_that_is_not_there_names_those_that_are() -> None:
         load_profile("webgpu", "nokia")
     with pytest.raises(InputError, match="known profiles: none"):
         load_profile("opencl", "mali")
+    with pytest.raises(InputError, match=r"no file of a limit profile at my-board\.toml"):
+        load_profile("webgpu", "my-board.toml")
 
 
 @pytest.mark.parametrize("name", PHONES)
