@@ -107,6 +107,8 @@ def test_a_session_goes_on_after_all_that_ends_a_page(
     assert again <= len(FAULTS), steps
     here, there = (each["final"]["prompts"] for each in (read_report(session), finished.report))
     assert here[0]["tokens"] == there[0]["tokens"], "the same as on OpenCL"
+    measured = read_report(session)["target"]["self_test"]
+    assert "loop_iterations" in [fact["name"] for fact in measured["facts"]], "as any device's"
 
 
 def test_a_shader_that_does_not_compile_fails_its_operator_with_what_the_browser_says(
