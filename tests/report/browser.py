@@ -1,133 +1,135 @@
-"""Chromium without a window, spoken to over its own debugging protocol."""
+"""Chromium without a window, driven by Playwright; its processes are the test's own to signal."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from websockets.sync.client import ClientConnection, connect
+
+from tests.report.driver_way import way_to
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Dialog, Playwright
+    from playwright.sync_api import Page as Tab
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LIMIT_SECONDS = 60.0
 
 
 class Page:
-    """One page; keeps what it logged and what it asked the network for."""
+    """One page; keeps what it logged and what it asked the network for.
 
-    def __init__(self, connection: ClientConnection, process: subprocess.Popen[str]) -> None:
-        self._connection = connection
+    `tab` is Playwright's own page, for what a test does as a person would.
+    """
+
+    def __init__(self, browser: Browser, process: subprocess.Popen[str]) -> None:
+        self._browser = browser
         self._process = process
-        self._next = 0
-        self._session: str | None = None
-        self._loads = 0
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        self._new_tab()
+        self.tab = self._new_tab()
 
-    def _new_tab(self) -> None:
-        self._session = None
-        self._target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.send("Target.attachToTarget", targetId=self._target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.send(f"{domain}.enable")
+    @property
+    def _context(self) -> BrowserContext:
+        return self._browser.contexts[0]
+
+    def _new_tab(self) -> Tab:
+        tab = self._context.new_page()
+        tab.set_default_timeout(_LIMIT_SECONDS * 1000)
+        tab.on("console", lambda said: self.complaints.append(f"{said.type}: {said.text}"))
+        tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        tab.on("dialog", self._complain_of)
+        tab.on("request", lambda request: self.requests.append(request.url))
+        self._crashed = False
+        tab.on("crash", self._note_crash)
+        self._protocol = self._context.new_cdp_session(tab)
+        return tab
+
+    def _complain_of(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _note_crash(self, tab: Tab) -> None:
+        self._crashed = self._crashed or tab == self.tab
 
     def close_tab(self) -> None:
         """Close the page's tab; the page goes on in another one, which shows nothing yet."""
-        closed = self._target
-        self._new_tab()
-        self.send("Target.closeTarget", targetId=closed)
+        closed, self.tab = self.tab, self._new_tab()
+        closed.close()
+
+    def crash_tab(self) -> None:
+        """End the process that draws the page."""
+        from playwright.sync_api import Error
+
+        # A navigation that ends in a crash is an error to Playwright.
+        with self.tab.expect_event("crash"), contextlib.suppress(Error):
+            self.tab.goto("chrome://crash")
+
+    def crash_gpu(self) -> None:
+        """End the process that speaks to the GPU, for which Playwright has no word."""
+        self._browser.new_browser_cdp_session().send("Browser.crashGpuProcess")
 
     def signal_browser(self, number: int) -> None:
         """Send a signal to all processes of the browser: SIGSTOP is a machine that falls asleep."""
         os.killpg(self._process.pid, number)
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command, and its answer."""
-        self._next += 1
-        number = self._next
-        message = {"id": number, "method": method, "params": parameters}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        self._connection.send(json.dumps(message))
-        while True:
-            heard = self._hear()
-            if heard.get("id") == number:
-                assert "error" not in heard, heard
-                answer: dict[str, Any] = heard["result"]
-                return answer
-
-    def tell(self, method: str, *, browser: bool = False) -> None:
-        """A command whose answer is not waited for, to the page or the whole browser."""
-        self._next += 1
-        message: dict[str, Any] = {"id": self._next, "method": method}
-        if not browser:
-            message["sessionId"] = self._session
-        self._connection.send(json.dumps(message))
+        """A command of Chromium's debugging protocol, and its answer: for what Playwright lacks."""
+        with self._in_time():
+            answer: dict[str, Any] = self._protocol.send(method, parameters)
+        return answer
 
     def open(self, place: Path | str, part: str = "") -> None:
         """Load a file or an address and wait until it is there; `part` is where in it, with #."""
+        if self._crashed:
+            self.close_tab()
         # The same address with another part would only move there.
-        self._navigate("about:blank")
+        self.tab.goto("about:blank")
         self.requests.clear()
-        self._navigate((place if isinstance(place, str) else place.as_uri()) + part)
-
-    def _navigate(self, url: str) -> None:
-        """Go to an address; its load event may come before the answer to the command."""
-        before = self._loads
-        answer = self.send("Page.navigate", url=url)
-        self._wait_for_load(before, f"{url} was not loaded: {answer}")
+        self.tab.goto((place if isinstance(place, str) else place.as_uri()) + part)
 
     def follow(self, selector: str) -> None:
-        """Press what leads to another page and wait until that is there."""
-        before = self._loads
-        self.evaluate(f"document.querySelector({selector!r}).click()")
-        self._wait_for_load(before, f"{selector} leads nowhere")
-
-    def _wait_for_load(self, before: int, otherwise: str) -> None:
-        deadline = time.monotonic() + _LIMIT_SECONDS
-        while self._loads == before:
-            # A page that is open goes on to tell of other things, so silence ends nothing here.
-            assert time.monotonic() < deadline, otherwise
-            self._hear()
+        """Press what leads to another page, seen or not, and wait until that is there."""
+        with self.tab.expect_navigation():
+            self.tab.dispatch_event(selector, "click")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
+        """The value of a JavaScript expression, or what its promise comes to."""
+        with self._in_time():
+            return self.tab.evaluate(expression)
+
+    def wait_shown(self, text: str, selector: str = "body") -> None:
+        """Wait until an element shows a text."""
+        from playwright.sync_api import expect
+
+        expect(self.tab.locator(selector)).to_contain_text(text, use_inner_text=True)
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
-        """A window of another size, and of another theme."""
+        """A window of another size, which is a phone's where it is narrow, and of another theme."""
+        # To Playwright what is a phone stays one, and what is none never becomes one.
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 700,
         )  # fmt: skip
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self.tab.emulate_media(color_scheme="dark" if dark else "light")
 
     def press(self, key: str) -> None:
-        """Press a key and let it go: Tab or Enter."""
-        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
-        for kind in ("keyDown", "keyUp"):
-            self.send(
-                "Input.dispatchKeyEvent",
-                type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text,
-            )  # fmt: skip
+        """Press a key and let it go."""
+        self.tab.keyboard.press(key)
 
     def accessibility(self) -> list[tuple[str, str]]:
-        """Role and name of all that a browser tells to assistive technology."""
+        """Role and name of all that a browser tells to assistive technology.
+
+        Its own tree: `aria_snapshot` of Playwright's is what Playwright makes of the document.
+        """
         nodes = self.send("Accessibility.getFullAXTree")["nodes"]
         return [
             (str(node["role"]["value"]), str(node.get("name", {}).get("value", "")))
@@ -137,35 +139,64 @@ class Page:
 
     def picture(self) -> bytes:
         """What is seen, as PNG."""
-        return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
+        return self.tab.screenshot()
 
-    def _hear(self) -> dict[str, Any]:
-        heard: dict[str, Any] = json.loads(self._connection.recv(timeout=_LIMIT_SECONDS))
-        method, parameters = heard.get("method"), heard.get("params", {})
-        if method == "Page.loadEventFired":
-            self._loads += 1
-        elif method == "Network.requestWillBeSent":
-            self.requests.append(str(parameters["request"]["url"]))
-        elif method == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(parameters["exceptionDetails"]))
-        elif method == "Log.entryAdded":
-            self.complaints.append(json.dumps(parameters["entry"]))
-        elif method == "Runtime.consoleAPICalled":
-            self.complaints.append(json.dumps(parameters["args"]))
-        elif method == "Page.javascriptDialogOpening":
-            self.complaints.append(f"dialog: {parameters['message']}")
-        return heard
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """For a call that Playwright sets no limit to: the browser is ended, and it fails."""
+        too_late = threading.Timer(_LIMIT_SECONDS, _kill, (self._process,))
+        too_late.start()
+        try:
+            yield
+        finally:
+            too_late.cancel()
 
 
 def need_browser(names: Sequence[str] = _NAMES) -> str:
     """The browser's program; without one the test is skipped, or fails where there must be one."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
-        reason = f"no browser here: looked for {', '.join(names)}"
-        if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
-            pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
-        pytest.skip(reason)
+        _go_without(f"no browser here: looked for {', '.join(names)}")
     return found
+
+
+def _go_without(reason: str) -> NoReturn:
+    if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
+        pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
+    pytest.skip(reason)
+
+
+class _Driver:
+    """Playwright's driver: one for all browsers that a process has open at a time.
+
+    It lives no longer than they do. While it runs an event loop runs in this thread, where no other
+    can then, and no second driver.
+    """
+
+    def __init__(self) -> None:
+        self._running: Playwright | None = None
+        self._users = 0
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[Playwright]:
+        """The driver, started for the first who uses it and stopped behind the last."""
+        try:
+            from playwright.sync_api import expect, sync_playwright
+        except ImportError:
+            _go_without("no Playwright here: pip install 'tapml[test]'")
+        expect.set_options(timeout=_LIMIT_SECONDS * 1000)
+        running = self._running = self._running or sync_playwright().start()
+        self._users += 1
+        try:
+            yield running
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._running = None
+                running.stop()
+
+
+_driver = _Driver()
 
 
 @contextlib.contextmanager
@@ -182,10 +213,12 @@ def open_browser(profile: Path, *flags: str) -> Iterator[Page]:
         f"--user-data-dir={profile}",
     ]  # fmt: skip
     with (
+        _driver.used() as playwright,
         running_browser(command, "DevTools listening on") as (process, address),
-        connect(address, max_size=None, open_timeout=_LIMIT_SECONDS) as connection,
+        way_to(address) as way,
     ):
-        yield Page(connection, process)
+        browser = playwright.chromium.connect_over_cdp(way, timeout=_LIMIT_SECONDS * 1000)
+        yield Page(browser, process)
 
 
 @contextlib.contextmanager

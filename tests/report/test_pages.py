@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,17 +60,8 @@ def count(browser: Page, selector: str) -> int:
 
 def wait_for(browser: Page, expression: str) -> None:
     """Until an expression is true; the browser draws when it is ready."""
-    end = time.monotonic() + 30
-    while not browser.evaluate(f"Boolean({expression})"):
-        assert time.monotonic() < end, f"never: {expression}"
-        time.sleep(0.02)
-
-
-def press(browser: Page, key: str) -> None:
-    for kind in ("keyDown", "keyUp"):
-        browser.send(
-            "Input.dispatchKeyEvent", type=kind, key=key, text=key if len(key) == 1 else ""
-        )
+    # A function, which is read once: the page's policy lets nothing be read later.
+    browser.tab.wait_for_function(f"() => {expression}")
 
 
 def test_names_that_mean_harm_are_shown_and_do_none(browser: Page, tmp_path: Path) -> None:
@@ -168,11 +158,11 @@ def test_pages_have_links_keys_and_remember_their_place(browser: Page, tmp_path:
     browser.evaluate("scrollTo({ top: 400, behavior: 'instant' })")
     visit(browser, "operator-norm")
     assert browser.evaluate("scrollY") == 0
-    press(browser, "j")
+    browser.press("j")
     wait_for(browser, "document.querySelector('#page h1').textContent === 'join'")
-    press(browser, "k")
+    browser.press("k")
     wait_for(browser, "document.querySelector('#page h1').textContent === 'norm'")
-    press(browser, "Escape")
+    browser.press("Escape")
     wait_for(browser, "!document.getElementById('overview').hidden && scrollY === 400")
     visit(browser, "operator-nobody")
     assert "no operator" in text(browser, "#page")
@@ -230,7 +220,7 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
     browser.evaluate("document.querySelector('.buttons button').click()")
     assert browser.evaluate(scale) > whole
     browser.evaluate("document.querySelector('.canvas').focus({ preventScroll: true })")
-    press(browser, "0")
+    browser.press("0")
     assert browser.evaluate("map.view.height * map.view.scale <= map.view.size.height + 1")
     assert browser.evaluate("document.querySelector('.canvas').classList.contains('far')")
     typed = "find.value = 'layers.33/7'; find.dispatchEvent(new Event('input'))"
@@ -243,8 +233,7 @@ def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_pa
         "(() => { const box = document.querySelector('.node.current').getBoundingClientRect();"
         "return [box.left + box.width / 2, box.top + box.height / 2]; })()"
     )
-    for kind in ("mousePressed", "mouseReleased"):
-        browser.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    browser.tab.mouse.click(x, y)
     name = browser.evaluate("document.querySelector('.node.current').dataset.operator")
     wait_for(browser, f"document.querySelector('#page h1')?.textContent === {json.dumps(name)}")
 
@@ -282,7 +271,7 @@ def test_what_was_found_on_the_map_stays_in_sight_while_it_is_zoomed(
         browser.evaluate("document.querySelector('.canvas').focus({ preventScroll: true })")
         before = browser.evaluate("map.view.scale")
         for key in "+++":
-            press(browser, key)
+            browser.press(key)
             assert browser.evaluate(_IN_SIGHT), (site, key)
         assert browser.evaluate("map.view.scale") > before
         browser.evaluate("document.querySelector('.buttons button:nth-child(2)').click()")
@@ -298,12 +287,11 @@ def test_the_map_is_dragged_by_hand_and_not_clicked_then(browser: Page, tmp_path
         "(() => { const box = document.querySelector('.node').getBoundingClientRect();"
         "return [box.left + 20, box.top + 10]; })()"
     )
-    drag = [("mousePressed", 0), ("mouseMoved", 30), ("mouseMoved", 60), ("mouseReleased", 60)]
-    for kind, moved in drag:
-        browser.send(
-            "Input.dispatchMouseEvent", type=kind, x=x + moved, y=y, button="left", buttons=1,
-            clickCount=1,
-        )  # fmt: skip
+    mouse = browser.tab.mouse
+    mouse.move(x, y)
+    mouse.down()
+    mouse.move(x + 60, y, steps=2)
+    mouse.up()
     assert browser.evaluate("map.view.left") == before + 60
     assert browser.evaluate("location.hash") == ""
 
@@ -330,8 +318,10 @@ def test_fingers_and_wheel_zoom_where_they_are(browser: Page, tmp_path: Path) ->
     under = "(180 - map.view.left) / map.view.scale"
     place = browser.evaluate(under)
     browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
-    wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -60}
-    browser.send("Input.dispatchMouseEvent", modifiers=2, **wheel)
+    browser.tab.mouse.move(x, y)
+    browser.tab.keyboard.down("Control")
+    browser.tab.mouse.wheel(0, -60)
+    browser.tab.keyboard.up("Control")
     wait_for(browser, f"map.view.scale > {before} * 2.2")
     assert browser.evaluate(under) == pytest.approx(place, abs=0.5)
 

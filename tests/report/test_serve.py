@@ -22,7 +22,7 @@ from tapml.offload.lock import LOCK, hold
 from tapml.report.serve import policy_of
 from tests.offload.commands import Started, started
 from tests.offload.sessions import FinishedSession
-from tests.report.browser import Page, open_browser
+from tests.report.browser import open_browser
 
 ORDER = ("waiting", "compiling", "replaying", "validated", "model check", "moved")
 NAMES = ("/", "/report.html", "/report.json", "/live.json")
@@ -205,11 +205,11 @@ def test_a_browser_that_waits_sees_the_run_and_then_the_report(
         with hold(folder / LOCK), LiveState(folder, lambda _event: None) as live:
             live(PhaseStarted("carve tests"))
             live(PhaseProgressed("carve tests", 3, 12, "120 tests"))
-            _until_shown(page, "3 of 12")
+            page.wait_shown("3 of 12")
             assert "carve tests\n" in page.evaluate("document.body.innerText")
             assert page.evaluate("document.querySelector('progress').value") == 3
             (folder / "report.json").write_text(json.dumps(finished.report), encoding="utf-8")
-            _until_shown(page, finished.report["model"]["name"])
+            page.wait_shown(finished.report["model"]["name"])
     assert page.complaints == []
 
 
@@ -320,11 +320,4 @@ def _until(server: Server, wanted: Any, seconds: float = 60.0) -> dict[str, Any]
         data: dict[str, Any] = server.get("/live.json").json()
         if wanted(data) or time.monotonic() > deadline:
             return data
-        time.sleep(0.05)
-
-
-def _until_shown(page: Page, text: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while text not in page.evaluate("document.body ? document.body.innerText : ''"):
-        assert time.monotonic() < deadline, f"{text!r} is not shown"
         time.sleep(0.05)

@@ -41,12 +41,12 @@ def sleep_and_wake(shown: DevicePage, doorway: Doorway) -> None:
 
 
 def lose_gpu(shown: DevicePage, doorway: Doorway) -> None:
-    shown.page.tell("Browser.crashGpuProcess", browser=True)
+    shown.page.crash_gpu()
     shown.wait("#log", "the GPU device was lost")
 
 
 FAULTS: dict[str, Callable[[DevicePage, Doorway], object]] = {
-    "its tab crashes": lambda shown, doorway: shown.page.tell("Page.crash"),
+    "its tab crashes": lambda shown, doorway: shown.page.crash_tab(),
     "its tab is closed": lambda shown, doorway: shown.page.close_tab(),
     "the way there is cut": lambda shown, doorway: doorway.cut(),
     "its machine sleeps": sleep_and_wake,

@@ -55,7 +55,7 @@ ENDS: dict[str, Callable[[DevicePage], object]] = {
     "another page comes in its place": lambda shown: shown.page.open("about:blank"),
     "it is reloaded": lambda shown: shown.open(),
     "it is stopped": lambda shown: shown.click("#stop"),
-    "it crashes": lambda shown: shown.page.tell("Page.crash"),
+    "it crashes": lambda shown: shown.page.crash_tab(),
 }
 
 
@@ -119,7 +119,7 @@ def test_a_gpu_that_is_lost_is_named_and_opened_anew(
     shown: DevicePage, tracker: TrackerProcess, session: Session
 ) -> None:
     session.fence()
-    shown.page.tell("Browser.crashGpuProcess", browser=True)
+    shown.page.crash_gpu()
     assert "the GPU device was lost" in str(assert_lost(session))
     # Said once the page is not ready any more.
     shown.wait("#log", "the GPU device was lost; connecting again")

@@ -150,5 +150,5 @@ def test_a_gpu_process_that_dies_amid_a_text_is_a_lost_device(
     assert isinstance(page, Page)
     runner.show("good")
     begun(runner)
-    page.tell("Browser.crashGpuProcess", browser=True)
+    page.crash_gpu()
     assert_lost_and_loaded_again(runner, text)
