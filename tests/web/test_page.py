@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tapml_rpc.tracker.page_address import how_to_open
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser
 from tests.rpc.announced import AnnouncedProcess
-from tests.rpc.tracker.trackers import PATIENCE_SECONDS, TrackerProcess, registered, wait_for
+from tests.rpc.tracker.trackers import TrackerProcess, registered, wait_for
 from tests.web.pages import WEBGPU_FLAGS, DevicePage
 
 COMMON = "name=page"
@@ -193,11 +192,8 @@ def test_a_tracker_of_another_release_refuses_the_page_in_words(tmp_path: Path) 
         open_browser(tmp_path / "profile", *WEBGPU_FLAGS) as page,
     ):
         page.open(f"{tracker.line['websocket'].replace('ws', 'http', 1)}/#name=page")
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while "refused" not in (shown := str(page.evaluate("document.body.innerText"))):
-            assert time.monotonic() < deadline, shown
-            time.sleep(0.02)
-        assert "version 99" in shown and "[1]" in shown, shown
+        for said in ("refused", "version 99", "[1]"):
+            page.wait_shown(said)
 
 
 @pytest.fixture
