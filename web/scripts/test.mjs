@@ -26,6 +26,7 @@ const run = spawnSync(
   process.execPath,
   [
     "--enable-source-maps",
+    "--expose-gc",
     "--test",
     ...readdirSync(out)
       .filter((name) => name.endsWith(".test.mjs"))

@@ -27,10 +27,8 @@ export class Backlog {
   commands = FIRST_COMMANDS;
   private readonly ahead: Submitted[] = [];
   private over = false;
+  /** Ends the wait of the batch that runs; they run one after the other. */
   private end: () => void = () => undefined;
-  private readonly ended = new Promise<void>((resolve) => {
-    this.end = resolve;
-  });
 
   /** Note a submit of so many commands; `done` gives the milliseconds for which it held the GPU. */
   submitted(stage: string, commands: number, done: Promise<number>): void {
@@ -60,7 +58,13 @@ export class Backlog {
   async next(queue: GPUQueue): Promise<void> {
     const [oldest] = this.ahead;
     if (oldest !== undefined && !this.over) {
-      await noticed(queue, Promise.race([oldest.done, this.ended]));
+      const next = new Promise<void>((resolve) => {
+        this.end = resolve;
+        void oldest.done.then(() => {
+          resolve();
+        });
+      });
+      await noticed(queue, next);
     }
   }
 

@@ -16,6 +16,8 @@ export class CacheDisk implements BlobDisk {
   nbytes = 0;
   /** Sizes by owner and digest, those used longest ago first. */
   private readonly sizes = new Map<string, number>();
+  /** What is written or removed now: one after the other, or what is removed would come behind. */
+  private last: Promise<unknown> = Promise.resolve();
 
   private constructor(
     private readonly shelf: Shelf,
@@ -66,35 +68,40 @@ export class CacheDisk implements BlobDisk {
     return found === undefined ? null : new Uint8Array(await found.arrayBuffer());
   }
 
-  async write(owner: string, digest: string, bytes: Bytes): Promise<void> {
-    if (bytes.length > this.budget || this.size(owner, digest) > 0) {
-      return;
-    }
-    this.note(owner, digest, bytes.length);
-    try {
-      await this.makeRoom(key(owner, digest));
+  write(owner: string, digest: string, bytes: Bytes): Promise<void> {
+    return this.inTurn(async () => {
+      if (bytes.length > this.budget || this.size(owner, digest) > 0) {
+        return;
+      }
+      await this.makeRoom(bytes.length);
       await this.shelf.put(this.place(owner, digest, bytes.length), new Response(bytes));
-    } catch (error) {
-      this.forget(owner, digest);
-      throw error;
-    }
+      this.note(owner, digest, bytes.length);
+    });
   }
 
-  async remove(owner: string, digest: string): Promise<void> {
+  remove(owner: string, digest: string): Promise<void> {
+    return this.inTurn(() => this.drop(owner, digest));
+  }
+
+  private inTurn(work: () => Promise<void>): Promise<void> {
+    const done = this.last.then(work);
+    this.last = done.catch(() => null);
+    return done;
+  }
+
+  private async drop(owner: string, digest: string): Promise<void> {
     const nbytes = this.forget(owner, digest);
     await this.shelf.delete(this.place(owner, digest, nbytes));
   }
 
-  /** Remove those used longest ago, but the one that room is for. */
-  private async makeRoom(kept: string): Promise<void> {
+  /** Remove those used longest ago until so many bytes fit. */
+  private async makeRoom(nbytes: number): Promise<void> {
     for (const each of [...this.sizes.keys()]) {
-      if (this.nbytes <= this.budget) {
+      if (this.nbytes + nbytes <= this.budget) {
         return;
       }
-      if (each !== kept) {
-        const [digest = "", owner = ""] = each.split(" ", 2);
-        await this.remove(decodeURIComponent(owner), digest);
-      }
+      const [digest = "", owner = ""] = each.split(" ", 2);
+      await this.drop(decodeURIComponent(owner), digest);
     }
   }
 

@@ -104,6 +104,10 @@ export class BlobStore {
     this.disk = disk;
     for (const [digest, { bytes, owners }] of disk === null ? [] : [...this.held]) {
       for (const owner of owners) {
+        if (this.disk !== disk) {
+          // Another was chosen meanwhile, or none.
+          return;
+        }
         // Without a copy the page works as it would without a disk.
         await disk?.write(owner, digest, bytes).catch(() => null);
       }

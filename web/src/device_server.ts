@@ -309,6 +309,10 @@ export class DeviceServer {
       try {
         if (message.after !== null) {
           await message.after;
+          if (this.served.get(hex(session.token)) !== served) {
+            // It ended meanwhile: what a command of it made nobody would free.
+            break;
+          }
         }
         await this.interpreter.run(session, message, send);
       } catch (error) {

@@ -281,6 +281,18 @@ test("a disk keeps its budget, finds what was left there, and keeps owners apart
   assert.deepEqual([next.nbytes, shelf.files.size], [1000, 1]);
 });
 
+test("a disk keeps its budget whoever writes at once", async () => {
+  const shelf = new MapShelf();
+  const disk = await diskOf(shelf);
+  const blobs = [1, 2, 3, 4].map((seed) => content(seed, 1000));
+  await Promise.all(blobs.map((each) => disk.write("ada", digestOf(each), each)));
+  assert.deepEqual([disk.nbytes, shelf.files.size], [2000, 2]);
+  assert.deepEqual(
+    blobs.map((each) => disk.size("ada", digestOf(each))),
+    [0, 0, 1000, 1000],
+  );
+});
+
 test("a disk that is full costs nobody anything", async () => {
   const shelf = new MapShelf();
   const disk = await diskOf(shelf);

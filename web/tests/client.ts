@@ -109,6 +109,15 @@ export class Client {
     this.token = this.server.data(this.data, header, chunk, this.token);
   }
 
+  /** Send a whole blob; it is answered behind those sent before. */
+  put(bytes: Uint8Array<ArrayBuffer>): void {
+    this.sequence += 1;
+    const digest = createHash("sha256").update(bytes).digest("hex");
+    const asked = { operation: "put", digest, total: bytes.length, offset: 0 };
+    const header = { ...this.about, type: "blob", sequence: this.sequence, ...asked };
+    this.token = this.server.data(this.data, header, bytes, this.token);
+  }
+
   leave(): void {
     this.server.control(this.control, { type: "goodbye" }, NOBODY, this.token);
   }

@@ -9,6 +9,7 @@ import { DeviceServer, type Leg } from "../src/device_server";
 import type { Gpu } from "../src/gpu";
 import { shortened } from "../src/tracker";
 import { VERSION, type Header } from "../src/wire";
+import { Client, serve } from "./client";
 
 const DEADLINE_SECONDS = 0.3;
 const PIECE = 2 << 20;
@@ -92,4 +93,16 @@ test("a reason of any text fits a close frame", () => {
     assert.ok(new TextEncoder().encode(said).length <= 123);
     assert.ok(reason.length > 30 || said === reason);
   }
+});
+
+test("a batch whose session ends while it waits for a blob makes nothing", async (t) => {
+  const { server } = serve(t);
+  const client = new Client(server);
+  client.put(new Uint8Array(1 << 16));
+  client.send([["allocate", 1, 4096]]);
+  client.leave();
+  const other = new Client(server);
+  other.put(new Uint8Array(1 << 16));
+  await other.data.message(0);
+  assert.equal(server.deviceBytes, 0);
 });

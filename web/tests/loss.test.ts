@@ -41,6 +41,20 @@ test("what a loss spoils is told as the loss, even where that is told later", as
   await assert.rejects(spoiled, isLoss);
 });
 
+test("the results of work that has ended stay with nobody", async () => {
+  const [loss] = device();
+  const { gc } = globalThis;
+  assert.ok(gc !== undefined, "the unit tests are run with --expose-gc");
+  const results: WeakRef<object>[] = [];
+  for (let step = 0; step < 4; step += 1) {
+    const work = Promise.resolve({ step });
+    results.push(new WeakRef(await loss.during(work)));
+  }
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  await gc({ execution: "async", type: "major" });
+  assert.ok(results.slice(0, -1).every((each) => each.deref() === undefined));
+});
+
 test("an error of a device that is there stays what it is", async () => {
   const [loss] = device();
   const wrong = inputError("no token");

@@ -8,7 +8,9 @@ const GRACE_MILLISECONDS = 500;
 export class Loss {
   /** The error that says so, once the device is lost. */
   readonly told: Promise<TapmlError>;
-  private readonly thrown: Promise<never>;
+  private error: TapmlError | null = null;
+  /** Ends what waits. Raced with a promise that outlives it, each step's result would stay with that. */
+  private readonly waiting = new Set<(error: TapmlError) => void>();
 
   constructor(device: GPUDevice) {
     this.told = device.lost.then(
@@ -20,23 +22,41 @@ export class Loss {
             "load the model again",
         ),
     );
-    this.thrown = this.told.then((error) => {
-      throw error;
+    void this.told.then((error) => {
+      this.error = error;
+      for (const end of this.waiting) {
+        end(error);
+      }
     });
-    this.thrown.catch(() => null);
   }
 
   /** What `work` gives; the loss where the device is lost before, even if the work then hangs. */
   async during<T>(work: Promise<T>): Promise<T> {
     try {
-      return await Promise.race([work, this.thrown]);
+      return await this.orLost(work);
     } catch (error) {
       if (error instanceof TapmlError && error.kind === "InputError") {
         throw error;
       }
       const late = new Promise((resolve) => setTimeout(resolve, GRACE_MILLISECONDS));
-      await Promise.race([this.thrown, late]);
+      await this.orLost(late);
       throw error;
+    }
+  }
+
+  private async orLost<T>(work: Promise<T>): Promise<T> {
+    let end: (error: TapmlError) => void = () => undefined;
+    try {
+      return await new Promise<T>((resolve, reject) => {
+        end = reject;
+        this.waiting.add(end);
+        work.then(resolve, reject);
+        if (this.error !== null) {
+          end(this.error);
+        }
+      });
+    } finally {
+      this.waiting.delete(end);
     }
   }
 }
