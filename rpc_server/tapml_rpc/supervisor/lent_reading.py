@@ -57,7 +57,9 @@ class LentReading:
         write: Callable[[Callable[[], None]], None],
     ) -> None:
         self._token = token
-        self._told = {"type": READING, "session": token, "epoch": epoch}
+        self._told: wire.Header = {"type": READING, "session": token, "epoch": epoch}
+        # How many times it has been.
+        self._times = 0
         self._worker = worker
         self._uploads = uploads
         self._turns = turns
@@ -96,12 +98,13 @@ class LentReading:
             if not peer.lend_reading():
                 self._turns.have_back(self._token)
                 return
-            shared.hand_over()
+            self._times += 1
+            shared.hand_over(self._times)
         finally:
             shared.leave()
         self._peer = peer
         self._begun = self._seen = shared.messages
-        packed = wire.pack(self._told)
+        packed = wire.pack(self._told | {"lent": self._times})
         descriptor = None if self._given else shared.descriptor
         self._given = True
         self._write(lambda: self._worker.pipe.send(packed, descriptor=descriptor))
@@ -152,7 +155,7 @@ class LentReading:
         self._note(shared)
         lost = shared.halfway
         received = bytes(shared.ahead[shared.start : shared.end])
-        shared.with_worker = False
+        shared.lent = 0
         shared.leave()
         self._peer = None
         self._turns.have_back(self._token)

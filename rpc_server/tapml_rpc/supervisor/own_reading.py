@@ -48,7 +48,7 @@ class OwnReading:
         bounds: Bounds,
         supervisor: int,
     ) -> None:
-        self._here = False
+        self._lent = 0
         self._socket = connection
         self._shared = shared
         self._token, self._epoch = session["session"], session["epoch"]
@@ -61,11 +61,11 @@ class OwnReading:
 
     def here(self) -> bool:
         """Whether this process reads, as far as it knows."""
-        return self._here
+        return self._lent > 0
 
-    def begin(self) -> None:
-        """The supervisor has lent the reading."""
-        self._here = True
+    def begin(self, lent: int) -> None:
+        """The supervisor has lent the reading, as it says for the so manieth time."""
+        self._lent = lent
 
     def wait(self) -> bool:
         """Wait for either to say something; whether the supervisor has."""
@@ -90,15 +90,16 @@ class OwnReading:
             return None
         shared.enter(wait=True)
         try:
-            if not shared.with_worker:
-                self._here = False
+            if shared.lent != self._lent:
+                # Lent anew it may be: what has come for that time is in the pipe.
+                self._lent = 0
                 return None
             if received:
                 self._receive()
             return self._take(last, busy)
         except (ProtocolError, OSError):
             # The supervisor finds out what it was, and says it.
-            shared.with_worker = self._here = False
+            shared.lent = self._lent = 0
             return None
         finally:
             shared.leave()

@@ -19,7 +19,7 @@ READING: Final = "reading"
 # The place of what says that the worker reads no more.
 READ_BACK: Final = NOWHERE - 2
 # Who reads is written by the supervisor to the worker and by either back; the rest by the worker.
-_WITH_WORKER: Final = 0
+_LENT: Final = 0
 _HALFWAY: Final = 1
 _START: Final = 2
 _END: Final = 3
@@ -64,13 +64,16 @@ class SharedReading(LockedMemory):
         self._journal = self._bytes[AHEAD_BYTES:]
 
     @property
-    def with_worker(self) -> bool:
-        """Whether the worker is to read."""
-        return bool(self._words[_WITH_WORKER])
+    def lent(self) -> int:
+        """Which time it is that the worker is to read; 0 while it is not.
 
-    @with_worker.setter
-    def with_worker(self, value: bool) -> None:
-        self._words[_WITH_WORKER] = value
+        What the supervisor sent it before that time lies in the pipe, and comes first.
+        """
+        return self._words[_LENT]
+
+    @lent.setter
+    def lent(self, number: int) -> None:
+        self._words[_LENT] = number
 
     @property
     def halfway(self) -> bool:
@@ -134,10 +137,10 @@ class SharedReading(LockedMemory):
                 batches.append(Taken(sequence, chunk_bytes, packed))
         return count, batches
 
-    def hand_over(self) -> None:
-        """The worker reads from now on; nothing has been received ahead."""
+    def hand_over(self, number: int) -> None:
+        """The worker reads once it is told this number; nothing has been received ahead."""
         self.start = self.end = 0
-        self.with_worker = True
+        self.lent = number
 
     def close(self) -> None:
         """See the base class."""

@@ -110,7 +110,9 @@ class Uploads:
         self.take_turns()
 
     def remember(self, batch: Taken) -> bool:
-        """Remember a batch that the worker has taken by itself; False where it is none."""
+        """Remember a batch that the worker has taken by itself; False where it can be none."""
+        if not self._window.last < batch.sequence <= wire.MAX_INTEGER:
+            return False
         with suppress(ProtocolError):
             self._commands(batch)
             self._last.add(batch.sequence, batch.packed)

@@ -25,6 +25,11 @@ class Window:
     def __len__(self) -> int:
         return len(self._batches)
 
+    @property
+    def last(self) -> int:
+        """The batch that was counted last; -1 for none."""
+        return self._last
+
     def add(self, header: wire.Header, nbytes: int) -> int:
         """Check a batch and count it; its sequence.
 

@@ -153,7 +153,7 @@ class Worker:
             )
         if self._reading is not None:
             self._answers.reads = True
-            self._reading.begin()
+            self._reading.begin(wire.integer(header.get("lent"), "lent"))
 
     def _dispatch(
         self, interpreter: Interpreter, bounds: Bounds, header: wire.Header, frame: Frame

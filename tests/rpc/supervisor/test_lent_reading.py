@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.client import Session
 from tapml_rpc.link import Link
 from tapml_rpc.pending import PendingRead
+from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.own_reading import OwnReading
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.ring import make_memory
@@ -30,6 +31,8 @@ from tapml_rpc.supervisor.shared_reading import (
     Taken,
 )
 from tapml_rpc.supervisor.turns import Turns
+from tapml_rpc.supervisor.uploads import Uploads
+from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import DeviceRestartedError
 from tests.rpc.faults.ground import Served, nothing_left, state_of, wait_for
@@ -54,8 +57,8 @@ class Ends:
         self.reading = OwnReading(
             self.connection, SharedReading(descriptor), NAMES, Bounds(), self.pipe.fileno()
         )
-        self.shared.hand_over()
-        self.reading.begin()
+        self.shared.hand_over(1)
+        self.reading.begin(1)
 
     def next(self, last: int = 3, *, busy: bool = False) -> tuple[wire.Header, Frame] | None:
         """What is there next, once something has come."""
@@ -145,14 +148,14 @@ def test_what_is_another_thing_is_left_to_the_supervisor_to_the_last_byte(
         assert ends.reading.next(3, busy=False) is None
     else:
         assert ends.next(3) is None
-    assert not ends.reading.here() and not ends.shared.with_worker
+    assert not ends.reading.here() and not ends.shared.lent
     assert ends.left() == sent
 
 
 def test_a_batch_is_left_where_it_may_not_be_run_now(ends: Ends) -> None:
     ends.client.sendall(message(batch(4, ["fence"])))
     assert ends.next(busy=True) is None
-    assert not ends.shared.with_worker
+    assert not ends.shared.lent
     assert ends.left() == message(batch(4, ["fence"]))
 
 
@@ -163,10 +166,39 @@ def test_the_end_is_left_to_the_supervisor(ends: Ends) -> None:
 
 
 def test_nothing_is_read_once_the_supervisor_has_the_reading_back(ends: Ends) -> None:
-    ends.shared.with_worker = False
+    ends.shared.lent = 0
     ends.client.sendall(b"of the next message")
     assert ends.next() is None and not ends.reading.here()
     assert ends.connection.recv(100) == b"of the next message"
+
+
+def test_what_was_sent_before_it_is_lent_again_comes_first(ends: Ends) -> None:
+    # The worker was busy, and has not noticed that the supervisor read in between.
+    ends.shared.lent = 0
+    ends.shared.hand_over(2)
+    sent = message(batch(9, ["fence"]))
+    ends.client.sendall(sent)
+    assert ends.next() is None and not ends.reading.here()
+    assert ends.shared.lent == 2 and not ends.left()
+    ends.reading.begin(2)
+    assert ends.next() is not None
+    assert not ends.left()
+
+
+def test_what_a_worker_writes_of_its_batches_is_not_believed_unseen() -> None:
+    lies = [
+        Taken(3, 0, batch(3, ["fence"])),
+        Taken(1 << 63, 0, batch(4, ["fence"])),
+        Taken(5, 0, b"no header"),
+        Taken(6, 0, batch(6, commands=7)),
+    ]
+    # Nothing is handed to it here.
+    worker = cast("WorkerProcess", None)
+    uploads = Uploads(b"it", worker, Bounds(), Turns(), LastCommands(), lambda send: send())
+    known = batch(3, ["fence"])
+    uploads.adopt(Taken(3, 0, known), -1)
+    assert not any(uploads.remember(each) for each in lies)
+    assert uploads.remember(Taken(4, 0, batch(4, ["fence"])))
 
 
 def test_a_session_with_company_is_not_lent_and_one_that_is_hears_of_it() -> None:
