@@ -6,10 +6,10 @@ elsewhere is asked in a session of its own, so that a driver that crashes over i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tapml_rpc.client import Session
-from tapml_rpc.reach import is_elsewhere, open_another
+from tapml_rpc.reach import open_another, place_of
 from tapml_rpc.self_test import self_test_over
 from tapml_targets import probe_cache
 from tapml_targets.driver import DeviceDescription
@@ -38,35 +38,47 @@ def session_self_test(session: Session, *, refresh: bool = False) -> SelfTest | 
         that is gone, or of a platform that is not known here.
     """
     device = session.device
-    if not is_elsewhere(session):
+    place = place_of(session)
+    if not place:
         return usual_self_test(device, refresh=refresh)
-    known = None if refresh else remembered_elsewhere(device)
+    known = None if refresh else remembered_elsewhere(device, place)
     if known is not None or (device.device_type == "checker" and not refresh):
         return known
     try:
         found = _measured(session)
     except (InputError, DeviceLostError):
         return None
-    remember_elsewhere(device, found)
+    remember_elsewhere(device, place, found)
     return found
 
 
-def remembered_elsewhere(description: DeviceDescription) -> SelfTest | None:
-    """What a device elsewhere was found to do, by its fingerprint; None where that is too old."""
+def remembered_elsewhere(description: DeviceDescription, place: str) -> SelfTest | None:
+    """What a device elsewhere was found to do; None where that is nothing or too old.
+
+    Parameters
+    ----------
+    place
+        Where it is, as :func:`~tapml_rpc.reach.place_of` says: of two boards with one fingerprint
+        one may be damaged.
+    """
     try:
-        known = probe_cache.load(_KIND, fingerprint(description), asked_of(description))
+        known = probe_cache.load(_KIND, place, _state(description))
         return None if known is None else from_plain(known)
     except (InputError, ProtocolError):
         return None
 
 
-def remember_elsewhere(description: DeviceDescription, found: SelfTest) -> None:
+def remember_elsewhere(description: DeviceDescription, place: str, found: SelfTest) -> None:
     """Keep what a device elsewhere was found to do."""
     plain = to_plain(found)
     if found.problems:
         # A failure may be of the moment: it is forgotten sooner.
         plain["problem"] = "; ".join(found.problems)
-    probe_cache.store(_KIND, fingerprint(description), asked_of(description), plain)
+    probe_cache.store(_KIND, place, _state(description), plain)
+
+
+def _state(description: DeviceDescription) -> dict[str, Any]:
+    return {"device": fingerprint(description)} | asked_of(description)
 
 
 def _measured(session: Session) -> SelfTest:

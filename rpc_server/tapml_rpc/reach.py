@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from tapml_rpc.browser_device import check_browser, is_browser, lend_browser
+from tapml_rpc.browser_device import BROWSER, check_browser, is_browser, lend_browser
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import platform_names
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("tcp://", "ws://", "wss://")
 _TRACKER: Final = "tracker"
-# How the device of a session is reached once more, under the same lease.
-_ways: Final[WeakKeyDictionary[Session, Callable[[], Session]]] = WeakKeyDictionary()
+# Where the device of a session is, and how it is reached once more, under the same lease.
+_ways: Final[WeakKeyDictionary[Session, tuple[str, Callable[[], Session]]]] = WeakKeyDictionary()
 
 
 def is_remote(spec: str) -> bool:
@@ -111,7 +111,7 @@ def open_device(
         return open_local(spec, dtype=dtype, kernel_deadline=kernel_deadline)
     if spec.startswith(SCHEMES):
         way = partial(connect, spec, kernel_deadline=kernel_deadline, credentials=credentials)
-        return _noted(way(), way)
+        return _noted(way(), spec, way)
     if is_browser(spec):
         lease, end = lend_browser(spec, credentials=credentials, say=say, own_seconds=own_seconds)
         return _lent(lease, end, kernel_deadline, credentials)
@@ -143,7 +143,7 @@ def _lent(
         )
         session = way(on_close=end)
         lease.verify(session.device)
-        return _noted(session, way)
+        return _noted(session, place_of_lent(lease.name), way)
     except BaseException:
         end()
         raise
@@ -159,17 +159,26 @@ def open_another(session: Session) -> Session:
     SetupError
         If the device takes no further session.
     """
-    way = _ways.get(session)
-    if way is not None:
-        return _noted(way(), way)
+    if session in _ways:
+        place, way = _ways[session]
+        return _noted(way(), place, way)
     from tapml_rpc.local import open_local
 
     return open_local(session.device)
 
 
-def is_elsewhere(session: Session) -> bool:
-    """Whether the device of a session that :func:`open_device` gave is none of this machine."""
-    return session in _ways
+def place_of(session: Session) -> str:
+    """Where the device of a session is, that :func:`open_device` gave: two equal boards are two.
+
+    Its server's address, ``tracker:NAME``, or ``browser``; empty for one of this machine.
+    """
+    return _ways[session][0] if session in _ways else ""
+
+
+def place_of_lent(name: str) -> str:
+    """The same of what a tracker lends under a name."""
+    # A page that was shown from here has a new name each time, in the one browser that is here.
+    return BROWSER if name.startswith(f"{BROWSER}-") else f"{_TRACKER}:{name}"
 
 
 def describe_device(spec: str) -> DeviceDescription:
@@ -189,6 +198,6 @@ def describe_device(spec: str) -> DeviceDescription:
     return find_device(spec)
 
 
-def _noted(session: Session, way: Callable[[], Session]) -> Session:
-    _ways[session] = way
+def _noted(session: Session, place: str, way: Callable[[], Session]) -> Session:
+    _ways[session] = place, way
     return session

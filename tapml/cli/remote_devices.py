@@ -123,14 +123,14 @@ def addressed_devices(
 
 def _of_tracker(tracker: str, device: ListedDevice, *, measure: bool) -> dict[str, Any] | None:
     """What a device that a tracker lends was measured to do; None where nobody knows."""
-    if measure and not device.leases:
-        from tapml_rpc.reach import open_device
+    from tapml_rpc.reach import open_device, place_of_lent
 
+    if measure and not device.leases:
         # Whoever is quicker has it, and is not to be waited for.
         spec = f"tracker:{device.name},wait={_TIMEOUT_SECONDS:g}"
         with suppress(TapmlError), open_device(spec, tracker=tracker) as session:
             return _measured(session, refresh=True)
-    return _known(device.description)
+    return _known(device.description, place_of_lent(device.name))
 
 
 def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
@@ -140,13 +140,13 @@ def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
     return None if found is None else self_test_row(found)
 
 
-def _known(description: DeviceDescription) -> dict[str, Any] | None:
+def _known(description: DeviceDescription, place: str) -> dict[str, Any] | None:
     try:
         # It computes with numpy, which a board that lists devices may not have.
         from tapml_rpc.known_self_test import remembered_elsewhere
     except ImportError:
         return None
-    found = remembered_elsewhere(description)
+    found = remembered_elsewhere(description, place)
     return None if found is None else self_test_row(found)
 
 
@@ -179,7 +179,9 @@ def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not (load := session.load()) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-        measured = _measured(session, refresh=True) if self_test else _known(session.device)
+        measured = (
+            _measured(session, refresh=True) if self_test else _known(session.device, address)
+        )
         return {
             "spec": address,
             **to_plain(session.device),

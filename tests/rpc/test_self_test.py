@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from tapml_rpc import known_self_test as elsewhere
 from tapml_rpc.local import open_local
+from tapml_rpc.reach import open_device
 from tapml_rpc.self_test import self_test_over
+from tapml_rpc.session import Session
 from tapml_targets.library import Library
 from tapml_targets.opencl.self_test import self_test_library
-from tapml_targets.self_test.facts import changed_facts
+from tapml_targets.self_test.facts import SelfTest, changed_facts
 from tapml_targets.self_test.known import known_self_test
 from tests.conftest import RequireDevice
+from tests.rpc.peers import ServerProcess
 
 
 def test_it_finds_over_a_session_what_it_finds_beside_the_driver(
@@ -59,3 +66,24 @@ def test_a_kernel_that_hangs_is_a_finding_and_the_session_is_gone(
     assert found.problems[0].startswith("core: ")
     assert "deadline" in found.problems[0] or "lost" in found.problems[0]
     assert found.fact("float64_nan") is None
+
+
+def test_of_two_equal_boards_each_is_measured_once(
+    require_device: RequireDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_device("opencl")
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path))
+    measured: list[str] = []
+
+    def measure(session: Session) -> SelfTest:
+        measured.append(board.address)
+        return SelfTest((), (), float(len(measured)))
+
+    monkeypatch.setattr(elsewhere, "self_test_over", measure)
+    with ServerProcess() as one, ServerProcess() as two:
+        found = []
+        for board in (one, two, one, two):
+            with open_device(board.address) as session:
+                found.append(elsewhere.session_self_test(session))
+    assert measured == [one.address, two.address]
+    assert found[:2] == found[2:] and found[0] != found[1]
