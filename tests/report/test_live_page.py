@@ -17,7 +17,7 @@ from tapml.offload.lock import LOCK, hold
 from tapml.report.serve import ReportServer
 from tests.report.browser import Page, open_browser
 from tests.report.reports import small_report
-from tests.report.test_pages import count, text, visit, wait_for
+from tests.report.shown import count, text, visit, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,56 +10,14 @@ import pytest
 
 from tapml.report.html import render
 from tests.offload.sessions import FinishedSession
-from tests.report.browser import Page, open_browser
+from tests.report.browser import Page
 from tests.report.plans import HOSTILE
 from tests.report.reports import early_report, large_report, small_report
+from tests.report.shown import IN_SIGHT, count, show, text, visit, wait_for
 
 pytestmark = pytest.mark.slow
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as page:
-        yield page
-
-
-@pytest.fixture(autouse=True)
-def clean(browser: Page) -> Iterator[None]:
-    """Every test begins at a desk and ends without a word on the console."""
-    browser.complaints.clear()
-    browser.requests.clear()
-    browser.resize(1280, 900)
-    yield
-    assert browser.complaints == []
-    assert [each for each in browser.requests if not each.startswith("file://")] == []
-
-
-def show(browser: Page, folder: Path, report: dict[str, Any]) -> None:
-    path = folder / "report.html"
-    path.write_text(render(report), encoding="utf-8")
-    browser.open(path)
-
-
-def visit(browser: Page, part: str) -> None:
-    """Follow a link to a part of the report."""
-    browser.evaluate(f"location.hash = {json.dumps(part)}; route()")
-
-
-def text(browser: Page, selector: str) -> str:
-    found = browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
-    return str(found)
-
-
-def count(browser: Page, selector: str) -> int:
-    return int(browser.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))
-
-
-def wait_for(browser: Page, expression: str) -> None:
-    """Until an expression is true; the browser draws when it is ready."""
-    # A function, which is read once: the page's policy lets nothing be read later.
-    browser.tab.wait_for_function(f"() => {expression}")
 
 
 def test_names_that_mean_harm_are_shown_and_do_none(browser: Page, tmp_path: Path) -> None:
@@ -177,7 +133,7 @@ def test_a_link_to_an_operator_opens_its_page(browser: Page, tmp_path: Path) -> 
     browser.evaluate("document.querySelector('#page button').click()")
     wait_for(browser, "document.querySelector('.node.current')?.dataset.operator === 'norm'")
     assert browser.evaluate("map.view.scale") > 0.5, "a map drawn out of sight has its size now"
-    assert browser.evaluate(_IN_SIGHT)
+    assert browser.evaluate(IN_SIGHT)
 
 
 def test_the_table_is_sorted_and_filtered(browser: Page, tmp_path: Path) -> None:
@@ -210,34 +166,6 @@ def test_the_table_is_sorted_and_filtered(browser: Page, tmp_path: Path) -> None
     assert count(browser, ".operators tbody tr") == 11
 
 
-def test_the_map_is_searched_zoomed_and_leads_to_operators(browser: Page, tmp_path: Path) -> None:
-    show(browser, tmp_path, large_report(tmp_path))
-    assert count(browser, ".node") == 64 * 31
-    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
-    scale = "map.view.scale"
-    whole = browser.evaluate(scale)
-    assert browser.evaluate("map.view.strip * map.view.scale <= map.view.size.width + 1")
-    browser.evaluate("document.querySelector('.buttons button').click()")
-    assert browser.evaluate(scale) > whole
-    browser.evaluate("document.querySelector('.canvas').focus({ preventScroll: true })")
-    browser.press("0")
-    assert browser.evaluate("map.view.height * map.view.scale <= map.view.size.height + 1")
-    assert browser.evaluate("document.querySelector('.canvas').classList.contains('far')")
-    typed = "find.value = 'layers.33/7'; find.dispatchEvent(new Event('input'))"
-    browser.evaluate(f"{{ const find = document.getElementById('find-site'); {typed} }}")
-    assert count(browser, ".node.lit") == 1
-    assert "1 of 1" in text(browser, ".found")
-    assert browser.evaluate(_IN_SIGHT), "what is found is in sight"
-    browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
-    x, y = browser.evaluate(
-        "(() => { const box = document.querySelector('.node.current').getBoundingClientRect();"
-        "return [box.left + box.width / 2, box.top + box.height / 2]; })()"
-    )
-    browser.tab.mouse.click(x, y)
-    name = browser.evaluate("document.querySelector('.node.current').dataset.operator")
-    wait_for(browser, f"document.querySelector('#page h1')?.textContent === {json.dumps(name)}")
-
-
 def test_a_device_that_is_too_small_is_no_case_for_another_kernel(
     browser: Page, tmp_path: Path
 ) -> None:
@@ -258,72 +186,6 @@ def test_a_device_that_is_too_small_is_no_case_for_another_kernel(
     failed["lacks"] = [lack | {"device": False}]
     show(browser, tmp_path, report)
     assert "tapml kernel new" in text(browser, "#next"), "a kernel may keep within this one"
-
-
-def test_what_was_found_on_the_map_stays_in_sight_while_it_is_zoomed(
-    browser: Page, tmp_path: Path
-) -> None:
-    show(browser, tmp_path, large_report(tmp_path))
-    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
-    for site in ("layers.33/7", "layers.2/0", "layers.63/29"):
-        typed = f"find.value = '{site}'; find.dispatchEvent(new Event('input'))"
-        browser.evaluate(f"{{ const find = document.getElementById('find-site'); {typed} }}")
-        browser.evaluate("document.querySelector('.canvas').focus({ preventScroll: true })")
-        before = browser.evaluate("map.view.scale")
-        for key in "+++":
-            browser.press(key)
-            assert browser.evaluate(_IN_SIGHT), (site, key)
-        assert browser.evaluate("map.view.scale") > before
-        browser.evaluate("document.querySelector('.buttons button:nth-child(2)').click()")
-        assert browser.evaluate(_IN_SIGHT), (site, "button")
-
-
-def test_the_map_is_dragged_by_hand_and_not_clicked_then(browser: Page, tmp_path: Path) -> None:
-    show(browser, tmp_path, small_report(tmp_path))
-    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
-    browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
-    before = browser.evaluate("map.view.left")
-    x, y = browser.evaluate(
-        "(() => { const box = document.querySelector('.node').getBoundingClientRect();"
-        "return [box.left + 20, box.top + 10]; })()"
-    )
-    mouse = browser.tab.mouse
-    mouse.move(x, y)
-    mouse.down()
-    mouse.move(x + 60, y, steps=2)
-    mouse.up()
-    assert browser.evaluate("map.view.left") == before + 60
-    assert browser.evaluate("location.hash") == ""
-
-
-def test_fingers_and_wheel_zoom_where_they_are(browser: Page, tmp_path: Path) -> None:
-    browser.resize(390, 844)
-    browser.send("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
-    show(browser, tmp_path, small_report(tmp_path))
-    wait_for(browser, "document.querySelector('.canvas g').hasAttribute('transform')")
-    browser.evaluate("document.querySelector('.canvas').scrollIntoView({ behavior: 'instant' })")
-    left, top = browser.evaluate("[map.view.size.left, map.view.size.top]")
-    before = browser.evaluate("map.view.scale")
-    x, y = left + 180, top + 100
-
-    def touch(kind: str, apart: int) -> None:
-        points = [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}]
-        browser.send("Input.dispatchTouchEvent", type=kind, touchPoints=points if apart else [])
-
-    touch("touchStart", 40)
-    for apart in (50, 60, 70, 80):
-        touch("touchMove", apart)
-    touch("touchEnd", 0)
-    wait_for(browser, f"Math.abs(map.view.scale / {before} - 2) < 0.05")
-    under = "(180 - map.view.left) / map.view.scale"
-    place = browser.evaluate(under)
-    browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
-    browser.tab.mouse.move(x, y)
-    browser.tab.keyboard.down("Control")
-    browser.tab.mouse.wheel(0, -60)
-    browser.tab.keyboard.up("Control")
-    wait_for(browser, f"map.view.scale > {before} * 2.2")
-    assert browser.evaluate(under) == pytest.approx(place, abs=0.5)
 
 
 def test_states_are_told_apart_without_colour(browser: Page, tmp_path: Path) -> None:
@@ -384,12 +246,6 @@ def test_a_real_report_fits_every_screen(
     assert browser.evaluate(_CONTRAST) == [], "text that is hard to read"
 
 
-_IN_SIGHT = """
-(() => {
-  const [a, b] = [map.view.size, document.querySelector(".node.current").getBoundingClientRect()];
-  return b.top > a.top && b.bottom < a.bottom && b.left > a.left && b.right < a.right;
-})()
-"""
 _CONTRAST = """
 (() => {
   const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
