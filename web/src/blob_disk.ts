@@ -42,7 +42,7 @@ export class CacheDisk implements BlobDisk {
     try {
       const { quota = 0 } = await navigator.storage.estimate();
       const budget = Math.min(MAX_BYTES, Math.floor(quota / 4));
-      return await CacheDisk.of(await caches.open(NAME), location.origin, budget);
+      return budget === 0 ? null : await CacheDisk.of(await caches.open(NAME), location.origin, budget);
     } catch {
       return null;
     }

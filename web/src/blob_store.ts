@@ -252,7 +252,8 @@ export class BlobStore {
     const nbytes = this.sizeOnDisk(owner, digest);
     this.reserve(owner, nbytes);
     try {
-      const bytes = (await this.disk?.read(owner, digest)) ?? null;
+      // A disk that fails is no reason for a client not to send the bytes.
+      const bytes = (await this.disk?.read(owner, digest).catch(() => null)) ?? null;
       if (bytes?.length === nbytes && (await hashOf(bytes)) === digest) {
         this.put(owner, digest, bytes);
         return;
@@ -261,6 +262,6 @@ export class BlobStore {
       this.reserved -= nbytes;
     }
     this.damaged += 1;
-    await this.disk?.remove(owner, digest);
+    await this.disk?.remove(owner, digest).catch(() => null);
   }
 }

@@ -204,7 +204,11 @@ function start(): void {
 
 /** What the address says after `#`, which a browser sends to nobody. */
 const given = new URLSearchParams(location.hash.slice(1));
-input("name").value = given.get("name") ?? ownName();
+input("name").value = given.get("name") ?? "";
+if (!input("name").checkValidity()) {
+  // A name goes into a command that people copy: of whoever made the link we take no other.
+  input("name").value = ownName();
+}
 input("token").value = given.get("token") ?? "";
 if (given.has("token")) {
   // A token is nobody's to read from the address bar, or from a picture of it.

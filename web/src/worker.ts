@@ -50,7 +50,11 @@ async function keepOnDisk(wanted: boolean): Promise<void> {
   if (!wanted) {
     await CacheDisk.clear();
   } else if (disk === null) {
-    log("error", "this browser keeps nothing on its disk for this page");
+    log(
+      "error",
+      "this browser keeps nothing on its disk for this page: a private window or its settings for " +
+        "this site forbid it, or the disk is full; weights are kept for as long as the page is open",
+    );
   }
 }
 

@@ -229,6 +229,21 @@ test("what lies on a disk comes back in the next life of the page, if it is whol
   assert.deepEqual([await next.holds(bad), after.damaged], [[false], 1]);
 });
 
+test("what a failing disk does not give is sent anew", async () => {
+  const disk = new MapDisk();
+  const data = content(1, 900);
+  await disk.write("ada", digestOf(data), data);
+  const store = new BlobStore(BUDGET);
+  await store.use(disk);
+  const fails = (): Promise<never> => Promise.reject(new DOMException("worn out", "UnknownError"));
+  disk.read = fails;
+  disk.remove = fails;
+  const client = new Client(store);
+  assert.equal(await client.ask("attach", { digest: digestOf(data) }), false);
+  assert.deepEqual([await client.put(data), store.damaged], [true, 1]);
+  assert.equal(await client.ask("attach", { digest: digestOf(data) }), true);
+});
+
 /** As much of the browser's cache storage as is used. */
 class MapShelf {
   readonly files = new Map<string, Bytes>();
