@@ -304,6 +304,8 @@ class Relay:
     def _write(self, send: Callable[[], None]) -> None:
         try:
             send()
+        except ConnectionError:
+            self._lose("the worker of this session died")
         except OSError as error:
             self._lose(f"the worker of this session does not read: {error}")
 
