@@ -110,8 +110,8 @@ class WorkerProcess:
         return is_busy(self.pid)
 
     def waits_for_its_client(self) -> bool:
-        """Whether it waits for its client to take bytes, and was not stopped while it did."""
-        return self.board.paused and not _is_stopped(self.pid)
+        """Whether it waits for its client to take bytes, and nobody stopped or killed it while it did."""
+        return self.board.paused and not _is_harmed(self.pid)
 
     def ask_for_stack(self) -> None:
         """Have it print where its threads are, which works while a kernel hangs."""
@@ -216,7 +216,7 @@ class WorkerPool:
         """A worker for a session: the spare one, where it is alive and nobody has stopped it."""
         with self._lock:
             worker, self._spare = self._spare, None
-        if worker is not None and (not worker.alive() or _is_stopped(worker.pid)):
+        if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
             worker.let_go()
             self._former, worker = worker, None
         if worker is None:
@@ -250,12 +250,13 @@ def check_ready(header: wire.Header) -> None:
         raise error
 
 
-def _is_stopped(pid: int) -> bool:
-    """Whether somebody stopped a process, as SIGSTOP does; Linux alone knows."""
+def _is_harmed(pid: int) -> bool:
+    """Whether somebody stopped a process, as SIGSTOP does, or killed it; Linux alone knows."""
     with suppress(OSError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         # The name before the state is in parentheses and may hold some itself.
-        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+        # A killed process cannot be waited for before its last thread has gone; its state is told.
+        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t", b"Z", b"X")
     return False
 
 
