@@ -110,7 +110,7 @@ class WorkerProcess:
         return is_busy(self.pid)
 
     def waits_for_its_client(self) -> bool:
-        """Whether it waits for its client to take bytes, and nobody stopped or killed it while it did."""
+        """Whether it waits for its client to take bytes, stopped and killed by nobody meanwhile."""
         return self.board.paused and not _is_harmed(self.pid)
 
     def ask_for_stack(self) -> None:
