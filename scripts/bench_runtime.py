@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -39,6 +38,7 @@ from tapml_targets.library import (
     Parameter,
     TensorArgument,
 )
+from tests.rpc.network import free_ports
 
 PEER: Final = "TVM RPC"
 INPUT_BYTES: Final = {"4 KB": 4 << 10, "1 MB": 1 << 20, "64 MB": 64 << 20}
@@ -234,9 +234,7 @@ def _peer(
         return
     from tvm import rpc
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     server = subprocess.Popen(
         [sys.executable, "-c", _PEER_SERVER, str(port)],
         stdin=subprocess.PIPE,

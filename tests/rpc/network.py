@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ SERVER_HOST = "127.0.0.1"
 COPY_HOST = "127.0.0.2"
 _NEW_NETWORK = 0x40000000
 _READY_SECONDS = 10
+# Below Linux's usual ip_local_port_range, above the ports services are known by.
+_PORTS = range(20_000, 32_000)
 
 
 @dataclass
@@ -143,14 +146,18 @@ def may_join_namespaces() -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses on any address of 127.0.0.0/8 just now."""
-    taken = [socket.socket() for _ in range(count)]
-    for probe in taken:
-        probe.bind(("0.0.0.0", 0))
-    ports = [probe.getsockname()[1] for probe in taken]
-    for probe in taken:
-        probe.close()
-    return ports
+    """Neighbouring ports that nobody uses on any address of 127.0.0.0/8 just now.
+
+    They are below those the kernel gives to connections and to listeners at port 0: between this
+    answer and its use none of the tests beside this one can be given one of them by chance.
+    """
+    while True:
+        first = random.randrange(_PORTS.start, _PORTS.stop - count)
+        ports = [*range(first, first + count)]
+        with ExitStack() as taken, suppress(OSError):
+            for port in ports:
+                taken.enter_context(socket.socket()).bind(("0.0.0.0", port))
+            return ports
 
 
 def new_namespace() -> int:

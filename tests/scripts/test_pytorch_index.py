@@ -13,6 +13,7 @@ import pytest
 from scripts.environment import pytorch_index
 from scripts.environment.installer import Durations, Pip
 from scripts.environment.record import python_of
+from tests.rpc.network import free_ports
 from tests.scripts.conftest import SetUp
 
 
@@ -43,8 +44,8 @@ def empty_index() -> Iterator[str]:
 @pytest.fixture
 def closed_port() -> int:
     """A port of this machine on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    [port] = free_ports(1)
+    return port
 
 
 def test_an_index_that_answers_with_an_error_answers(empty_index: str) -> None:

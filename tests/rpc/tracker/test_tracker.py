@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from tapml_targets.errors import (
 )
 from tapml_targets.fingerprint import fingerprint
 from tests.conftest import RequireDevice
+from tests.rpc.network import free_ports
 from tests.rpc.peers import ServerProcess
 from tests.rpc.tracker.trackers import (
     RawPeer,
@@ -34,11 +34,6 @@ from tests.rpc.tracker.trackers import (
     registered,
     wait_for,
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_it_prints_one_line_and_ends_with_its_parent_or_a_signal() -> None:
@@ -77,16 +72,15 @@ def test_an_address_in_use_is_said() -> None:
 
 def test_a_websocket_beside_the_address_leaves_the_relay_another_port() -> None:
     """As in ``--websocket ws://127.0.0.1:9191`` beside the usual 9190."""
-    port = free_port()
-    with TrackerProcess(
-        f"tcp://127.0.0.1:{port}", "--websocket", f"ws://127.0.0.1:{port + 1}"
-    ) as t:
-        assert (t.websocket, t.relay_port) == (f"ws://127.0.0.1:{port + 1}", port + 2)
+    port, next_port, after_next = free_ports(3)
+    websocket = f"ws://127.0.0.1:{next_port}"
+    with TrackerProcess(f"tcp://127.0.0.1:{port}", "--websocket", websocket) as tracker:
+        assert (tracker.websocket, tracker.relay_port) == (websocket, after_next)
 
 
 def test_where_no_tracker_is_the_message_says_how_to_start_one() -> None:
     with pytest.raises(SetupError, match="tapml rpc tracker"):
-        list_devices(f"tcp://127.0.0.1:{free_port()}", timeout=0.3)
+        list_devices(f"tcp://127.0.0.1:{free_ports(1)[0]}", timeout=0.3)
     with pytest.raises(InputError, match="tcp://HOST:PORT"):
         list_devices("localhost:9190")
 
@@ -207,7 +201,7 @@ def test_two_devices_through_the_relay_are_not_mistaken_for_each_other(
     shared_tracker: TrackerProcess, require_device: RequireDevice
 ) -> None:
     require_device("opencl")
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     with (
         ServerProcess("--data-port", str(ports[0])) as one,
         ServerProcess("--data-port", str(ports[1])) as two,
