@@ -16,8 +16,8 @@ from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import PieceMemory, Pieces
 from tapml_rpc.programs import Programs
 from tapml_rpc.running_batch import Index, RunningBatch
-from tapml_rpc.server_session import HeldBuffer, ServerSession
-from tapml_targets.driver import Buffer, Driver, ShowsMemory
+from tapml_rpc.server_session import Arriving, HeldBuffer, ServerSession
+from tapml_targets.driver import Buffer, Driver, OpensMemory, ShowsMemory
 from tapml_targets.errors import InputError, ProtocolError
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Commands:
         self._note = note
         self._driver = driver
         self._shows = driver if isinstance(driver, ShowsMemory) else None
+        self._opens = driver if isinstance(driver, OpensMemory) else None
         self._libraries = libraries
         self._bounds = bounds
         self._send = send
@@ -211,9 +212,19 @@ class Commands:
         chunk_offset: object,
     ) -> None:
         held, start, length = self._span(batch, handle, offset, nbytes)
+        if batch.message.arriving is not None and self._opens is not None:
+            with self._opens.open_memory(held.buffer, start, length) as memory:
+                self._receive(batch, batch.message.arriving, memory)
+            return
         data = batch.window(chunk_offset, length)
         if length:
             self._driver.write(held.buffer, start, data)
+
+    def _receive(self, batch: RunningBatch, arriving: Arriving, memory: memoryview) -> None:
+        """Fill memory of the device with what is arriving: the deadline does not count that."""
+        self.running = None
+        arriving.receive_into(memory)
+        self.running = (batch.session, batch.command, time.monotonic(), batch.place)
 
     def _paste(
         self,

@@ -105,6 +105,8 @@ class Interpreter:
                 self._fail(batch, index, error)
             finally:
                 commands.running = None
+        if message.arriving is not None:
+            message.arriving.finish()
         if self._gathers is not None:
             self._hand_on(batch, self._gathers)
         self._answer(batch)

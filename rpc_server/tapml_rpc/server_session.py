@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tapml_rpc import wire
 from tapml_rpc.libraries import BuiltLibrary, _Upload
@@ -51,15 +51,37 @@ class Recording:
     checked: int
 
 
+class Arriving(Protocol):
+    """A chunk that has not come yet. What runs its batch receives it, and waits for it.
+
+    Attributes
+    ----------
+    nbytes
+        Of all of it.
+    """
+
+    nbytes: int
+
+    def receive_into(self, memory: memoryview) -> None:
+        """Receive all of it; raises ClientGoneError where it does not come."""
+
+    def finish(self) -> None:
+        """Receive it and forget it, unless it has been received."""
+
+
 @dataclass
 class Message:
-    """A batch as it came, with the identity of the connection it came on."""
+    """A batch as it came, with the identity of the connection it came on.
+
+    `arriving` is its chunk where it has not come with it; the batch is one write of all of it then.
+    """
 
     identity: bytes
     sequence: int
     stream: int
     commands: list[Any]
     chunk: memoryview
+    arriving: Arriving | None = None
 
 
 @dataclass

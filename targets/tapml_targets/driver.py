@@ -12,6 +12,7 @@ platform it talks to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -180,6 +181,22 @@ class ShowsMemory(Protocol):
 
     def show(self, buffer: Buffer, byte_offset: int, nbytes: int) -> memoryview:
         """The bytes where they lie, after all earlier launches, until the next call."""
+
+
+@runtime_checkable
+class OpensMemory(Protocol):
+    """A driver whose memory this process may fill: nothing has to be copied to the device."""
+
+    def opens_memory(self) -> bool:
+        """Whether this device's memory may be."""
+
+    def open_memory(
+        self, buffer: Buffer, byte_offset: int, nbytes: int
+    ) -> AbstractContextManager[memoryview]:
+        """The bytes where they lie, after all earlier launches, to be overwritten, all of them.
+
+        Nothing else may be asked of the driver meanwhile. The device has them when that ends.
+        """
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ _DEVICE_BYTES: Final = FREE_WORDS + 4
 _SHARED: Final = FREE_WORDS + 5
 _PAUSED: Final = FREE_WORDS + 6
 _RECEIVES: Final = FREE_WORDS + 7
+_OPENS_MEMORY: Final = FREE_WORDS + 8
 
 
 class Board:
@@ -65,7 +66,7 @@ class Board:
 
     @property
     def paused(self) -> bool:
-        """Whether it waits for its client to take bytes. The worker writes it."""
+        """Whether it waits for its client to take bytes, or to send them. The worker writes it."""
         return bool(self._words[_PAUSED])
 
     @paused.setter
@@ -80,6 +81,15 @@ class Board:
     @receives.setter
     def receives(self, value: bool) -> None:
         self._words[_RECEIVES] = value
+
+    @property
+    def opens_memory(self) -> bool:
+        """Whether payloads can be received into the device's memory. The worker writes it."""
+        return bool(self._words[_OPENS_MEMORY])
+
+    @opens_memory.setter
+    def opens_memory(self, value: bool) -> None:
+        self._words[_OPENS_MEMORY] = value
 
     def begin(self, sequence: int, index: int, started_nanoseconds: int) -> None:
         """A command begins. The worker writes it; the start, which says that there is one, last."""

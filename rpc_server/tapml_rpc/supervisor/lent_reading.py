@@ -127,8 +127,18 @@ class LentReading:
         board = self._worker.board
         rests = not moved and (waits or self._peer.has_more())
         if rests or board.shared or board.paused:
-            self.have_back(answered)
+            self._ask_back(self._shared, answered)
         return moved
+
+    def _ask_back(self, shared: SharedReading, answered: int) -> None:
+        """Have it back, in the middle of a long chunk at its end only; others need not wait."""
+        if shared.enter() and shared.halfway:
+            shared.leave()
+            self.refused = True
+            if self._worker.board.shared:
+                self._turns.have_back(self._token)
+            return
+        self.have_back(answered)
 
     def note(self) -> None:
         """Look which batches the worker has taken."""

@@ -1,8 +1,9 @@
 """A worker that reads its client's connection itself: the plain way, and nothing else.
 
 It takes short batches and credits of its session, which are nearly all that a client sends that
-waits for its answers. Whatever else comes, a long payload, a blob, goodbye, nonsense, the end, it
-leaves where it is and gives the reading back to the supervisor, whose business all that is.
+waits for its answers, and long writes where the device's memory can be received into. Whatever else
+comes, another long payload, a blob, goodbye, nonsense, the end, it leaves where it is and gives the
+reading back to the supervisor, whose business all that is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import socket
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.supervisor.pipe import NOWHERE, Frame
+from tapml_rpc.interpreter import ClientGoneError
+from tapml_rpc.supervisor.arriving_chunk import ArrivingChunk, is_one_write
+from tapml_rpc.supervisor.board import Board
+from tapml_rpc.supervisor.pipe import NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.shared_reading import (
     MOST_CHUNK_BYTES,
     MOST_HEADER_BYTES,
@@ -36,8 +40,8 @@ class OwnReading:
         The header that messages of this session have: its token and epoch.
     bounds
         The session's.
-    supervisor
-        The pipe's descriptor: what comes there is waited for as well.
+    pipe, board
+        To the supervisor: what comes there is waited for as well.
     """
 
     def __init__(
@@ -46,17 +50,19 @@ class OwnReading:
         shared: SharedReading,
         session: wire.Header,
         bounds: Bounds,
-        supervisor: int,
+        pipe: Pipe,
+        board: Board,
     ) -> None:
         self._lent = 0
         self._socket = connection
         self._shared = shared
         self._token, self._epoch = session["session"], session["epoch"]
         self._bounds = bounds
-        self._supervisor = supervisor
+        self._pipe = pipe
+        self._board = board
         self._poll = select.epoll()
         self._poll.register(connection, select.EPOLLIN)
-        self._poll.register(supervisor, select.EPOLLIN)
+        self._poll.register(pipe, select.EPOLLIN)
         self._received = False
 
     def here(self) -> bool:
@@ -70,8 +76,15 @@ class OwnReading:
     def wait(self) -> bool:
         """Wait for either to say something; whether the supervisor has."""
         ready = [descriptor for descriptor, _ in self._poll.poll()]
-        self._received = len(ready) > (self._supervisor in ready)
-        return self._supervisor in ready
+        said = self._pipe.fileno() in ready
+        self._received = len(ready) > said
+        return said
+
+    def give_up(self) -> None:
+        """Nobody knows any more where the next message begins: that is the supervisor's to say."""
+        self._shared.enter(wait=True)
+        self._shared.lent = self._lent = 0
+        self._shared.leave()
 
     def next(self, last: int, *, busy: bool) -> tuple[wire.Header, Frame] | None:
         """The next message; None while it has not all come, or it is not for this process.
@@ -137,6 +150,7 @@ class OwnReading:
                 return None
             body = start + size
             chunk_start = chunk_end = body + nbytes
+            length = 0
             if flags & framing.COMMAND:
                 if nbytes > framing.MAX_COMMAND_BYTES:
                     raise ProtocolError("a command that is too long")
@@ -156,26 +170,66 @@ class OwnReading:
                     return None
                 chunk_start = chunk_end + size
                 chunk_end = chunk_start + length
-                if flags & (framing.MORE | framing.COMMAND) or length > MOST_CHUNK_BYTES:
+                if flags & (framing.MORE | framing.COMMAND) or length > self._most_chunk_bytes():
                     raise ProtocolError("a chunk that is too long, or no chunk")
-                if chunk_end > min(end, most):
-                    return None
+            long = length > MOST_CHUNK_BYTES
+            if chunk_end > min(end, most) and not long:
+                return None
             packed = bytes(ahead[body : body + nbytes])
-            chunk = bytes(ahead[chunk_start:chunk_end])
             header = wire.unpack(packed)
-            self._check(header, packed, chunk, last, busy)
-            shared.start = chunk_end
+            self._check(header, packed, length, last, busy)
             shared.count_message()
+            if long:
+                arriving = self._arriving(chunk_start, length)
+                return header, Frame(packed, b"", NOWHERE, 0, arriving)
+            chunk = bytes(ahead[chunk_start:chunk_end])
+            shared.start = chunk_end
             return header, Frame(packed, chunk, NOWHERE, 0)
 
+    def _most_chunk_bytes(self) -> int:
+        return wire.MAX_CHUNK_BYTES if self._board.opens_memory else MOST_CHUNK_BYTES
+
+    def _arriving(self, start: int, nbytes: int) -> ArrivingChunk:
+        """A chunk that is received by whoever runs its batch, and what of it has come."""
+        shared = self._shared
+        end = min(start + nbytes, shared.end)
+        ahead = bytes(shared.ahead[start:end])
+        shared.start = end
+        # Nothing follows what has not come.
+        shared.halfway = len(ahead) < nbytes
+        return ArrivingChunk(nbytes, ahead, self._receive_more, self._whole)
+
+    def _receive_more(self, memory: memoryview) -> int:
+        """Some of a long chunk, waited for; raises ClientGoneError where nothing more comes."""
+        while True:
+            try:
+                count = self._socket.recv_into(memory)
+            except (BlockingIOError, InterruptedError):
+                self._wait_for_client()
+                continue
+            except OSError as error:
+                raise ClientGoneError(str(error)) from None
+            if not count:
+                raise ClientGoneError("its connection has ended")
+            return count
+
+    def _wait_for_client(self) -> None:
+        self._board.paused = True
+        if self.wait() and not self._pipe.receive():
+            raise ClientGoneError("its session has ended")
+        self._board.paused = False
+
+    def _whole(self) -> None:
+        self._shared.halfway = False
+
     def _check(
-        self, header: wire.Header, packed: bytes, chunk: bytes, last: int, busy: bool
+        self, header: wire.Header, packed: bytes, nbytes: int, last: int, busy: bool
     ) -> None:
         """Whether it is the session's and right as far as a supervisor would look."""
         if header.get("session") != self._token or header.get("epoch") != self._epoch:
             raise ProtocolError("not this session's")
         kind, bounds = header.get("type"), self._bounds
-        if kind == "credit" and not chunk:
+        if kind == "credit" and not nbytes:
             wire.integer(header.get("bytes"), "credit")
             return
         sequence = wire.integer(header.get("sequence"), "sequence")
@@ -185,9 +239,10 @@ class OwnReading:
             kind != "batch"
             or busy
             or sequence <= last
-            or len(chunk) > bounds.upload_window
+            or nbytes > bounds.upload_window
+            or (nbytes > MOST_CHUNK_BYTES and not is_one_write(commands, nbytes))
             # What a program weighs the supervisor has to know.
             or any(isinstance(each, list) and each[:1] == ["program"] for each in commands)
         ):
             raise ProtocolError("for the supervisor")
-        self._shared.note(Taken(sequence, len(chunk), packed))
+        self._shared.note(Taken(sequence, nbytes, packed))

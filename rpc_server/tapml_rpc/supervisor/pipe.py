@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tapml_rpc import wire
+from tapml_rpc.server_session import Arriving
 from tapml_targets.errors import ProtocolError
 
 # Lengths of the header and of what follows it, then the place of a payload in the ring.
@@ -28,12 +29,13 @@ _RECEIVE_FLAGS: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 @dataclass(frozen=True)
 class Frame:
-    """A header, and a payload beside it or in the ring (`start` and `nbytes`)."""
+    """A header, and a payload beside it or in the ring (`start` and `nbytes`), or `arriving`."""
 
     packed: bytes
     inline: bytes
     start: int
     nbytes: int
+    arriving: Arriving | None = None
 
 
 class Pipe:

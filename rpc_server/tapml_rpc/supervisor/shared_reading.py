@@ -33,7 +33,8 @@ READING_BYTES: Final = AHEAD_BYTES + _ENTRIES * ENTRY_BYTES
 MOST_HEADER_BYTES: Final = ENTRY_BYTES - _ENTRY.size
 """What a batch's header may take that a worker reads by itself."""
 MOST_CHUNK_BYTES: Final = 32 << 10
-"""What its chunk may: a longer one goes by the ring, while the batch before it runs."""
+"""What its chunk may. A longer one goes by the ring, or is received where the batch, if that is
+one write, has it written to."""
 
 
 class Taken(NamedTuple):
@@ -77,7 +78,10 @@ class SharedReading(LockedMemory):
 
     @property
     def halfway(self) -> bool:
-        """Whether the worker is receiving: where it died over that, bytes are lost."""
+        """Whether the worker is receiving: where it died over that, bytes are lost.
+
+        It has the lock meanwhile, but over a chunk that goes into the device's memory.
+        """
         return bool(self._words[_HALFWAY])
 
     @halfway.setter

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.scattered import Chunk, in_one_piece
+from tapml_rpc.supervisor.arriving_chunk import is_one_write
 from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.pipe import INLINE_BYTES
 from tapml_rpc.supervisor.ring import Room
@@ -104,10 +105,15 @@ class Uploads:
             if isinstance(chunk, Room):
                 self.refuse(chunk)
             raise
-        short = len(packed) <= MOST_HEADER_BYTES and len(chunk) <= MOST_CHUNK_BYTES
-        self.short = self.short + 1 if short else 0
+        self.short = self.short + 1 if self._may_be_read_there(header, packed, len(chunk)) else 0
         self._waiting.append((sequence, packed, chunk))
         self.take_turns()
+
+    def _may_be_read_there(self, header: wire.Header, packed: bytes, nbytes: int) -> bool:
+        if len(packed) > MOST_HEADER_BYTES:
+            return False
+        into_memory = self._worker.board.opens_memory and is_one_write(header["commands"], nbytes)
+        return nbytes <= MOST_CHUNK_BYTES or into_memory
 
     def remember(self, batch: Taken) -> bool:
         """Remember a batch that the worker has taken by itself; False where it can be none."""

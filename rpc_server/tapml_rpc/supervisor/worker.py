@@ -26,7 +26,7 @@ from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.commands import Running
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.interpreter import Interpreter
+from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.running_batch import AFTER_ALL
 from tapml_rpc.server_session import Message, ServerSession
@@ -39,7 +39,7 @@ from tapml_rpc.supervisor.ring import Ring
 from tapml_rpc.supervisor.shared_line import GATE, LINE
 from tapml_rpc.supervisor.shared_reading import READ_BACK, READING, SharedReading
 from tapml_targets.description_format import from_plain
-from tapml_targets.driver import Driver
+from tapml_targets.driver import Driver, OpensMemory
 from tapml_targets.platforms import load_driver_module
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -89,6 +89,7 @@ class Worker:
             self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
             return
         self._driver = driver
+        self._board.opens_memory = isinstance(driver, OpensMemory) and driver.opens_memory()
         self._pipe.send(wire.pack({"type": "ready"}))
         # What start-up made stays: the collector need not look at it again.
         gc.freeze()
@@ -137,19 +138,22 @@ class Worker:
             if (message := reading.next(self._taken, busy=busy)) is not None:
                 return message
             if not reading.here():
-                self._answers.reads = False
-                self._pipe.send(_READ_BACK, place=(READ_BACK, 0))
+                self._give_back()
             elif reading.wait() and not self._pipe.receive():
                 return None
         frame = self._next_frame()
         return None if frame is None else (wire.unpack(frame.packed), frame)
+
+    def _give_back(self) -> None:
+        self._answers.reads = False
+        self._pipe.send(_READ_BACK, place=(READ_BACK, 0))
 
     def _read_on(self, header: wire.Header, bounds: Bounds) -> None:
         """The supervisor lends the reading of the client's connection."""
         if self._reading is None and self._connection is not None:
             shared = SharedReading(self._pipe.descriptors.popleft())
             self._reading = OwnReading(
-                self._connection, shared, header, bounds, self._pipe.fileno()
+                self._connection, shared, header, bounds, self._pipe, self._board
             )
         if self._reading is not None:
             self._answers.reads = True
@@ -189,11 +193,23 @@ class Worker:
                     wire.integer(header.get("stream", 0), "stream", bounds.streams - 1),
                     wire.array(header.get("commands"), "commands", bounds.commands),
                     chunk,
+                    frame.arriving,
                 )
             )
             if session.job is not None:
                 return
-        self._continue(interpreter)
+        try:
+            self._continue(interpreter)
+        except ClientGoneError:
+            self._lose_client()
+
+    def _lose_client(self) -> None:
+        """The client's connection broke off in a chunk; the supervisor ends the session."""
+        self._session.job = None
+        if self._reading is not None:
+            self._reading.give_up()
+        with suppress(ConnectionError):
+            self._give_back()
 
     def _continue(self, interpreter: Interpreter) -> None:
         session = self._session

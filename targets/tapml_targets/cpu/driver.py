@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -166,6 +167,17 @@ class CPUDriver:
     def show(self, buffer: HostBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`tapml_targets.driver.ShowsMemory.show`."""
         return buffer.window(byte_offset, nbytes, "read").toreadonly()
+
+    def opens_memory(self) -> bool:
+        """See :meth:`tapml_targets.driver.OpensMemory.opens_memory`."""
+        return True
+
+    @contextmanager
+    def open_memory(
+        self, buffer: HostBuffer, byte_offset: int, nbytes: int
+    ) -> Iterator[memoryview]:
+        """See :meth:`tapml_targets.driver.OpensMemory.open_memory`."""
+        yield buffer.window(byte_offset, nbytes, "write")
 
     def fill(self, buffer: HostBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
         """See :meth:`Driver.fill`."""

@@ -9,7 +9,8 @@ what to install.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription, KernelArgument
@@ -177,6 +178,25 @@ class OpenCLDriver:
             self._writing.append(event)
         if len(self._writing) > _MAX_WRITING:
             self._writing.clear()
+
+    def opens_memory(self) -> bool:
+        """See :meth:`tapml_targets.driver.OpensMemory.opens_memory`."""
+        return bool(self._device.host_unified_memory)
+
+    @contextmanager
+    def open_memory(
+        self, buffer: DeviceBuffer, byte_offset: int, nbytes: int
+    ) -> Iterator[memoryview]:
+        """See :meth:`tapml_targets.driver.OpensMemory.open_memory`."""
+        buffer.check(byte_offset, nbytes, "write")
+        from tapml_targets.opencl.mapping import mapped_for_writing
+
+        self._writing.clear()
+        try:
+            with mapped_for_writing(self._queue, buffer.memory, byte_offset, nbytes) as memory:
+                yield memory
+        except self._cl.Error as error:
+            raise self._failure(f"writing {nbytes} bytes", error) from None
 
     def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,18 +14,13 @@ import pytest
 from scripts.soak_runtime import served
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.client import Session
 from tapml_rpc.link import Link
 from tapml_rpc.pending import PendingRead
 from tapml_rpc.supervisor.last_commands import LastCommands
-from tapml_rpc.supervisor.own_reading import OwnReading
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
-from tapml_rpc.supervisor.ring import make_memory
 from tapml_rpc.supervisor.shared_reading import (
     MOST_CHUNK_BYTES,
     MOST_HEADER_BYTES,
-    READING_BYTES,
-    SharedReading,
     Taken,
 )
 from tapml_rpc.supervisor.turns import Turns
@@ -37,55 +30,17 @@ from tapml_rpc.zmtp import framing
 from tapml_targets.errors import DeviceRestartedError
 from tests.rpc.faults.ground import Served, nothing_left, state_of, wait_for
 from tests.rpc.peers import RawPeer
+from tests.rpc.supervisor.readings import NAMES, Ends, batch, lent, message, reads
 
 PATIENCE = 60.0
-# As a worker's system calls are numbered where it waits for its client: x86-64 and the others.
-WAITS_FOR_BOTH = (232, 281, 22)
-NAMES = {"session": b"it", "epoch": b"life"}
 LONG = 15 << 20
-
-
-class Ends:
-    """A worker's reading, the supervisor's view of it, and the client's socket."""
-
-    def __init__(self) -> None:
-        self.client, self.connection = socket.socketpair()
-        self.connection.setblocking(False)
-        self.supervisor, self.pipe = socket.socketpair()
-        descriptor = make_memory(READING_BYTES, "test")
-        self.shared = SharedReading(os.dup(descriptor))
-        self.reading = OwnReading(
-            self.connection, SharedReading(descriptor), NAMES, Bounds(), self.pipe.fileno()
-        )
-        self.shared.hand_over(1)
-        self.reading.begin(1)
-
-    def next(self, last: int = 3, *, busy: bool = False) -> tuple[wire.Header, Frame] | None:
-        """What is there next, once something has come."""
-        assert not self.reading.wait()
-        return self.reading.next(last, busy=busy)
-
-    def left(self) -> bytes:
-        """What the supervisor finds that nobody has taken."""
-        return bytes(self.shared.ahead[self.shared.start : self.shared.end])
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     ends = Ends()
     yield ends
-    for each in (ends.client, ends.connection, ends.supervisor, ends.pipe):
-        each.close()
-
-
-def batch(sequence: int, *commands: Any, **fields: Any) -> bytes:
-    """A batch's header."""
-    given = {"type": "batch", "sequence": sequence, "commands": list(commands)}
-    return wire.pack(given | NAMES | fields)
-
-
-def message(packed: bytes, *chunks: bytes) -> bytes:
-    return b"".join(framing.message_parts(packed, chunks))
+    ends.close()
 
 
 def test_short_batches_and_credits_are_taken_in_order_and_noted(ends: Ends) -> None:
@@ -227,25 +182,6 @@ def lasting_server() -> Iterator[Served]:
 def server(lasting_server: Served) -> Iterator[Served]:
     with nothing_left(lasting_server.books):
         yield lasting_server
-
-
-def reads(worker: int) -> bool:
-    """Whether a worker waits for its client itself."""
-    call = Path(f"/proc/{worker}/syscall").read_text("ascii").split()[0]
-    return call.isdigit() and int(call) in WAITS_FOR_BOTH
-
-
-def lent(server: Served, stack: ExitStack) -> tuple[Session, int]:
-    """A session whose worker reads."""
-    session, worker = server.open("zmq")
-    stack.enter_context(session)
-
-    def once_more() -> bool:
-        session.fence()
-        return reads(worker)
-
-    wait_for(once_more)
-    return session, worker
 
 
 def test_short_and_long_messages_come_in_order_whoever_reads(server: Served) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tapml_targets.cpu.driver import CPUDriver, list_devices, open_device
 from tapml_targets.cpu.host_memory import HostBuffer, dlpack_view
-from tapml_targets.driver import BufferUse, ShowsMemory, TensorUse
+from tapml_targets.driver import BufferUse, OpensMemory, ShowsMemory, TensorUse
 from tapml_targets.errors import (
     CompileError,
     InputError,
@@ -219,6 +219,17 @@ def test_its_memory_is_shown_where_it_lies_and_nobody_writes_there(processor: CP
     assert shown.readonly
     with pytest.raises(InputError, match="outside a buffer of 10 bytes"):
         processor.show(buffer, 8, 3)
+
+
+def test_memory_is_filled_where_it_lies(processor: CPUDriver) -> None:
+    assert isinstance(processor, OpensMemory) and processor.opens_memory()
+    buffer = processor.allocate(10)
+    processor.write(buffer, 0, memoryview(b"0123456789"))
+    with processor.open_memory(buffer, 2, 4) as memory:
+        memory[:] = b"abcd"
+    assert bytes(processor.read(buffer, 0, 10)) == b"01abcd6789"
+    with pytest.raises(InputError, match="write"), processor.open_memory(buffer, 8, 3):
+        pass
 
 
 def test_windows_outside_a_buffer_are_refused(processor: CPUDriver) -> None:

@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tapml_targets.driver import BufferUse, DeviceDescription, Driver, KernelArgument, ScalarUse
+from tapml_targets.driver import (
+    BufferUse,
+    DeviceDescription,
+    Driver,
+    KernelArgument,
+    OpensMemory,
+    ScalarUse,
+)
 from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.opencl.driver import open_device
@@ -31,6 +38,22 @@ def test_written_data_may_be_reused_at_once(driver: Driver) -> None:
     driver.write(buffer, 0, memoryview(data))
     data[:] = bytes(1 << 16)
     assert bytes(driver.read(buffer, 0, 1 << 16)) == b"\x05" * (1 << 16)
+
+
+def test_memory_shared_with_the_host_is_filled_where_it_lies(driver: Driver) -> None:
+    assert isinstance(driver, OpensMemory)
+    if not driver.opens_memory():
+        pytest.skip(f"{driver.description.name} has memory of its own")
+    buffer = driver.allocate(1 << 20)
+    source = b"__kernel void late(__global int* o) { for (int i = 0; i < 1 << 18; ++i) o[i] = 1; }"
+    kernel = driver.load(CodeModule("opencl-c", source), [Kernel("late", "late", 0)])["late"]
+    driver.launch(kernel, [BufferUse(buffer, 0, 1 << 20)], (1, 1, 1), (1, 1, 1))
+    with driver.open_memory(buffer, 5, 70_000) as memory:
+        memory[:] = b"\x02" * 70_000
+    with pytest.raises(InputError, match="write"), driver.open_memory(buffer, 1 << 20, 1):
+        pass
+    ones = np.ones(1 << 18, np.int32).tobytes()
+    assert driver.read(buffer, 0, 1 << 20) == ones[:5] + b"\x02" * 70_000 + ones[70_005:]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 100, 128, 256, 1000])

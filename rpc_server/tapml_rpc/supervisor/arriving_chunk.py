@@ -1,0 +1,70 @@
+"""A long payload on its way from the client's connection into the device's memory.
+
+A worker that reads its client's connection itself need not have all of a payload before it runs the
+batch: the one write that the batch consists of says where the bytes belong, and they are received
+there. What nobody wants, as the handle is wrong or the stream poisoned, is received all the same,
+and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+_SINK: Final = memoryview(bytearray(256 << 10))
+
+
+def is_one_write(commands: list[Any], nbytes: int) -> bool:
+    """Whether a batch is one write of its whole chunk of `nbytes`, as far as its header tells."""
+    write = commands[0] if len(commands) == 1 else None
+    return isinstance(write, list) and write[:1] == ["write"] and write[3:] == [nbytes, 0]
+
+
+class ArrivingChunk:
+    """See :class:`tapml_rpc.server_session.Arriving`.
+
+    Parameters
+    ----------
+    nbytes
+        Of the whole chunk.
+    ahead
+        What of it was received already.
+    receive
+        Receives more of it: at least a byte, or raises ClientGoneError.
+    whole
+        Called once all of it has been received.
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        ahead: bytes,
+        receive: Callable[[memoryview], int],
+        whole: Callable[[], None],
+    ) -> None:
+        self.nbytes = nbytes
+        self._ahead = ahead
+        self._missing = nbytes
+        self._receive = receive
+        self._whole = whole
+
+    def receive_into(self, memory: memoryview) -> None:
+        """See the protocol."""
+        filled = len(self._ahead)
+        memory[:filled] = self._ahead
+        while filled < self.nbytes:
+            filled += self._receive(memory[filled:])
+        self._end()
+
+    def finish(self) -> None:
+        """See the protocol."""
+        if not self._missing:
+            return
+        missing = self.nbytes - len(self._ahead)
+        while missing:
+            missing -= self._receive(_SINK[:missing])
+        self._end()
+
+    def _end(self) -> None:
+        self._missing = 0
+        self._whole()
