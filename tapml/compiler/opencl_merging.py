@@ -4,10 +4,16 @@ Each body becomes a function that takes the kernel's arguments, its local arrays
 number within its own share of the grid. Bodies of one kernel are one function: the group's number
 chooses its arguments. So a body's text stays what the driver was given before, and a ``return`` in
 it ends it alone.
+
+Where one body has a barrier, each has one: a body without is called behind a barrier of its own.
+PoCL 7 takes two branches without one, beside a branch with one, for a region of one entry, and
+aborts ("Could not find a dominating alternative variable."). All threads of a group take one
+branch, so the barrier holds nobody up.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +21,9 @@ from typing import Final
 from tapml.compiler.opencl_text import GROUP, KernelText
 
 SYMBOL: Final = "tapml_merged"
+
+_COMMENT: Final = re.compile(r"//[^\n]*")
+_BARRIER: Final = re.compile(r"\b(\w*barrier|wait_group_events)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ def merged_text(
             classes[-1].append(part)
         else:
             classes.append([part])
+    meets = [_has_barrier(members[0].text, axis) for members in classes]
     functions, arrays, calls = [], [], []
     start: int | str | None = 0
     for number, members in enumerate(classes):
@@ -89,7 +99,8 @@ def merged_text(
             for each in text.local_arrays
         ]
         guard = "" if members[-1].end is None else f"if ({_below(members[-1].end)}) "
-        calls.append(f"{guard}{{\n    {_call(number, members, start)}\n  }}")
+        barrier = "barrier(CLK_LOCAL_MEM_FENCE);\n    " * (any(meets) and not meets[number])
+        calls.append(f"{guard}{{\n    {barrier}{_call(number, members, start)}\n  }}")
         start = members[-1].end
     parameters = ", ".join(f"{kind} {_parameter(n)}" for n, kind in enumerate(declared))
     return "".join(
@@ -103,6 +114,10 @@ def merged_text(
             f"  {' else '.join(calls)}\n}}\n",
         )
     )
+
+
+def _has_barrier(text: KernelText, axis: int) -> bool:
+    return _BARRIER.search(_COMMENT.sub("", text.body(axis))) is not None
 
 
 def _function(number: int, text: KernelText, axis: int) -> str:

@@ -50,6 +50,26 @@ __kernel void shift_kernel(__global float* restrict a, __global float* restrict 
   out[i] = (a[i] * 0.75f) + 2.0f;
 }
 """
+# Plain texts of what reductions and their neighbours look like: work for some threads of a group.
+SOME_THREADS = """\
+__kernel void {name}_kernel(__global float* restrict a, __global float* restrict out) {{
+  if ((convert_int(get_local_id(0))) < 6) {{
+    out[(convert_int(get_local_id(0)))] = {what}(a[(convert_int(get_local_id(0)))]);
+  }}
+}}
+"""
+FOLD = """\
+__kernel void fold_kernel(__global float* restrict a, __global float* restrict out) {
+  __local float buffer[8];
+  buffer[(convert_int(get_local_id(0)))] = a[(convert_int(get_local_id(0)))];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if ((convert_int(get_local_id(0))) < 4) {
+    buffer[(convert_int(get_local_id(0)))] += buffer[((convert_int(get_local_id(0))) + 4)];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  out[(convert_int(get_local_id(0)))] = a[(convert_int(get_local_id(0)))] - buffer[0];
+}
+"""
 
 
 def library_of(name: str, text: str, inputs: int, *scalars: str, **given: Any) -> Library:

@@ -25,8 +25,10 @@ from tapml_targets.limits import Limits
 from tapml_targets.opencl.driver import open_device
 from tests.compiler.independent_launches import (
     ADD,
+    FOLD,
     LIBRARIES,
     SHIFT,
+    SOME_THREADS,
     Steps,
     arrays_of,
     library_of,
@@ -57,8 +59,10 @@ def _plan(made: Steps, library: Library, rows: int) -> CallPlan:
     return plan_call(library, "run", shapes, symbols)
 
 
-def _same_bytes(driver: Driver, made: Steps, rows: int) -> tuple[int, int]:
-    apart, merged = (link_entries(made.plan(), LIBRARIES, merge=each) for each in (False, True))
+def _same_bytes(
+    driver: Driver, made: Steps, rows: int, libraries: dict[str, Library] = LIBRARIES
+) -> tuple[int, int]:
+    apart, merged = (link_entries(made.plan(), libraries, merge=each) for each in (False, True))
     check_library(merged)
     assert unpack(pack(merged)) == merged
     symbols = dict.fromkeys(merged.entries["run"].symbols, rows)
@@ -92,6 +96,20 @@ def test_a_part_without_rows_is_left_out(driver: Driver) -> None:
     made.call("shift", "x:0", "b:0")
     assert _same_bytes(driver, made, 0) == (1, 1)
     assert _same_bytes(driver, made, 3) == (2, 1)
+
+
+def test_bodies_without_a_barrier_stand_beside_one_that_has_one(driver: Driver) -> None:
+    """One group each: the driver's compiler makes one choice of them all, where PoCL 7 aborted."""
+    made = Steps(kept=("a", "b", "c"), rows=1)
+    made.call("rise", "x:0", "a:0")
+    made.call("fall", "x:0", "b:0")
+    made.call("fold", "x:0", "c:0")
+    libraries = {
+        "rise": library_of("rise", SOME_THREADS.format(name="rise", what="exp"), 1),
+        "fall": library_of("fall", SOME_THREADS.format(name="fall", what="cos"), 1),
+        "fold": library_of("fold", FOLD, 1),
+    }
+    assert _same_bytes(driver, made, 3, libraries) == (3, 1)
 
 
 @pytest.mark.slow

@@ -123,3 +123,24 @@ def test_a_merged_kernel_is_read_as_one_that_was_not_written_here() -> None:
     assert merged.count("static void") == 1
     assert "(tapml_group < (size_t)4 ? tapml_0 : tapml_3)" in merged
     assert read_kernel(merged.encode(), "tapml_merged") is None
+
+
+@pytest.mark.parametrize("start", ["", "// no barrier(CLK_LOCAL_MEM_FENCE) here\n"])
+def test_where_one_body_has_a_barrier_each_has_one(start: str) -> None:
+    free = f"__kernel void free_kernel(__global float* restrict a) {{\n  {start}  a[0] = 1.0f;\n}}\n"
+    without, other = (
+        read_kernel(text.encode(), "free_kernel") for text in (free, free.replace("1.0f", "2.0f"))
+    )
+    meeting = read_kernel(PLAIN.encode(), "turn_kernel")
+    assert without is not None
+    assert other is not None
+    assert meeting is not None
+    declared = [each.declared for each in meeting.parameters]
+    first = (Part("free", without, (0,), 1), Part("other", other, (1,), 2))
+    mixed = merged_text([*first, Part("turn", meeting, (0, 1, 2), None)], declared, 0, ())
+    # Behind the choice, where all threads of a group are.
+    calls = mixed.partition("__kernel")[2]
+    assert calls.count("barrier(CLK_LOCAL_MEM_FENCE);\n    tapml_part_") == 2
+    assert "{\n    tapml_part_2(" in calls
+    plain = merged_text([first[0], Part("other", other, (1,), None)], declared, 0, ())
+    assert "barrier" not in plain.partition("__kernel")[2]

@@ -91,7 +91,7 @@ def test_servers_are_asked_by_their_addresses_with_how_busy_they_are(
             assert row["load"] == {"sessions": 1, "device_bytes": held.nbytes}
             assert row["leases"] == []
         (row,), _ = addressed_devices([server.address], "opencl", self_test=True)
-        known = known_self_test(find_device("opencl"))
+        known = known_self_test(find_device("opencl:0"))
         assert changed_facts(known, from_plain(row["self_test"])) == ()
         code, shown = run_devices(capsys, *asked)
         assert code == 0 and "servers" not in shown, "another platform was asked for"
