@@ -20,6 +20,8 @@ HELLO: Final[dict[str, object]] = {
 _LIBRARY: Final = 900
 _RECORDED: Final = 901
 _STREAMED_BYTES: Final = (2 << 20) + 8
+# A payload that goes another way than a shorter one.
+_LONG_BYTES: Final = 40_000
 
 Command = list[Any]
 
@@ -53,6 +55,7 @@ class Conversation:
             self._program,
             self._library,
             self._streamed,
+            self._long_writes,
             self._control,
         ]
         if self._blobs:
@@ -195,6 +198,18 @@ class Conversation:
         self._say("data", credit)
         del self._held[handle]
         self._batch([["free", handle], ["reset"]])
+
+    def _long_writes(self) -> None:
+        (allocate,) = self._allocate(2 * _LONG_BYTES)
+        handle = allocate[1]
+        self._batch([allocate])
+        for _ in range(self._rng.randint(1, 3)):
+            # After some short ones a worker may read by itself.
+            for _ in range(self._rng.choice([0, 1, 5])):
+                self._batch([["fence"]])
+            size = self._rng.randint(_LONG_BYTES // 2, 2 * _LONG_BYTES)
+            self._batch([["write", handle, 2 * _LONG_BYTES - size, size, self._put(size)]])
+        self._batch([["read", handle, 0, 64]])
 
     def _control(self) -> None:
         number = self._rng.randint(0, 100)

@@ -29,7 +29,7 @@ class Weight:
     processes, descriptors
         How many.
     resident_bytes
-        Memory of all of them; a page they share counts once.
+        Memory of all of them, pages of files left out; one that they share counts once.
     """
 
     processes: int
@@ -107,7 +107,9 @@ class ServerUnderTest:
             try:
                 descriptors += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
                 memory = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
-                resident += 1024 * int(memory.partition("\nPss:")[2].split()[0])
+                # Of its files' pages it is charged more when another process lets go of them.
+                for kind in ("Pss_Anon:", "Pss_Shmem:"):
+                    resident += 1024 * int(memory.partition(f"\n{kind}")[2].split()[0])
             except (OSError, IndexError):
                 # It has just ended.
                 continue

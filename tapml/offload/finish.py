@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.carving.lost import rephrased
 from tapml.compare.modelwise import compare_tokens, not_compared
 from tapml.compiler.link import link_entries
 from tapml.compiler.merged_launches import MERGING_VERSION, launch_counts
@@ -75,7 +76,9 @@ def finish(
     library = link_entries(plan, libraries)
     final = None
     # A device that was lost over merged launches is not given them again.
-    if merge and (known is None or known.stage != MERGED):
+    if merge and known is not None and known.stage == MERGED:
+        bench.watcher(Note("launches stay apart, the device was lost over merged ones before"))
+    elif merge:
         merged = link_entries(plan, libraries, merge=True)
         final = _with_merged_launches(bench, library, merged, key)
         library = library if final is None else merged
@@ -105,8 +108,12 @@ def _with_merged_launches(
         bench.watcher(Note(f"launches stay apart, the device does not build them merged: {error}"))
         return None
     except DeviceLostError as error:
+        during = "while the whole model was tried with independent launches merged: "
+        if type(error) is DeviceLostError and bench.elsewhere:
+            # The way to it ended, which says nothing about the launches.
+            raise rephrased(error, before=during) from error
         bench.journal.record(key, MERGED, bench.model.name, "fail", {"reason": str(error)})
-        raise
+        raise rephrased(error, before=during, after="; they stay apart from now on") from error
     if final.status != "pass":
         bench.watcher(Note(f"launches stay apart, the model with merged ones: {final.text}"))
         return None

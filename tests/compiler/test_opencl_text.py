@@ -127,7 +127,9 @@ def test_a_merged_kernel_is_read_as_one_that_was_not_written_here() -> None:
 
 @pytest.mark.parametrize("start", ["", "// no barrier(CLK_LOCAL_MEM_FENCE) here\n"])
 def test_where_one_body_has_a_barrier_each_has_one(start: str) -> None:
-    free = f"__kernel void free_kernel(__global float* restrict a) {{\n  {start}  a[0] = 1.0f;\n}}\n"
+    free = (
+        f"__kernel void free_kernel(__global float* restrict a) {{\n  {start}  a[0] = 1.0f;\n}}\n"
+    )
     without, other = (
         read_kernel(text.encode(), "free_kernel") for text in (free, free.replace("1.0f", "2.0f"))
     )

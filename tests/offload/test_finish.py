@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,11 @@ from tapml.compiler.link import link_entries
 from tapml.compiler.merged_launches import launch_counts
 from tapml.graph.plan import GraphPlan
 from tapml.offload import finish
-from tapml_targets.errors import EXIT_DEVICE_LOST
+from tapml.offload.final_run import FinalRun
+from tapml_targets.errors import EXIT_DEVICE_LOST, DeviceLostError, DeviceRestartedError
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
+from tests.compiler.independent_launches import LIBRARIES, Steps
 from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession, read_report
 
@@ -103,11 +107,46 @@ def test_a_device_lost_over_merged_launches_is_not_given_them_again(
     monkeypatch.setattr(finish, "link_entries", _changing(b"tapml_group = get_group_id", crash))
     lost = run_here("offload", "--session", session, cache=finished.cache)
     assert lost.exit_code == EXIT_DEVICE_LOST, lost.errors
+    assert "while the whole model was tried with independent launches merged: " in lost.errors
+    assert "they stay apart from now on" in lost.errors
     assert not kept.exists()
     again = run_here("offload", "--session", session, cache=finished.cache)
     assert again.exit_code == 0, again.errors
+    assert "note: launches stay apart, the device was lost over merged ones" in again.errors
     before = {name: before for name, (before, _) in finished.report["final"]["launches"].items()}
     assert launch_counts(unpack(kept.read_bytes())) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "elsewhere", "blamed"),
+    [
+        (DeviceLostError("the server ended: signal SIGABRT"), False, True),
+        (DeviceRestartedError("the worker of this session died"), True, True),
+        (DeviceLostError("the connection to the server dropped"), True, False),
+    ],
+)
+def test_merged_launches_are_not_blamed_for_the_way_to_a_device(
+    monkeypatch: pytest.MonkeyPatch, error: DeviceLostError, elsewhere: bool, blamed: bool
+) -> None:
+    recorded: list[Any] = []
+    bench: Any = SimpleNamespace(
+        elsewhere=elsewhere,
+        journal=SimpleNamespace(record=lambda *row: recorded.append(row)),
+        model=SimpleNamespace(name="tiny"),
+    )
+    made = Steps(kept=("a", "b"))
+    made.call("shift", "x", "a")
+    made.call("turn", "x", "b")
+    apart, merged = (link_entries(made.plan(), LIBRARIES, merge=each) for each in (False, True))
+    key: Any = None
+
+    def lost(*_: object) -> FinalRun:
+        raise error
+
+    monkeypatch.setattr(finish, "_whole", lost)
+    with pytest.raises(type(error), match="with independent launches merged"):
+        finish._with_merged_launches(bench, apart, merged, key)
+    assert bool(recorded) == blamed
 
 
 def _changing(old: bytes, new: bytes) -> Callable[..., Library]:
