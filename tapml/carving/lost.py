@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tapml_targets.errors import DeviceLostError
@@ -13,14 +14,39 @@ UNBUILT: Final = "the device does not build its kernels: "
 """What it begins with where the device's compiler refused the kernels."""
 
 
+# Where what the driver printed ends: Python's own words on a crash, and tapml's on what was sent.
+_NOT_THE_DRIVER: Final = re.compile(
+    r"^(Fatal Python error|Current thread|Thread 0x|last commands (sent|begun):).*", re.M | re.S
+)
+
+
+def headline(error: DeviceLostError) -> str:
+    """The error's first line, which announces nothing that stands below it."""
+    first = str(error).partition("\n")[0]
+    if not first.endswith(":"):
+        return first
+    return first.rpartition("; ")[0] or first.removesuffix(":")
+
+
+def printed_last(error: DeviceLostError) -> str:
+    """The last line that the driver or its compiler printed; empty where there is none.
+
+    A compiler that gives up says why in it, before it ends the process.
+    """
+    below = str(error).partition("\n")[2]
+    for text in (below, error.driver_log):
+        printed = _NOT_THE_DRIVER.sub("", text).split("\n")
+        said = [line.strip() for line in printed if line.strip()]
+        if said:
+            return said[-1]
+    return ""
+
+
 def rephrased(error: DeviceLostError, *, before: str = "", after: str = "") -> DeviceLostError:
     """The same error with text before and after its first line; the lines below it stay."""
-    first, _, rest = str(error).partition("\n")
-    if first.endswith(":"):
-        # It announces the lines below, which the command line shows on demand only.
-        first = first.rpartition("; ")[0] or first.removesuffix(":")
+    rest = str(error).partition("\n")[2]
     return type(error)(
-        f"{before}{first}{after}" + (f"\n{rest}" if rest else ""),
+        f"{before}{headline(error)}{after}" + (f"\n{rest}" if rest else ""),
         remote_traceback=error.remote_traceback,
         command=error.command,
         driver_log=error.driver_log,

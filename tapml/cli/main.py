@@ -12,7 +12,13 @@ import sys
 import traceback
 from typing import Any, Final, NoReturn
 
-from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_USAGE, RemoteError, TapmlError
+from tapml_targets.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    DeviceLostError,
+    RemoteError,
+    TapmlError,
+)
 from tapml_targets.installed import install_hint, package_version
 
 # Each module has add_parser(subparsers); it sets `run`, a function from the arguments to exit code.
@@ -149,6 +155,10 @@ def _explain_remote(error: RemoteError, debug: bool) -> str:
         return "\n".join([str(error), *parts])
     first, _, rest = str(error).partition("\n")
     said = next(filter(_ERROR_LINE.search, f"{rest}\n{error.driver_log}".splitlines()), "").strip()
+    if not said and isinstance(error, DeviceLostError):
+        from tapml.carving.lost import printed_last
+
+        said = printed_last(error)
     if said and said not in first:
         first += f"\n  {said}"
     if rest or any(details.values()):

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tapml.carving.carved_test import CarvedTest
+from tapml.carving.lost import headline, printed_last
 from tapml.carving.probing import Probing, is_probe
 from tapml.carving.replay import replay_operator
 from tapml.carving.replay_memory import ReplayMemory
@@ -321,9 +322,10 @@ class KernelTrial:
 
     def _loss(self, error: DeviceLostError) -> str:
         """How the device was lost; what was sent last says little to whoever wrote the kernel."""
-        first = str(error).partition("\n")[0]
+        first = headline(error)
         if not isinstance(error, KernelTimeoutError):
-            return first
+            said = printed_last(error)
+            return f"{first}; it printed last:\n{said}" if said else first
         found = re.search(r" in test \S+(?=:)", first)
         return (
             f"the kernel did not end within {self._deadline:g} s{found.group() if found else ''}: "
