@@ -132,13 +132,14 @@ class LentReading:
 
     def _ask_back(self, shared: SharedReading, answered: int) -> None:
         """Have it back, in the middle of a long chunk at its end only; others need not wait."""
-        if shared.enter() and shared.halfway:
-            shared.leave()
-            self.refused = True
-            if self._worker.board.shared:
-                self._turns.have_back(self._token)
+        # Not tried again below: a chunk may begin as soon as the worker lets go of the lock.
+        self.refused = not shared.enter() or shared.halfway
+        if not self.refused:
+            self.have_back(answered)
             return
-        self.have_back(answered)
+        shared.leave()
+        if self._worker.board.shared:
+            self._turns.have_back(self._token)
 
     def note(self) -> None:
         """Look which batches the worker has taken."""
@@ -148,8 +149,8 @@ class LentReading:
             shared.leave()
 
     def given_back(self, answered: int) -> None:
-        """The worker says that it reads no more."""
-        if self._peer is not None and self._shared is not None:
+        """The worker says that it reads no more; of an earlier time, where it has it by now."""
+        if self._peer is not None and self._shared is not None and not self._shared.lent:
             enough = self._shared.messages - self._begun >= _MOST_PATIENCE
             self._patience = _PATIENCE if enough else min(2 * self._patience, _MOST_PATIENCE)
             self.have_back(answered)
