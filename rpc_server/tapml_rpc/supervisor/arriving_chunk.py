@@ -17,7 +17,10 @@ _SINK: Final = memoryview(bytearray(256 << 10))
 def is_one_write(commands: list[Any], nbytes: int) -> bool:
     """Whether a batch is one write of its whole chunk of `nbytes`, as far as its header tells."""
     write = commands[0] if len(commands) == 1 else None
-    return isinstance(write, list) and write[:1] == ["write"] and write[3:] == [nbytes, 0]
+    if not isinstance(write, list) or write[:1] != ["write"]:
+        return False
+    # Equal are 0.0 and False, too.
+    return write[3:] == [nbytes, 0] and type(write[4]) is int
 
 
 class ArrivingChunk:

@@ -109,6 +109,8 @@ def test_the_end_of_the_connection_or_of_the_session_ends_the_waiting(ends: Ends
         [["fence"]],
         [["write", 7, 0, LONG - 1, 0]],
         [["write", 7, 0, LONG, 1]],
+        [["write", 7, 0, LONG, False]],
+        [["write", 7, 0, LONG, 0.0]],
         [["write", 7, 0, LONG]],
         [["upload", 7, 0, LONG, 0]],
         [WRITE, ["fence"]],
