@@ -35,7 +35,7 @@ class ArrivingChunk:
     receive
         Receives more of it: at least a byte, or raises ClientGoneError.
     whole
-        Called once all of it has been received.
+        Called when all of it has been received.
     """
 
     def __init__(
@@ -47,27 +47,20 @@ class ArrivingChunk:
     ) -> None:
         self.nbytes = nbytes
         self._ahead = ahead
-        self._missing = nbytes
+        # Counted piece by piece: whatever goes wrong, the next message begins after the last one.
+        self._missing = nbytes - len(ahead)
         self._receive = receive
         self._whole = whole
 
     def receive_into(self, memory: memoryview) -> None:
         """See the protocol."""
-        filled = len(self._ahead)
-        memory[:filled] = self._ahead
-        while filled < self.nbytes:
-            filled += self._receive(memory[filled:])
-        self._end()
+        memory[: len(self._ahead)] = self._ahead
+        while self._missing:
+            self._missing -= self._receive(memory[self.nbytes - self._missing :])
+        self._whole()
 
     def finish(self) -> None:
         """See the protocol."""
-        if not self._missing:
-            return
-        missing = self.nbytes - len(self._ahead)
-        while missing:
-            missing -= self._receive(_SINK[:missing])
-        self._end()
-
-    def _end(self) -> None:
-        self._missing = 0
+        while self._missing:
+            self._missing -= self._receive(_SINK[: self._missing])
         self._whole()

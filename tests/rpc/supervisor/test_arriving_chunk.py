@@ -86,6 +86,28 @@ def test_what_nobody_wants_is_received_and_forgotten(ends: Ends) -> None:
     assert ends.next(4) is not None
 
 
+def test_what_comes_after_a_fault_over_half_a_chunk_is_not_lost(ends: Ends) -> None:
+    whole = message(batch(4, WRITE), PAYLOAD[:LONG])
+    chunk = arriving(ends, whole[:-500])
+    ends.client.sendall(whole[-500:] + message(batch(5, ["fence"])))
+    receive, received = chunk._receive, given(LONG)
+
+    def once(memory: memoryview) -> int:
+        chunk._receive = no_more
+        return receive(memory[:400])
+
+    def no_more(memory: memoryview) -> int:
+        raise MemoryError
+
+    chunk._receive = once
+    with pytest.raises(MemoryError):
+        chunk.receive_into(memoryview(received))
+    chunk._receive = receive
+    chunk.finish()
+    found = ends.next(4)
+    assert found is not None and found[0]["sequence"] == 5
+
+
 def test_the_end_of_the_connection_or_of_the_session_ends_the_waiting(ends: Ends) -> None:
     chunk = arriving(ends, message(batch(4, WRITE), PAYLOAD[:LONG])[:-1])
     ends.supervisor.close()
