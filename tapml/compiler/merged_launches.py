@@ -19,7 +19,7 @@ from tapml.compiler.single_launch import SingleLaunch, single_launch
 from tapml.graph.plan import CallStep, Entry, GraphPlan
 from tapml_targets.library import Library, OperatorProgram, launches
 
-MERGING_VERSION: Final = 2
+MERGING_VERSION: Final = 3
 """Counts what changes how launches are merged: what passed under another is run again."""
 
 

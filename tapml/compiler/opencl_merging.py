@@ -5,10 +5,10 @@ number within its own share of the grid. Bodies of one kernel are one function: 
 chooses its arguments. So a body's text stays what the driver was given before, and a ``return`` in
 it ends it alone.
 
-Where one body has a barrier, each has one: a body without is called behind a barrier of its own.
-PoCL 7 takes two branches without one, beside a branch with one, for a region of one entry, and
-aborts ("Could not find a dominating alternative variable."). All threads of a group take one
-branch, so the barrier holds nobody up.
+Where one body has a barrier, each call ends with one. PoCL 7 takes branches that come together
+without for one region, though they begin apart: it aborts ("Could not find a dominating alternative
+variable."), or computes something else. All threads of a group take one branch, so the barrier
+holds nobody up.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def merged_text(
             classes[-1].append(part)
         else:
             classes.append([part])
-    meets = [_has_barrier(members[0].text, axis) for members in classes]
+    meets = len(classes) > 1 and any(_has_barrier(each[0].text, axis) for each in classes)
+    barrier = "\n    barrier(CLK_LOCAL_MEM_FENCE);" if meets else ""
     functions, arrays, calls = [], [], []
     start: int | str | None = 0
     for number, members in enumerate(classes):
@@ -99,8 +100,7 @@ def merged_text(
             for each in text.local_arrays
         ]
         guard = "" if members[-1].end is None else f"if ({_below(members[-1].end)}) "
-        barrier = "barrier(CLK_LOCAL_MEM_FENCE);\n    " * (any(meets) and not meets[number])
-        calls.append(f"{guard}{{\n    {barrier}{_call(number, members, start)}\n  }}")
+        calls.append(f"{guard}{{\n    {_call(number, members, start)}{barrier}\n  }}")
         start = members[-1].end
     parameters = ", ".join(f"{kind} {_parameter(n)}" for n, kind in enumerate(declared))
     return "".join(

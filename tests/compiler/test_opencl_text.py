@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tapml.compiler.opencl_merging import Part, local_bytes, merged_text, prologue_of
@@ -126,23 +128,26 @@ def test_a_merged_kernel_is_read_as_one_that_was_not_written_here() -> None:
 
 
 @pytest.mark.parametrize("start", ["", "// no barrier(CLK_LOCAL_MEM_FENCE) here\n"])
-def test_where_one_body_has_a_barrier_each_has_one(start: str) -> None:
-    free = (
+def test_where_one_body_has_a_barrier_each_call_ends_with_one(start: str) -> None:
+    plain = (
         f"__kernel void free_kernel(__global float* restrict a) {{\n  {start}  a[0] = 1.0f;\n}}\n"
     )
-    without, other = (
-        read_kernel(text.encode(), "free_kernel") for text in (free, free.replace("1.0f", "2.0f"))
+    free, other, meeting = (
+        read_kernel(text.encode(), name)
+        for text, name in (
+            (plain, "free_kernel"),
+            (plain.replace("1.0f", "2.0f"), "free_kernel"),
+            (PLAIN, "turn_kernel"),
+        )
     )
-    meeting = read_kernel(PLAIN.encode(), "turn_kernel")
-    assert without is not None
+    assert free is not None
     assert other is not None
     assert meeting is not None
     declared = [each.declared for each in meeting.parameters]
-    first = (Part("free", without, (0,), 1), Part("other", other, (1,), 2))
-    mixed = merged_text([*first, Part("turn", meeting, (0, 1, 2), None)], declared, 0, ())
-    # Behind the choice, where all threads of a group are.
-    calls = mixed.partition("__kernel")[2]
-    assert calls.count("barrier(CLK_LOCAL_MEM_FENCE);\n    tapml_part_") == 2
-    assert "{\n    tapml_part_2(" in calls
-    plain = merged_text([first[0], Part("other", other, (1,), None)], declared, 0, ())
-    assert "barrier" not in plain.partition("__kernel")[2]
+    one, turn = Part("free", free, (0,), 1), Part("turn", meeting, (0, 1, 2), None)
+    # Behind the choice, where all threads of a group are, whatever a body returns early.
+    ended = "tapml_group - (size_t){});\n    barrier(CLK_LOCAL_MEM_FENCE);\n  }}"
+    mixed = merged_text([one, Part("other", other, (1,), 2), turn], declared, 0, ())
+    assert all(ended.format(start) in mixed for start in (0, 1, 2))
+    for parts in ([one, Part("other", other, (1,), None)], [replace(turn, end=1), turn]):
+        assert "barrier" not in merged_text(parts, declared, 0, ()).partition("__kernel")[2]
