@@ -42,6 +42,11 @@ class OwnReading:
         The session's.
     pipe, board
         To the supervisor: what comes there is waited for as well.
+
+    Attributes
+    ----------
+    wants_rest
+        Whether a long chunk is next, and the device may have something to end before.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class OwnReading:
         self._poll.register(connection, select.EPOLLIN)
         self._poll.register(pipe, select.EPOLLIN)
         self._received = False
+        self._rested = self.wants_rest = False
 
     def here(self) -> bool:
         """Whether this process reads, as far as it knows."""
@@ -86,7 +92,9 @@ class OwnReading:
         self._shared.lent = self._lent = 0
         self._shared.leave()
 
-    def next(self, last: int, *, busy: bool) -> tuple[wire.Header, Frame] | None:
+    def next(
+        self, last: int, *, busy: bool, rested: bool = False
+    ) -> tuple[wire.Header, Frame] | None:
         """The next message; None while it has not all come, or it is not for this process.
 
         Parameters
@@ -95,8 +103,11 @@ class OwnReading:
             The batch that was taken last, in whichever way.
         busy
             Whether no batch can be taken now, or should be.
+        rested
+            Whether the device has nothing to end before it takes a long chunk.
         """
         shared = self._shared
+        self._rested, self.wants_rest = rested, False
         received, self._received = self._received, False
         # Nobody else writes these while the reading is here; after that it is looked at below.
         if not received and shared.start == shared.end:
@@ -177,7 +188,8 @@ class OwnReading:
                 return None
             packed = bytes(ahead[body : body + nbytes])
             header = wire.unpack(packed)
-            self._check(header, packed, length, last, busy)
+            if not self._check(header, packed, length, last, busy):
+                return None
             shared.count_message()
             if long:
                 arriving = self._arriving(chunk_start, length)
@@ -224,14 +236,18 @@ class OwnReading:
 
     def _check(
         self, header: wire.Header, packed: bytes, nbytes: int, last: int, busy: bool
-    ) -> None:
-        """Whether it is the session's and right as far as a supervisor would look."""
+    ) -> bool:
+        """See that it is the session's and right as far as a supervisor would look, and note it.
+
+        False where the device has to rest first: nobody sees what follows a chunk that is taken,
+        perhaps a goodbye or the end, before all of it has come.
+        """
         if header.get("session") != self._token or header.get("epoch") != self._epoch:
             raise ProtocolError("not this session's")
         kind, bounds = header.get("type"), self._bounds
         if kind == "credit" and not nbytes:
             wire.integer(header.get("bytes"), "credit")
-            return
+            return True
         sequence = wire.integer(header.get("sequence"), "sequence")
         wire.integer(header.get("stream", 0), "stream", bounds.streams - 1)
         commands = wire.array(header.get("commands"), "commands", bounds.commands)
@@ -245,4 +261,7 @@ class OwnReading:
             or any(isinstance(each, list) and each[:1] == ["program"] for each in commands)
         ):
             raise ProtocolError("for the supervisor")
-        self._shared.note(Taken(sequence, nbytes, packed))
+        self.wants_rest = nbytes > MOST_CHUNK_BYTES and not self._rested
+        if not self.wants_rest:
+            self._shared.note(Taken(sequence, nbytes, packed))
+        return not self.wants_rest

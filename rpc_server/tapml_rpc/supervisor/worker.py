@@ -79,6 +79,8 @@ class Worker:
         self._reading: OwnReading | None = None
         # The batch that was taken last.
         self._taken = -1
+        # Whether the device has ended all it had, but for chunks that were received into it.
+        self._rested = False
 
     def run(self, device: dict[str, Any]) -> None:
         """Open the device and serve until the supervisor closes the socket."""
@@ -135,10 +137,15 @@ class Worker:
             if (frame := self._pipe.next()) is not None:
                 return wire.unpack(frame.packed), frame
             busy = session.job is not None or bool(session.queue) or self._board.shared
-            if (message := reading.next(self._taken, busy=busy)) is not None:
+            message = reading.next(self._taken, busy=busy, rested=self._rested)
+            if message is not None:
                 return message
             if not reading.here():
                 self._give_back()
+            elif reading.wants_rest:
+                # The supervisor may have the reading back meanwhile, as over any long kernel.
+                self._finish()
+                self._rested = True
             elif reading.wait() and not self._pipe.receive():
                 return None
         frame = self._next_frame()
@@ -181,6 +188,7 @@ class Worker:
             self._read_on(header, bounds)
             return
         else:
+            self._rested = frame.arriving is not None
             chunk: memoryview = memoryview(frame.inline)
             sequence = self._taken = wire.integer(header.get("sequence"), "sequence")
             if frame.start != NOWHERE:
@@ -249,6 +257,7 @@ class Worker:
         # A heartbeat after the answer says no less than the answer.
         self._board.device_bytes = session.nbytes
         if self._board.shared:
+            # So that the other sessions' turns come.
             self._finish()
         # The client may fill that again as soon as it has the answer.
         place = self._places.pop(self._sequence, None)
@@ -258,7 +267,7 @@ class Worker:
         self._answers.send(packed, parts, answers=self._sequence, brought_much=much)
 
     def _finish(self) -> None:
-        """Let the device end what it has, so that the other sessions' turns come."""
+        """Let the device end what it has."""
         self._board.begin(self._sequence, AFTER_ALL, time.monotonic_ns())
         # An error that comes late belongs to the next fence.
         with suppress(Exception):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import sys
+import termios
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -48,7 +51,7 @@ class Ends:
     def next(self, last: int = 3, *, busy: bool = False) -> tuple[wire.Header, Frame] | None:
         """What is there next, once something has come."""
         assert not self.reading.wait()
-        return self.reading.next(last, busy=busy)
+        return self.reading.next(last, busy=busy, rested=True)
 
     def left(self) -> bytes:
         """What the supervisor finds that nobody has taken."""
@@ -75,14 +78,25 @@ def reads(worker: int) -> bool:
     return call.isdigit() and int(call) in WAITS_FOR_BOTH
 
 
+def unread(connection: socket.socket) -> int:
+    """Bytes that the other end has not received."""
+    answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
+
+
 def lent(server: Served, stack: ExitStack) -> tuple[Session, int]:
     """A session whose worker reads."""
     session, worker = server.open("zmq")
     stack.enter_context(session)
+    lend_to(worker, session)
+    return session, worker
+
+
+def lend_to(worker: int, session: Session) -> None:
+    """Have a session's worker read."""
 
     def once_more() -> bool:
         session.fence()
         return reads(worker)
 
     wait_for(once_more)
-    return session, worker

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
-import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +31,7 @@ from tests.rpc.faults.ground import (
     nothing_left,
     wait_for,
 )
-from tests.rpc.supervisor.readings import Ends, batch, lent, message, reads
+from tests.rpc.supervisor.readings import Ends, batch, lent, message, reads, unread
 
 LONG = MOST_CHUNK_BYTES + 1000
 WRITE = ["write", 7, 0, LONG, 0]
@@ -272,7 +269,7 @@ class HalfSent:
         stack.callback(self.end)
         assert self.slow.stopped.wait(PATIENCE_SECONDS)
         # All that was sent has been taken off the connection.
-        wait_for(lambda: not unread(self.slow) and reads(self.worker))
+        wait_for(lambda: not unread(stream._socket) and reads(self.worker))
 
     def _write(self) -> None:
         try:
@@ -286,12 +283,6 @@ class HalfSent:
         self.slow.go_on.set()
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
-
-
-def unread(slow: SlowSocket) -> int:
-    """Bytes that the other end has not received."""
-    answer = fcntl.ioctl(cast("socket.socket", slow).fileno(), termios.TIOCOUTQ, bytes(4))
-    return int.from_bytes(answer, sys.byteorder)
 
 
 def test_others_have_their_turns_while_a_payload_is_slow_to_come(server: Served) -> None:
