@@ -181,7 +181,11 @@ class OpenCLDriver:
 
     def opens_memory(self) -> bool:
         """See :meth:`tapml_targets.driver.OpensMemory.opens_memory`."""
-        return bool(self._device.host_unified_memory)
+        try:
+            return bool(self._device.host_unified_memory)
+        except self._cl.Error:
+            # OpenCL 2 calls the question deprecated.
+            return False
 
     @contextmanager
     def open_memory(
