@@ -14,7 +14,6 @@ from typing import cast
 import numpy as np
 import pytest
 
-from scripts.soak_runtime import served
 from tapml_rpc import wire
 from tapml_rpc.client import Session
 from tapml_rpc.interpreter import ClientGoneError
@@ -28,7 +27,6 @@ from tests.rpc.faults.ground import (
     PATIENCE_SECONDS,
     Served,
     exists,
-    nothing_left,
     wait_for,
 )
 from tests.rpc.supervisor.readings import Ends, batch, lent, message, reads, unread
@@ -158,20 +156,11 @@ def test_a_chunk_over_the_bound_and_one_for_a_closed_memory_are_the_supervisors(
 
 
 @pytest.fixture(scope="module", params=["cpu", "opencl"])
-def lasting_server(
-    request: pytest.FixtureRequest, require_device: RequireDevice
-) -> Iterator[Served]:
-    if request.param != "cpu":
-        require_device(request.param)
-    with served(request.param) as (server, books):
-        yield Served(server, books)
-        assert "Traceback" not in server.log(), server.log()
-
-
-@pytest.fixture
-def server(lasting_server: Served) -> Iterator[Served]:
-    with nothing_left(lasting_server.books):
-        yield lasting_server
+def served_device(request: pytest.FixtureRequest, require_device: RequireDevice) -> str:
+    name: str = request.param
+    if name != "cpu":
+        require_device(name)
+    return name
 
 
 def goes_on(session: Session, value: int = 7) -> None:
@@ -243,6 +232,10 @@ class SlowSocket:
         sent = self._real.sendmsg([parts[0][: self._left]])
         self._left -= sent
         return sent
+
+    def hang_up(self) -> None:
+        """Vanish, as a client does that is killed."""
+        self._real.shutdown(socket.SHUT_RDWR)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)
@@ -319,7 +312,7 @@ def test_a_worker_that_is_harmed_over_half_a_payload_is_told_of(
 def test_a_client_that_vanishes_over_half_a_payload_leaves_nothing(server: Served) -> None:
     with ExitStack() as stack:
         half = HalfSent(server, stack)
-        half.slow.shutdown(socket.SHUT_RDWR)  # type: ignore[operator]
+        half.slow.hang_up()
         wait_for(lambda: not exists(half.worker))
         half.end()
         assert isinstance(half.failure, TapmlError)

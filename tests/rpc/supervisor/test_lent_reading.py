@@ -11,7 +11,6 @@ from typing import cast
 import numpy as np
 import pytest
 
-from scripts.soak_runtime import served
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.link import Link
@@ -28,7 +27,7 @@ from tapml_rpc.supervisor.uploads import Uploads
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import DeviceRestartedError
-from tests.rpc.faults.ground import Served, nothing_left, state_of, wait_for
+from tests.rpc.faults.ground import Served, state_of, wait_for
 from tests.rpc.peers import RawPeer
 from tests.rpc.supervisor.readings import NAMES, Ends, batch, lent, message, reads
 
@@ -169,19 +168,6 @@ def test_a_session_with_company_is_not_lent_and_one_that_is_hears_of_it() -> Non
     assert turns.shared(b"b")
     turns.have_back(b"a")
     assert not turns.shared(b"b")
-
-
-@pytest.fixture(scope="module")
-def lasting_server() -> Iterator[Served]:
-    with served("cpu") as (server, books):
-        yield Served(server, books)
-        assert "Traceback" not in server.log(), server.log()
-
-
-@pytest.fixture
-def server(lasting_server: Served) -> Iterator[Served]:
-    with nothing_left(lasting_server.books):
-        yield lasting_server
 
 
 def test_short_and_long_messages_come_in_order_whoever_reads(server: Served) -> None:

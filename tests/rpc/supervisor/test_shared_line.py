@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.soak_runtime import served
 from tapml_rpc import wire
 from tapml_rpc.client import Session
 from tapml_rpc.link import Link
@@ -31,7 +30,7 @@ from tapml_rpc.transport import Ticket
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import DeviceRestartedError
-from tests.rpc.faults.ground import Served, nothing_left, state_of, wait_for
+from tests.rpc.faults.ground import Served, state_of, wait_for
 
 PATIENCE = 60.0
 RING_BYTES = 1 << 20
@@ -218,19 +217,6 @@ def test_room_that_was_taken_and_not_needed_is_the_rings_again(ends: Ends) -> No
     ends.answers.send(DONE, [room], answers=1)
     assert ends.heard(message(DONE, LARGE))
     assert ends.ring.reserve(RING_BYTES) is not None
-
-
-@pytest.fixture(scope="module")
-def lasting_server() -> Iterator[Served]:
-    with served("cpu") as (server, books):
-        yield Served(server, books)
-        assert "Traceback" not in server.log(), server.log()
-
-
-@pytest.fixture
-def server(lasting_server: Served) -> Iterator[Served]:
-    with nothing_left(lasting_server.books):
-        yield lasting_server
 
 
 @pytest.fixture
