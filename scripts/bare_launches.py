@@ -21,7 +21,7 @@ from tapml_targets.dtype import dtype
 from tapml_targets.expression import evaluate
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
-from tapml_targets.opencl.driver import _devices
+from tapml_targets.opencl.description import every_device
 from tapml_targets.opencl.programs import build_program
 
 ENTRY: Final = "decode"
@@ -99,7 +99,7 @@ def released(context: Any, queue: Any, launches: list[Launch]) -> float:
 
 def main(library: str, spec: str) -> None:
     """Answer lines of standard input until it ends."""
-    device = _devices()[int(spec.partition(":")[2])]
+    device = every_device()[int(spec.partition(":")[2])]
     context = cl.Context([device])
     queue = cl.CommandQueue(context, device)
     launches, _held = prepare(unpack(Path(library).read_bytes()), context, queue)

@@ -24,7 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from scripts.bench_runtime import Measurement, take_turns
 from tapml_rpc.session import Session
-from tapml_rpc.websocket.transport import open_websocket
+from tapml_rpc.websocket.opening import open_websocket
 
 PEER: Final = "websockets"
 TRANSFER_BYTES: Final = {"1 MB": 1 << 20, "16 MB": 16 << 20, "128 MB": 128 << 20}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,11 +27,14 @@ SEED = 20240229
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each process that shares the tests a cache of PoCL's own.
+    """Let Ctrl-C be heard, and give each process that shares the tests a cache of PoCL's own.
 
-    They build the same kernels at the same moment. One run saw a PoCL 3.1 abort there, and a cache
-    that two processes fill is what they shared.
+    A shell's background job ignores SIGINT, and so would every command that a test interrupts. The
+    processes build the same kernels at the same moment: one run saw a PoCL 3.1 abort there, and a
+    cache that two processes fill is what they shared.
     """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and "POCL_CACHE_DIR" not in os.environ:
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"pocl-{worker}"

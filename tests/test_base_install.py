@@ -177,10 +177,10 @@ def test_what_needs_the_toolkit_says_so(
         folder = failing_folder(tmp_path / "matmul", device, "first term missing")
     result = base_install.run("tapml", *command, str(folder))
     assert result.returncode == 2
-    assert 'pip install -e ".[host,opencl]"' in result.stderr
+    assert '.whl[host,opencl]", the wheel that tapml came in' in result.stderr
 
 
 def test_a_command_of_the_toolkit_names_what_to_install(base_install: BaseInstall) -> None:
     result = base_install.run("tapml", "offload", "--target", "opencl")
     assert result.returncode == 2
-    assert 'pip install -e ".[host' in result.stderr
+    assert ".whl[host" in result.stderr

@@ -107,7 +107,7 @@ def lend_browser(
     from tapml_rpc.security.credentials import Credentials
     from tapml_rpc.tracker.own_tracker import OwnTracker
     from tapml_rpc.tracker.request import request_device
-    from tapml_rpc.tracker.spec import tracker_credentials
+    from tapml_rpc.tracker.spec import VARIABLE, tracker_credentials
 
     check_browser(spec)
     way = spec.partition(":")[2]
@@ -115,7 +115,7 @@ def lend_browser(
     with ExitStack() as stack:
         found = None
         if way in ("", _WAIT):
-            secret = credentials or tracker_credentials()
+            secret = credentials or tracker_credentials(os.environ.get(VARIABLE, ""))
             found = _registered(secret, tell)
         if found is not None:
             address, name = found

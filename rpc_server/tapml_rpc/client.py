@@ -10,19 +10,23 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from tapml_rpc.batch import Batch
 from tapml_rpc.knock import told
 from tapml_rpc.loss import Held
+from tapml_rpc.options import port_number
 from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.route import leads_to_websocket, websocket_through
 from tapml_rpc.transport import Transport
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import InputError, SetupError
+from tapml_targets.installed import package_hint
 
 __all__ = [
     "Batch",
@@ -92,7 +96,7 @@ def _transport(
     if leads_to_websocket(address):
         address, token = websocket_through(address)
     if address.startswith(("ws://", "wss://")):
-        from tapml_rpc.websocket.transport import open_websocket
+        from tapml_rpc.websocket.opening import open_websocket
 
         encrypted = address.startswith("wss://") and credentials is not None
         return open_websocket(
@@ -103,8 +107,18 @@ def _transport(
             ssl_context=credentials.ssl_context() if encrypted and credentials else None,
             lease=lease,
         )
-    # Boards without ZeroMQ use the other binding.
-    from tapml_rpc.link import Link
+    _check_port(address)
+    try:
+        # Boards without ZeroMQ use the other binding.
+        from tapml_rpc.link import Link
+    except ModuleNotFoundError as error:
+        if error.name != "zmq":
+            raise
+        raise SetupError(
+            f"{address} takes pyzmq, which is not installed here: give the device's ws:// or "
+            "wss:// address, which it has with `tapml rpc serve --websocket`, or install it: "
+            f"{package_hint('pyzmq')}"
+        ) from None
 
     try:
         return Link(
@@ -116,4 +130,18 @@ def _transport(
         )
     except SetupError as error:
         # libzmq tries again and again and does not say why.
-        raise SetupError(f"{error}{told(address)}") from None
+        raise type(error)(f"{error}{told(address)}") from None
+
+
+def _check_port(address: str) -> None:
+    """Libzmq takes any text for a port, and then connects to nothing for as long as one waits."""
+    if not address.startswith("tcp://"):
+        return
+    port = address.rpartition(":")[2]
+    with suppress(ArgumentTypeError):
+        if port_number(port):
+            return
+    raise InputError(
+        f"expected an address such as tcp://127.0.0.1:9190, got {address!r}: {port!r} is no port "
+        "from 1 to 65535"
+    )

@@ -22,14 +22,21 @@ import zmq
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.commands import Running
-from tapml_rpc.device_loop import DeviceLoop, bind_router
+from tapml_rpc.device_loop import DeviceLoop
 from tapml_rpc.failures import failure_to_wire, render_command
 from tapml_rpc.features import FEATURES
+from tapml_rpc.router import GONE, bind_router, split, take, unpack_control
 from tapml_rpc.running_batch import place_in
 from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import KernelTimeoutError, ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import (
+    DeviceLostError,
+    KernelTimeoutError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
 from tapml_targets.installed import package_version
 
 EXIT_KERNEL_DEADLINE: Final = 70
@@ -77,9 +84,7 @@ class ControlLoop:
         self._silence_seconds = silence_seconds
         self._kernel_deadline = kernel_deadline
         self._next_probe = 0.0
-        self._socket = bind_router(
-            context, address, bounds, silence_seconds > 0, most_bytes=wire.MAX_STRANGER_BYTES
-        )
+        self._socket, self._watch = bind_router(context, address, bounds, silence_seconds > 0)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
@@ -95,19 +100,22 @@ class ControlLoop:
                         self._receive()
                 self._check_deadline()
                 self._check_silence()
+                self._check_connections()
         finally:
+            self._watch.close()
             self._socket.close(linger=200)
 
     def _receive(self) -> None:
-        try:
-            identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
+        frames = take(self._socket)
+        if frames is None:
             return
-        if len(frames) != 1:
-            self._refuse(identity, ProtocolError("a control message is one header"))
-            return
+        self._watch.heard(frames[0])
+        identity = frames[0].bytes
         try:
-            self._dispatch(identity, wire.unpack(frames[0]))
+            _, packed, chunk = split(frames)
+            if chunk:
+                raise ProtocolError("a control message is one header")
+            self._dispatch(identity, unpack_control(packed))
         except Exception as error:
             if not isinstance(error, TapmlError):
                 # A fault of ours must cost the one message, and must be seen.
@@ -251,6 +259,18 @@ class ControlLoop:
                 self._end(session, f"silent for {silence:.0f} s")
             elif silence > 2 * _PROBE_SECONDS:
                 self._drop_gone([session])
+
+    def _check_connections(self) -> None:
+        """End the sessions that have lost control, tell those that have lost data."""
+        gone = self._watch.gone()
+        for session in list(self._sessions.values()) if gone else ():
+            if session.control_identity in gone:
+                self._end(session, f"its control connection {GONE}")
+        while self._loop.dropped:
+            session = self._loop.dropped.popleft()
+            error = DeviceLostError(f"this session was ended: {session.ended}")
+            event: wire.Header = {"type": "event", "error": failure_to_wire(error)}
+            self._send(session.control_identity, event)
 
     def _end(self, session: ServerSession, why: str) -> None:
         if not session.ended:

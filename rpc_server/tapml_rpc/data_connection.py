@@ -9,13 +9,17 @@ from typing import Protocol
 
 import zmq
 
+from tapml_rpc.security.curve import ClientCurve
+from tapml_rpc.security.handshake import HandshakeWatch
 from tapml_rpc.tracker.route import is_relayed, open_stream
+from tapml_rpc.welcome import connect_dealer
 from tapml_rpc.zmtp.incoming import Place
 from tapml_rpc.zmtp.stream import Check, Stream
 from tapml_targets.errors import InputError, SetupError
 
 _ZERO_COPY_BYTES = 64 << 10
 _POLL_MILLISECONDS = 50
+_BOTH_OPEN = "both its ports must be open to this client"
 
 Socket = zmq.Socket[bytes]
 
@@ -112,6 +116,35 @@ class DealerData:
         """See the protocol."""
 
 
+def open_encrypted(
+    context: zmq.Context[Socket], address: str, curve: ClientCurve, timeout: float
+) -> tuple[DealerData, Socket, Socket]:
+    """Connect to a data address with keys; the connection, its socket, and that one's monitor.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that it may take.
+
+    Raises
+    ------
+    SetupError
+        If nobody is there, or the keys do not fit.
+    """
+    dealer, monitor = connect_dealer(context, address, curve, once=True)
+    handshakes = HandshakeWatch(monitor, address, curve)
+    deadline = time.monotonic() + timeout
+    # It takes messages once its handshake has come to an end.
+    while not dealer.poll(_POLL_MILLISECONDS, zmq.POLLOUT):
+        handshakes.check()
+        if time.monotonic() > deadline:
+            raise handshakes.hint or SetupError(
+                f"the server's data address {address} cannot be reached within {timeout:g} s; "
+                f"{_BOTH_OPEN}"
+            )
+    return DealerData(dealer), dealer, monitor
+
+
 def open_plain(address: str, timeout: float, place: Place) -> Stream:
     """Connect to a plain data address, through a relay where it leads through one.
 
@@ -143,6 +176,5 @@ def _connected(address: str, timeout: float) -> socket.socket:
         return socket.create_connection((host.strip("[]"), number), timeout)
     except OSError as error:
         raise SetupError(
-            f"the server's data address {address} cannot be reached: {error}; both its ports must "
-            "be open to this client"
+            f"the server's data address {address} cannot be reached: {error}; {_BOTH_OPEN}"
         ) from None

@@ -8,11 +8,12 @@ than a small kernel. Heartbeats and cancellation therefore have a socket and a t
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import zmq
 
@@ -21,7 +22,7 @@ from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.security.curve import ServerCurve, apply_server
+from tapml_rpc.router import GONE, bind_router, check_chunk, split, take
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_targets.driver import Driver
 from tapml_targets.errors import (
@@ -31,8 +32,9 @@ from tapml_targets.errors import (
 )
 
 _POLL_MILLISECONDS: Final = 100
+_LOOK_SECONDS: Final = 0.1
+_PAST_SESSIONS: Final = 64
 _ZERO_COPY_BYTES: Final = 64 << 10
-_NO_CHUNK: Final = memoryview(b"")
 
 
 class DeviceLoop:
@@ -48,6 +50,13 @@ class DeviceLoop:
         Random bytes of this server's life.
     heartbeats
         Whether to look for clients whose host has vanished.
+
+    Attributes
+    ----------
+    ended
+        Sessions for this thread to free.
+    dropped
+        Those that ended with their data connection, for the control thread to tell.
     """
 
     def __init__(
@@ -63,12 +72,16 @@ class DeviceLoop:
     ) -> None:
         self.stop = threading.Event()
         self.ended: deque[ServerSession] = deque()
+        self.dropped: deque[ServerSession] = deque()
         self.interpreter: Interpreter | None = None
         self._epoch = epoch
         self._sessions = sessions
         self._bounds = bounds
         self._libraries = libraries
-        self._socket = bind_router(context, address, bounds, heartbeats)
+        self._next_look = 0.0
+        # Why they ended, the latest ones.
+        self._past: dict[bytes, str] = {}
+        self._socket, self._watch = bind_router(context, address, bounds, heartbeats)
         self._socket.rcvtimeo = _POLL_MILLISECONDS
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -80,45 +93,57 @@ class DeviceLoop:
                 self._receive()
                 while self.ended:
                     self._end(self.ended.popleft())
+                self._look_for_gone()
         finally:
             for session in list(self._sessions.values()):
                 self._end(session)
             self._libraries.close()
+            self._watch.close()
             self._socket.close(linger=200)
 
     def _receive(self) -> None:
-        socket = self._socket
-        try:
-            identity = socket.recv()
-        except zmq.Again:
+        frames = take(self._socket, wait=True)
+        if frames is None:
             return
-        frames: list[Any] = []
-        while socket.getsockopt(zmq.RCVMORE):
-            # The first frame is the header; a chunk stays where libzmq has it.
-            frames.append(socket.recv(copy=not frames))
-        if not 1 <= len(frames) <= 2:
-            self._refuse(identity, None, ProtocolError("a message is a header and at most a chunk"))
-            return
-        chunk = frames[1].buffer if len(frames) == 2 else _NO_CHUNK
+        self._watch.heard(frames[0])
+        identity = frames[0].bytes
         sequence = None
         try:
-            header = wire.unpack(frames[0])
+            _, packed, chunk = split(frames)
+            header = wire.unpack(packed)
             sequence = header.get("sequence")
+            check_chunk(chunk)
             self._dispatch(identity, header, chunk)
         except Exception as error:
             self._refuse(identity, sequence, error)
 
+    def _look_for_gone(self) -> None:
+        """End the sessions whose connection has gone; control tells their clients."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        gone = self._watch.gone()
+        for session in list(self._sessions.values()) if gone else ():
+            if session.data_identity in gone:
+                session.ended = session.ended or f"its data connection {GONE}"
+                self.dropped.append(session)
+                self._end(session)
+
     def _dispatch(self, identity: bytes, header: wire.Header, chunk: memoryview) -> None:
-        epoch, token = header.get("epoch"), header.get("session")
+        epoch = header.get("epoch")
         if epoch != self._epoch:
             wire.octets(epoch, "epoch", 64)
             raise DeviceRestartedError(
                 "this server started after the session did: its handles mean nothing here; "
                 "open a new session"
             )
-        session = self._sessions.get(wire.octets(token, "session", 64))
+        token = wire.octets(header.get("session"), "session", 64)
+        session = self._sessions.get(token)
         if session is None:
-            raise DeviceLostError("the session has ended: it was closed or went silent")
+            why = self._past.get(token, "it was closed or went silent")
+            raise DeviceLostError(f"the session has ended: {why}")
+        session.data_identity = identity
         kind = header.get("type")
         if kind == "batch":
             self._accept(session, identity, header, chunk)
@@ -175,7 +200,10 @@ class DeviceLoop:
     def _end(self, session: ServerSession) -> None:
         if self._sessions.pop(session.token, None) is None:
             return
-        session.ended = session.ended or "closed"
+        session.ended = session.ended or "it was closed"
+        self._past[session.token] = session.ended
+        if len(self._past) > _PAST_SESSIONS:
+            del self._past[next(iter(self._past))]
         if self.interpreter is not None:
             self.interpreter.release(session)
 
@@ -212,38 +240,6 @@ class DeviceLoop:
         with suppress(zmq.ZMQError):
             self._socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
             self._socket.send(wire.pack(reply), zmq.NOBLOCK)
-
-
-def bind_router(
-    context: zmq.Context[zmq.Socket[bytes]],
-    address: str,
-    bounds: Bounds,
-    heartbeats: bool,
-    curve: ServerCurve | None = None,
-    most_bytes: int | None = None,
-) -> zmq.Socket[bytes]:
-    """A ROUTER socket with every queue and frame bounded, a frame by `most_bytes` or by a chunk's.
-
-    With `curve` its context needs an :class:`~tapml_rpc.security.curve.Authenticator` first.
-
-    High-water marks count messages: the receiving one is low because each may hold a chunk, the
-    sending one leaves room for all answers a client may wait for.
-    """
-    socket = context.socket(zmq.ROUTER)
-    socket.linger = 0
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    most = max(bounds.chunk_bytes, wire.MAX_HEADER_BYTES) if most_bytes is None else most_bytes
-    socket.setsockopt(zmq.MAXMSGSIZE, most)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-    if heartbeats:
-        # For a host that vanishes. A client that is merely stopped for a while may come back.
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
-    socket.setsockopt(zmq.RCVHWM, 32)
-    socket.setsockopt(zmq.SNDHWM, 4 * bounds.unanswered)
-    apply_server(socket, curve)
-    socket.bind(address)
-    return socket
 
 
 def start(

@@ -126,7 +126,7 @@ class Interpreter:
             self._driver.free(held.buffer)
         session.buffers.clear()
         session.nbytes = 0
-        self._commands.free_spare(session)
+        self._commands.allocations.free_spare(session)
         for built in session.libraries.values():
             self._libraries.release(built)
         session.libraries.clear()

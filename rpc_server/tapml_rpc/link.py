@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from typing import Any, Final, NoReturn
+from weakref import finalize
 
 import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.data_connection import DataConnection, DealerData, open_plain
+from tapml_rpc.data_connection import DataConnection, open_encrypted, open_plain
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.loss import Held, held, token_of, told_with
 from tapml_rpc.pending import Pending, PendingResults, fresh_memory
@@ -96,8 +97,11 @@ class Link:
         self._arriving: wire.Header | None = None
         self._placed = False
         self._context: zmq.Context[Socket] = zmq.Context()
+        sockets: list[Socket] = []
+        finalize(self, _end, self._context, sockets).atexit = False
         try:
             control, *monitors = connect_dealer(self._context, address, curve)
+            sockets += [control, *monitors]
             welcome = say_hello(
                 control,
                 HandshakeWatch(monitors[0], address, curve),
@@ -121,9 +125,10 @@ class Link:
                 self._data = open_plain(data_address, timeout, self._place)
                 self._say_whose_it_is()
             else:
-                dealer, monitor = connect_dealer(self._context, data_address, curve)
+                opened = open_encrypted(self._context, data_address, curve, timeout)
+                self._data, dealer, monitor = opened
                 monitors.append(monitor)
-                self._data = DealerData(dealer)
+                sockets += [dealer, monitor]
             self._watch = Watch(
                 control,
                 monitors,
@@ -368,6 +373,16 @@ class Link:
 
     def _describe(self, error: TapmlError) -> TapmlError:
         return told_with(error, self._lease, list(self._last_commands) if self._tickets else ())
+
+
+def _end(context: zmq.Context[Socket], sockets: list[Socket]) -> None:
+    """End what a session leaves that was lost and not closed.
+
+    The collector ends things in any order, and a context that ends first waits for its sockets.
+    """
+    for each in sockets:
+        each.close(linger=0)
+    context.destroy(linger=0)
 
 
 def _same_host(data_address: str, control_address: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.server_session import Message, ServerSession
+from tapml_rpc.server_session import HeldBuffer, Message, ServerSession
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import CallReport
 
@@ -68,6 +68,24 @@ class RunningBatch:
     def give(self, index: Index, value: Any) -> None:
         """Put a command's result into the answer."""
         self.results.append([index, value])
+
+    def span(self, handle: object, offset: object, nbytes: object) -> tuple[HeldBuffer, int, int]:
+        """The part of a buffer a command names: the buffer, the first byte, and how many.
+
+        Raises
+        ------
+        InputError
+            If the session has no such buffer, or it ends before.
+        """
+        held = self.session.buffer(handle)
+        start = wire.integer(offset, "byte offset")
+        length = wire.integer(nbytes, "byte count")
+        if start + length > held.nbytes:
+            raise InputError(
+                f"bytes {start} to {start + length} lie outside buffer {handle} of "
+                f"{held.nbytes} bytes"
+            )
+        return held, start, length
 
     def window(self, offset: object, nbytes: object) -> memoryview:
         """The part of the chunk a command names."""

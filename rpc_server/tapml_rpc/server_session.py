@@ -94,8 +94,8 @@ class ServerSession:
     ----------
     token
         What every request carries; random, so that no other client can speak for this one.
-    control_identity
-        The control connection; a session lives as long as it.
+    control_identity, data_identity
+        Its connections; a session lives as long as both. The latter is empty before a message came.
     download_credit
         Chunk bytes the client is ready to take.
     failures
@@ -128,6 +128,7 @@ class ServerSession:
     answered: int = 0
     heard: float = field(default_factory=time.monotonic)
     cancel_through: int = -1
+    data_identity: bytes = b""
     ended: str = ""
 
     def buffer(self, handle: object) -> HeldBuffer:

@@ -32,7 +32,8 @@ BUSY_SILENCE_SECONDS: Final = 60.0
 _STOPPED_SECONDS: Final = 1.0
 _POLL_MILLISECONDS: Final = 100
 _LAST_WORDS_SECONDS: Final = 1.0
-_LAST_MILLISECONDS: Final = 200
+# A server looks ten times a second whose data connection has gone, and then says so on control.
+_WHY_SECONDS: Final = 2.0
 # Servers whose libzmq looks for vanished hosts wait for 30 s.
 BEAT_SECONDS: Final = 5.0
 
@@ -49,7 +50,8 @@ class Watch:
     control
         The control socket after the welcome; this object's from now on.
     monitors
-        Monitor sockets that report a dropped connection.
+        Monitor sockets that report a dropped connection: that of control first, and that of data
+        where libzmq has it.
     token
         The session's token.
     exit_report
@@ -155,15 +157,8 @@ class Watch:
             if self._control in ready:
                 heard = time.monotonic()
                 self._hear_all()
-            for monitor in self._monitors:
-                if monitor in ready:
-                    recv_monitor_message(monitor)
-                    self._hear_all()
-                    self._lose("the connection to the server dropped")
-            if self._dropped:
-                # Why may be on its way.
-                if self._control.poll(_LAST_MILLISECONDS):
-                    self._hear_all()
+            if self._dropped or any(monitor in ready for monitor in self._monitors):
+                self._hear_why()
                 self._lose("the connection to the server dropped")
             if self._exit_report and self._exit_report(0) is not None:
                 self._hear_all()
@@ -190,6 +185,20 @@ class Watch:
         with suppress(zmq.Again):
             while True:
                 self._hear(wire.unpack(self._control.recv(zmq.NOBLOCK)))
+
+    def _hear_why(self) -> None:
+        """Hear what a dropped connection means, which control says unless it has dropped, too."""
+        dropped = self._monitors[0]
+        poller = zmq.Poller()
+        poller.register(self._control, zmq.POLLIN)
+        poller.register(dropped, zmq.POLLIN)
+        deadline = time.monotonic() + _WHY_SECONDS
+        while self.lost is None and (left := deadline - time.monotonic()) > 0:
+            ready = dict(poller.poll(int(left * 1000) + 1))
+            self._hear_all()
+            if dropped in ready:
+                recv_monitor_message(dropped)
+                return
 
     def _hear(self, header: wire.Header) -> None:
         kind = header.get("type")

@@ -14,18 +14,30 @@ from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
 from tapml_rpc.tracker.route import connect_socket
-from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError
+from tapml_targets.errors import (
+    DeviceLostError,
+    InputError,
+    ProtocolError,
+    UnreachableError,
+)
 
 DOWNLOAD_WINDOW: Final = 16 << 20
 _POLL_MILLISECONDS: Final = 50
+# With -1 libzmq would forget what has come before a connection's end and was not taken yet.
+_NEVER_MILLISECONDS: Final = 24 * 3600 * 1000
 
 Socket = zmq.Socket[bytes]
 
 
 def connect_dealer(
-    context: zmq.Context[Socket], address: str, curve: ClientCurve | None
+    context: zmq.Context[Socket], address: str, curve: ClientCurve | None, *, once: bool = False
 ) -> tuple[Socket, Socket]:
     """A DEALER that connects to an address, and the monitor that says how that goes.
+
+    Parameters
+    ----------
+    once
+        Whether to have one connection and no other after it: messages wait until it is there.
 
     Raises
     ------
@@ -34,9 +46,12 @@ def connect_dealer(
     """
     dealer: Socket = context.socket(zmq.DEALER)
     dealer.linger = 0
-    dealer.setsockopt(zmq.MAXMSGSIZE, wire.MAX_CHUNK_BYTES)
+    dealer.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
     dealer.setsockopt(zmq.HANDSHAKE_IVL, 3000)
     dealer.setsockopt(zmq.IPV6, int("[" in address))
+    if once:
+        dealer.setsockopt(zmq.IMMEDIATE, 1)
+        dealer.setsockopt(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
     apply_client(dealer, curve)
     monitor: Socket = dealer.get_monitor_socket(MONITORED)
     try:
@@ -96,7 +111,7 @@ def say_hello(
         if ended is not None:
             raise DeviceLostError(f"the server ended before it answered: {ended}")
         if time.monotonic() > deadline:
-            raise handshakes.hint or SetupError(
+            raise handshakes.hint or UnreachableError(
                 f"no tapml server answers at {address} within {timeout:g} s; "
                 "start one there with `tapml rpc serve`"
             )

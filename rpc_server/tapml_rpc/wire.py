@@ -15,6 +15,9 @@ from tapml_targets.errors import ProtocolError
 VERSION: Final = 1
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_CHUNK_BYTES: Final = 4 << 20
+MAX_FRAME_BYTES: Final = 2 * MAX_CHUNK_BYTES
+"""What a socket of libzmq takes as one frame: CURVE adds to a chunk, and what is too long for the
+protocol is refused in words."""
 MAX_STRANGER_BYTES: Final = 64 << 10
 """A header on control, or on a data connection that has not said yet whose it is."""
 MAX_STRING_BYTES: Final = 256 << 10

@@ -18,7 +18,7 @@ from typing import Final
 import zmq
 
 from scripts.wire_peers.bare_zmq import BareZmq, connected
-from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, memory, peer_process
+from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Windows, peer_process
 
 _WINDOW: Final = 16
 _RING_BYTES: Final = 2 * _WINDOW << 20
@@ -45,6 +45,7 @@ class _Relay:
         self._behind = behind
         self._socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.ROUTER)
         self._client = b""
+        self._windows = Windows()
         # Bytes that are still to come up, and parts that are still to be asked for.
         self._missing = self._start = 0
         self._wanted: list[tuple[int, int]] = []
@@ -72,10 +73,12 @@ class _Relay:
         elif len(message) == REQUEST.size:
             kind, nbytes = REQUEST.unpack(message)
             step = _chunk_bytes(nbytes)
+            begin = self._windows.start(nbytes)
             if kind == UPLOAD:
-                self._start, self._missing = 0, nbytes
+                self._start, self._missing = begin, nbytes
                 return
-            self._wanted = [(start, min(step, nbytes - start)) for start in range(0, nbytes, step)]
+            end = begin + nbytes
+            self._wanted = [(start, min(step, end - start)) for start in range(begin, end, step)]
             for _ in range(min(_WINDOW, len(self._wanted))):
                 self._tell(DOWNLOAD, *self._wanted.pop(0))
         elif self._wanted:
@@ -101,7 +104,7 @@ class _Relay:
 
 def _serve_behind(shared: memoryview, ahead: socket.socket) -> None:
     """The second process: brings parts to its memory and back."""
-    held = memory().data
+    held = Windows().held.data
     while part := ahead.recv(_PART.size, socket.MSG_WAITALL):
         kind, start, nbytes = _PART.unpack(part)
         place = start % _RING_BYTES

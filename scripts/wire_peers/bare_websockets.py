@@ -10,7 +10,7 @@ import numpy as np
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
 
-from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Bytes, memory, peer_process
+from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Bytes, Windows, peer_process
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -56,13 +56,14 @@ def _receive(connection: ClientConnection | ServerConnection, into: Bytes) -> No
 
 def main() -> None:
     """Serve until killed."""
-    held = memory()
+    windows = Windows()
 
     def serve_one(connection: ServerConnection) -> None:
         while True:
             kind, nbytes = REQUEST.unpack(connection.recv(decode=False))
+            held = windows.window(nbytes)
             if kind == UPLOAD:
-                _receive(connection, held[:nbytes])
+                _receive(connection, held)
                 connection.send(b"k")
                 continue
             assert kind == DOWNLOAD

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import zmq
 
-from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Bytes, memory, peer_process
+from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Bytes, Windows, peer_process
 
 _CHUNK_BYTES: Final = 4 << 20
 _WINDOW: Final = 4
@@ -87,12 +87,13 @@ def connected(port: int) -> Iterator[zmq.Socket[bytes]]:
 
 def main() -> None:
     """Serve until killed."""
-    held = memory()
+    windows = Windows()
     socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.ROUTER)
     print(socket.bind_to_random_port("tcp://127.0.0.1"), flush=True)
     while True:
         identity, packed = socket.recv_multipart()
         kind, nbytes = REQUEST.unpack(packed)
+        held = windows.window(nbytes)
         starts = range(0, nbytes, _CHUNK_BYTES)
         for number, start in enumerate(starts):
             if kind == UPLOAD:

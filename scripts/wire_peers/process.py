@@ -22,6 +22,8 @@ Bytes = npt.NDArray[np.uint8]
 REQUEST: Final = struct.Struct("<cQ")
 UPLOAD, DOWNLOAD = b"u", b"d"
 MOST_BYTES: Final = 128 << 20
+ROUND_BYTES: Final = 16 << 20
+"""Short transfers go round so much memory, at either end, one beside the other."""
 _SETTLE_SECONDS: Final = 20.0
 
 
@@ -72,6 +74,25 @@ def _clock_ticks() -> int:
     return ticks
 
 
-def memory() -> Bytes:
-    """What a server keeps its bytes in, touched once."""
-    return np.ones(MOST_BYTES, np.uint8)
+class Windows:
+    """What a server keeps its bytes in, touched once: each transfer has a window of its own.
+
+    A session moves one tensor after the other, each from where it lies. With one window for all,
+    raw servers of one run also differed by a factor of two and a half, most of them as long as they
+    lived; with sixteen in turn by less (docs/benchmarks.md).
+    """
+
+    def __init__(self) -> None:
+        self.held: Bytes = np.ones(MOST_BYTES, np.uint8)
+        self._next = 0
+
+    def start(self, nbytes: int) -> int:
+        """Where the next window of so many bytes begins."""
+        start = self._next if self._next + nbytes <= ROUND_BYTES else 0
+        self._next = start + nbytes
+        return start
+
+    def window(self, nbytes: int) -> Bytes:
+        """The next so many bytes."""
+        start = self.start(nbytes)
+        return self.held[start : start + nbytes]

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Bytes, memory, peer_process
+from scripts.wire_peers.process import DOWNLOAD, REQUEST, UPLOAD, Bytes, Windows, peer_process
 
 _WRITE_BYTES: Final = 2 << 20
 
@@ -61,7 +61,7 @@ def _receive(connection: socket.socket, into: Bytes) -> None:
 
 def main() -> None:
     """Serve one connection."""
-    held = memory()
+    windows = Windows()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(listening.getsockname()[1], flush=True)
         connection, _ = listening.accept()
@@ -70,10 +70,10 @@ def main() -> None:
         _receive(connection, request)
         kind, nbytes = REQUEST.unpack(request.data)
         if kind == UPLOAD:
-            _receive(connection, held[:nbytes])
+            _receive(connection, windows.window(nbytes))
             connection.sendall(b"k")
         else:
-            _send(connection, held[:nbytes])
+            _send(connection, windows.window(nbytes))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 
 from scripts.wire_fuzz.server import ServerUnderTest
-from scripts.wire_peers.process import Bytes
+from scripts.wire_peers.process import ROUND_BYTES, Bytes
 from tapml_rpc.client import RemoteBuffer, Session, connect
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
@@ -17,11 +18,11 @@ from tapml_rpc.security.keys import make_pair, write_pair
 
 
 class Tapml:
-    """The client's end: a session and a buffer on the device."""
+    """The client's end: a session and buffers on the device, one after the other."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._buffers: dict[int, RemoteBuffer] = {}
+        self._buffers: dict[int, Iterator[RemoteBuffer]] = {}
 
     def upload(self, data: Bytes) -> None:
         """Write; answered when the last byte lies in the device's memory, as the peers' are."""
@@ -33,8 +34,9 @@ class Tapml:
 
     def _buffer(self, nbytes: int) -> RemoteBuffer:
         if nbytes not in self._buffers:
-            self._buffers[nbytes] = self.session.allocate(nbytes)
-        return self._buffers[nbytes]
+            count = max(1, ROUND_BYTES // nbytes)
+            self._buffers[nbytes] = cycle([self.session.allocate(nbytes) for _ in range(count)])
+        return next(self._buffers[nbytes])
 
 
 @contextmanager

@@ -59,7 +59,9 @@ def gather(
 
         return replay_to_folders(suite, scratch / "replayed", operators, test, device)
     if not source.exists():
-        raise InputError(f"there is nothing at {source}")
+        raise InputError(
+            f"there is nothing at {source}: expected a repro folder, a session or a suite"
+        )
     raise InputError(
         f"{source} holds no failing test: name an operator (--operator) or a test (--test) of its "
         "suite, which is replayed then"

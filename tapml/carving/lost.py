@@ -1,4 +1,4 @@
-"""A lost device in words: what was tried on it, and how to go on."""
+"""Why no test gave a verdict, in words, and a lost device's: what was tried, how to go on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ LOST: Final = "the device was lost: "
 
 UNBUILT: Final = "the device does not build its kernels: "
 """What it begins with where the device's compiler refused the kernels."""
+
+NO_TEST: Final = "the suite has no test of it"
+"""The reason of a verdict where nothing was carved: a byte budget leaves operators out."""
 
 
 # Where what the driver printed ends: Python's own words on a crash, and tapml's on what was sent.

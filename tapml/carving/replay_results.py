@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tapml.carving.lost import NO_TEST
 from tapml.compare.oracle import CarvedCase
 from tapml.compare.verdict import Status, Verdict, accusation, worse
 from tapml.graph.plan import Operator
@@ -19,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one replay; kernel time is of both runs, None where the device does not say."""
+    """Seconds of one replay; kernel time is twice the quicker run's, None where it is not told."""
 
     reading: float
     device: float
@@ -157,9 +158,7 @@ def summarise(
     for result in results:
         counts[result.verdict.status] += 1
     if worst is None:
-        return OperatorVerdict(
-            operator.name, "not run", 0.0, counts, None, "the suite has no test of it", ()
-        )
+        return OperatorVerdict(operator.name, "not run", 0.0, counts, None, NO_TEST, ())
     if changed:
         finding = f"the kernel wrote to {len(changed)} weights, which it may only read"
         worst = replace(worst, verdict=worst.verdict.with_finding("fail", finding))

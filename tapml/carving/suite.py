@@ -75,7 +75,7 @@ class Suite:
             hint = (
                 f"; a carve that did not end left {partial}, which can be opened"
                 if partial.exists()
-                else ""
+                else ": expected a folder that `tapml carve --out` wrote, or a session's suite/"
             )
             raise InputError(f"there is no suite at {folder}{hint}")
         connection = open_index(folder)

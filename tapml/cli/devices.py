@@ -122,8 +122,11 @@ def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str,
     """What a device does, measured: run for who reads all of it, else shown where it is known."""
     if device.problem:
         return None
-    # They compute with numpy, which `tapml devices` does not need to list a board's devices.
-    from tapml_targets.self_test.known import remembered_self_test, usual_self_test
+    try:
+        # They compute with numpy, which `tapml devices` does not need to list a board's devices.
+        from tapml_targets.self_test.known import remembered_self_test, usual_self_test
+    except ModuleNotFoundError:
+        return None
 
     if arguments.self_test or arguments.json:
         found = usual_self_test(device.description, refresh=arguments.self_test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE, TapmlError
-from tapml_targets.installed import install_hint, package_version
+from tapml_targets.installed import (
+    BASE_PACKAGES,
+    WITHOUT_PYZMQ,
+    install_hint,
+    package_hint,
+    package_version,
+)
 
 if TYPE_CHECKING:
     from tapml_targets.ranking import RankedDevice
 
-BASE_PACKAGES: Final = ("numpy", "msgpack", "pyzmq", "websockets", "rich")
 HOST_PACKAGES: Final = (
     "apache-tvm",
     "apache-tvm-ffi",
@@ -35,6 +41,7 @@ TVM_VERSION: Final = "0.27.0.post1"
 TVM_FFI_VERSIONS: Final = ("0.1.14.post1", "0.1.14.post0")
 OLDEST_PYTHON: Final = (3, 11)
 _LITTLE_DISK_BYTES: Final = 1 << 30
+_LOOPBACK_SECONDS: Final = 3.0
 _TINY_PROGRAM: Final = "int tapml_doctor(int x) { return x + 1; }\n"
 
 
@@ -45,7 +52,7 @@ class Check:
     Attributes
     ----------
     group
-        ``base``, ``host`` or a platform.
+        ``base``, ``host``, ``rpc`` or a platform.
     name
         What was looked at.
     status
@@ -70,13 +77,15 @@ def add_parser(subparsers: Any) -> None:
         help="what this machine has and lacks",
         description=(
             "Look at everything tapml needs and say what is missing, with a remedy. The base is\n"
-            "what serving a device takes, the host what migrating a model takes. Where parts are\n"
+            "what serving a device takes, the host what migrating a model takes, rpc what devices\n"
+            "elsewhere take: keys, certificates, who is admitted, $TAPML_TRACKER. Where parts are\n"
             "named, the base and they are looked at and nothing else."
         ),
         epilog=(
             "examples:\n"
             "  tapml doctor                 is the base sound? the rest is shown as well\n"
             "  tapml doctor host opencl     can this machine migrate a model to OpenCL?\n"
+            "  tapml doctor rpc             are keys, lists and the tracker as they should be?\n"
             "  tapml doctor --json\n"
             "\nexit codes: 0 what was asked for works; 2 something is broken or missing; "
             "3 no device\n"
@@ -118,7 +127,9 @@ def check_base() -> Iterator[Check]:
     remedy = "" if sound else "use Python 3.11 or newer"
     yield Check("base", "python", "ok" if sound else "problem", f"{found} {sys.executable}", remedy)
     for package in BASE_PACKAGES:
-        yield _package("base", package, install_hint(), needed=True)
+        remedy = package_hint(package)
+        remedy += f"; or {WITHOUT_PYZMQ}" if package == "pyzmq" else ""
+        yield _package("base", package, remedy, needed=True)
     yield _loopback()
     yield from _disk()
 
@@ -176,9 +187,11 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
 
 def _self_test(platform: str, device: RankedDevice) -> Check:
     """What the device does beside computing sums right; a checker only tells what is known."""
-    from tapml_targets.self_test.known import usual_self_test
-
     name = f"{device.spec} self-test"
+    try:
+        from tapml_targets.self_test.known import usual_self_test
+    except ModuleNotFoundError as error:
+        return Check(platform, name, "absent", f"not run: it computes with {error.name}")
     remedy = "see docs/devices.md for what to do about it"
     found = usual_self_test(device.description)
     if found is None:
@@ -206,6 +219,8 @@ def _server(platform: str, spec: str) -> Check:
             sound = bytes(session.read(buffer)) == data
     except TapmlError as error:
         return Check(platform, "server", "problem", str(error), "see the message of the driver")
+    except ModuleNotFoundError as error:
+        return Check(platform, "server", "absent", f"not tried: it takes {error.name}")
     if sound:
         return Check(platform, "server", "ok", f"served {spec} and moved bytes there and back")
     return Check(
@@ -232,8 +247,7 @@ def _loopback() -> Check:
     try:
         import zmq
     except ImportError:
-        # The package has a line of its own.
-        return Check("base", "loopback", "absent", "not tried: it takes pyzmq")
+        return _plain_loopback()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         server, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
@@ -249,6 +263,19 @@ def _loopback() -> Check:
     finally:
         context.destroy(linger=0)
     return Check("base", "loopback", "problem", fault, "allow TCP on 127.0.0.1 for this user")
+
+
+def _plain_loopback() -> Check:
+    """The same without ZeroMQ, as a WebSocket would get it."""
+    remedy = "allow TCP on 127.0.0.1 for this user"
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = listener.getsockname()
+            with socket.create_connection(address, timeout=_LOOPBACK_SECONDS):
+                found = f"TCP at {address[0]}:{address[1]}"
+    except OSError as error:
+        return Check("base", "loopback", "problem", f"cannot use 127.0.0.1: {error}", remedy)
+    return Check("base", "loopback", "ok", found)
 
 
 def _disk() -> Iterator[Check]:
@@ -303,11 +330,17 @@ def _platform_checker(platform: str) -> Callable[[], Iterator[Check]]:
     return lambda: check_platform_devices(platform)
 
 
+def _check_rpc() -> Iterator[Check]:
+    from tapml.cli.doctor_rpc import check_rpc
+
+    return check_rpc()
+
+
 def _groups() -> dict[str, Callable[[], Iterator[Check]]]:
     from tapml_targets.platforms import platform_names
 
     platforms = {platform: _platform_checker(platform) for platform in platform_names()}
-    return {"base": check_base, "host": check_host, **platforms}
+    return {"base": check_base, "host": check_host, "rpc": _check_rpc, **platforms}
 
 
 GROUPS: Final = _groups()

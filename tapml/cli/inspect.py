@@ -94,11 +94,12 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
         return others.describe_bundle(path)
     if others.begins_as_library(path):
         return others.describe_library(path)
+    fault = f"{path} is nothing that can be inspected"
     if not path.exists():
-        raise InputError(f"there is nothing at {path}")
+        fault = f"there is nothing at {path}"
     raise InputError(
-        f"{path} is nothing that can be inspected: expected a suite, a session, a package, a repro "
-        "folder, a bundle, a folder of exported tests or a packed Library"
+        f"{fault}: expected a suite, a session, a package, a repro folder, a bundle, a folder of "
+        "exported tests or a packed Library"
     )
 
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tapml_targets.errors import EXIT_DEVICE_LOST, EXIT_INTERRUPTED, EXIT_MISMATCH, EXIT_USAGE
+from tapml.cli.termination import exit_code_of
+from tapml_targets.errors import EXIT_DEVICE_LOST, EXIT_MISMATCH, EXIT_USAGE
 
 if TYPE_CHECKING:
     from tapml.kernels.session_facts import SessionFacts
@@ -232,8 +233,8 @@ def _watch(trial: KernelTrial, arguments: argparse.Namespace) -> int:
                 everything=arguments.tests is None,
                 budget_seconds=math.inf if arguments.all_tests else BUDGET_SECONDS,
             ).run()
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return exit_code_of(interrupt)
 
 
 def run_list(arguments: argparse.Namespace) -> int:

@@ -12,14 +12,20 @@ import sys
 import traceback
 from typing import Any, Final, NoReturn
 
+from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for
 from tapml_targets.errors import (
-    EXIT_INTERRUPTED,
     EXIT_USAGE,
     DeviceLostError,
     RemoteError,
     TapmlError,
 )
-from tapml_targets.installed import install_hint, package_version
+from tapml_targets.installed import (
+    BASE_PACKAGES,
+    WITHOUT_PYZMQ,
+    install_hint,
+    package_hint,
+    package_version,
+)
 
 # Each module has add_parser(subparsers); it sets `run`, a function from the arguments to exit code.
 COMMANDS: Final = (
@@ -55,7 +61,8 @@ examples:
 exit codes:
   0 pass   1 mismatch, or operators on the source that should have moved
   2 usage, input or environment
-  3 no such device   4 device lost   130 interrupted
+  3 no such device, or nothing answers where it should be
+  4 device lost   130 interrupted
 """
 
 
@@ -113,10 +120,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = argparse.Namespace(debug=False)
     try:
         arguments = make_parser().parse_args(argv)
-        return int(arguments.run(arguments))
-    except KeyboardInterrupt:
-        print("tapml: interrupted; nothing half-written was left behind", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        with ended_by_sigterm():
+            return int(arguments.run(arguments))
+    except KeyboardInterrupt as interrupt:
+        word = word_for(interrupt)
+        print(f"tapml: {word}; nothing half-written was left behind", file=sys.stderr)
+        return exit_code_of(interrupt)
     except BrokenPipeError:
         # The reader of our output has gone; a second error at exit would only hide that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -134,13 +143,20 @@ def _explain(error: TapmlError | OSError | ModuleNotFoundError, debug: bool) -> 
     if isinstance(error, TapmlError):
         return str(error) if debug else _shorten(str(error))
     if isinstance(error, ModuleNotFoundError):
-        return (
-            f"this command needs the Python package {error.name!r}, which is not installed; "
-            f"install the toolkit: {install_hint('host', 'opencl')}"
-        )
+        return _explain_missing(error.name or str(error))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({error.filename or error}); free some space and run it again"
     return str(error)
+
+
+def _explain_missing(module: str) -> str:
+    """What to install where an import found nothing: a package of the base, or the toolkit."""
+    package = {"zmq": "pyzmq"}.get(module, module)
+    said = f"this command needs the Python package {package!r}, which is not installed"
+    if package not in BASE_PACKAGES:
+        return f"{said}; install the toolkit: {install_hint('host', 'opencl')}"
+    beside = f", or {WITHOUT_PYZMQ}" if package == "pyzmq" else ""
+    return f"{said}: {package_hint(package)}{beside}"
 
 
 def _explain_remote(error: RemoteError, debug: bool) -> str:

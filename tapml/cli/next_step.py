@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.carving.lost import NO_TEST
+
 _LACKS_SHOWN: Final = 2
 _TOKENS_SHOWN: Final = 8
 
@@ -84,6 +86,11 @@ def _mend(operator: Mapping[str, Any], session: str) -> str:
         return (
             f"no kernel helps, the device is too small ({said}): another device (`tapml devices`), "
             f"or --keep-on-source {name}; "
+        )
+    if operator.get("reason") == NO_TEST:
+        return (
+            "no kernel helps where nothing tests it: begin anew with a larger --budget "
+            f"(--restart), or --keep-on-source {name}; "
         )
     if operator.get("written"):
         return f"`tapml kernel check {session} {name} --watch` tries every save of its kernel; "

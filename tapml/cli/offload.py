@@ -21,12 +21,13 @@ from tapml.cli.next_step import next_step, resume_command
 from tapml.cli.progress import watch
 from tapml.cli.remote_devices import add_no_open, wanted_device
 from tapml.cli.report import time_lines
+from tapml.cli.termination import exit_code_of, word_for
 from tapml.offload.run_settings import DEVICE_LIMITS
 from tapml.offload.run_state import in_one_line
 from tapml.offload.settings import RunOptions, Settings
 from tapml_rpc.browser_device import PLATFORM, is_browser
 from tapml_rpc.reach import check_spec, is_remote
-from tapml_targets.errors import EXIT_INTERRUPTED, InputError
+from tapml_targets.errors import InputError
 from tapml_targets.limit_profiles import load_profile
 from tapml_targets.platforms import check_platform
 
@@ -205,11 +206,14 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
 
 def run(arguments: argparse.Namespace) -> int:
     """Run or resume a session; the exit code says how it ended."""
+    from tapml.cli.session_name import check_session_name
     from tapml.compare.policy_file import policy_of
     from tapml.offload.session import OffloadSession
 
     given, new = session_settings(arguments)
     folder = arguments.session or Path("tapml-sessions") / f"{Path(new.model).name}-{new.target}"
+    if arguments.session and arguments.model is None:
+        check_session_name(folder, new.model)
     session = OffloadSession.create_or_open(
         writable_folder(folder), new, given=given, restart=arguments.restart
     )
@@ -229,13 +233,13 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with watch(quiet=arguments.quiet) as watcher:
             result = session.run(watcher, options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print(
-            "tapml: interrupted; nothing half-written was left behind: go on with "
+            f"tapml: {word_for(interrupt)}; nothing half-written was left behind: go on with "
             f"`{resume_command(folder, _again(arguments))}`",
             file=sys.stderr,
         )
-        return EXIT_INTERRUPTED
+        return exit_code_of(interrupt)
     code = finish(result, arguments)
     if not arguments.json:
         print(next_step(result.report, folder, _again(arguments)))

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+_ARCHIVES: Final = frozenset({".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"})
 _EPILOG: Final = """\
 examples:
   tapml package my-session                        writes the folder my-session-package
   tapml package my-session --archive              writes my-session-package.zip, one file
+  tapml package my-session --out my-model.zip     likewise, by its name
   tapml package my-session --out models/my-model --force
   tapml run my-session-package --prompt "The value of the attribute"
   tapml package my-session --browser --out site   for any web server: text in a browser
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         made = make_package(
             arguments.session,
             arguments.out,
-            archive=arguments.archive,
+            archive=_is_archive(arguments.out) or arguments.archive,
             force=arguments.force,
             progress=show,
         )
@@ -85,9 +87,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _is_archive(out: Path | None, *, allowed: tuple[str, ...] = (".zip",)) -> bool:
+    """Whether a name asks for an archive; a folder called `x.tar.gz` would be nobody's wish."""
+    from tapml_targets.errors import InputError
+
+    suffix = "" if out is None else out.suffix.lower()
+    if suffix in _ARCHIVES and suffix not in allowed:
+        what = "a folder or a .zip archive" if allowed else "a folder"
+        raise InputError(f"--out {out}: what is written is {what}: give another name")
+    return suffix in allowed
+
+
 def _browser(arguments: argparse.Namespace) -> int:
     from tapml.package.browser_folder import make_browser_folder
 
+    _is_archive(arguments.out, allowed=())
     with _progress() as show:
         made = make_browser_folder(
             arguments.session, arguments.out, force=arguments.force, progress=show

@@ -84,7 +84,8 @@ def remote_devices(
     from tapml_rpc.tracker import list_devices, tracker_credentials
 
     try:
-        found = list_devices(tracker, credentials=tracker_credentials(), timeout=_TIMEOUT_SECONDS)
+        secret = tracker_credentials(tracker)
+        found = list_devices(tracker, credentials=secret, timeout=_TIMEOUT_SECONDS)
     except TapmlError as error:
         return [], str(error)
     wanted = [device for device in found if platform in (None, device.description.platform)]

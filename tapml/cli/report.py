@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from tapml.cli.next_step import next_step
@@ -179,7 +176,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         )
     host = arguments.host or DEFAULT_HOST
     port = DEFAULT_PORT if arguments.port is None else arguments.port
-    with _stopped_by_signals(), ReportServer(folder, host=host, port=port) as server:
+    with ReportServer(folder, host=host, port=port) as server:
         if not server.is_local:
             print(
                 f"tapml: warning: {host} is reached from other machines, and nobody is asked who "
@@ -202,20 +199,6 @@ def _may_hold_a_session(folder: Path) -> bool:
     return folder.is_dir() and (
         (folder / JOURNAL).is_file() or all(each.name == LOCK for each in folder.iterdir())
     )
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """End by SIGTERM as by Ctrl-C."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _port(text: str) -> int:

@@ -118,7 +118,8 @@ def _open(path: Path, *, verify: bool) -> Runnable:
     if is_package(path):
         return _open_package(path, verify=verify)
     if not path.exists():
-        raise InputError(f"{path} does not exist{_near(path)}")
+        expected = ": expected a package (`tapml package`) or a finished session (`tapml offload`)"
+        raise InputError(f"{path} does not exist{_near(path) or expected}")
     if path.is_file():
         raise InputError(
             f"{path} is no package: expected a zip archive or a folder made by `tapml package`"

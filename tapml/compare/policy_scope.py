@@ -10,8 +10,8 @@ from tapml.compare.operator_class import traits_of
 from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
 
-# Their limits are those of what lies behind them, or of a class that is not known.
-_ANY: Final = frozenset({"discrete", "unclassified"})
+# Its limits may be those of any class. Integers and predicates have none: they match or do not.
+_ANY: Final = "unclassified"
 
 
 def policy_of_operator(policy: Policy, operator: Operator) -> Policy:
@@ -25,7 +25,7 @@ def policy_of_operator(policy: Policy, operator: Operator) -> Policy:
         return policy
     classes = {traits.operator_class for traits in traits_of(operator)}
     limits = policy.limits
-    if not classes & _ANY:
+    if _ANY not in classes:
         limits = tuple(row for row in limits if row[1] in classes)
     overrides = tuple(o for o in policy.overrides if fnmatchcase(operator.name, o.pattern))
     reason = policy.reason if limits else ""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sqlite3
 import time
@@ -21,6 +20,7 @@ from tapml.compare.policy import Policy
 from tapml.graph.plan import Operator
 from tapml.kernels.written import OWN_FOLDER
 from tapml.offload.run_settings import KERNELS, LIMITS, POLICY, within_profile
+from tapml.offload.selection import near_names
 from tapml.offload.session import JOURNAL, is_session
 from tapml.offload.settings import Settings
 from tapml_targets.errors import InputError
@@ -183,8 +183,8 @@ def find_operator(suite: Suite, name: str) -> Operator:
     operator = suite.operators.get(name)
     if operator is not None:
         return operator
-    near = difflib.get_close_matches(name, suite.operators, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = near_names(suite.operators, name)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise InputError(
         f"{suite.path.parent} has no operator {name!r}; {hint}it has "
         f"{', '.join(list(suite.operators)[:60])}"

@@ -27,6 +27,7 @@ from tapml.offload.lock import LOCK
 from tapml.package.codecs import Codec, LibraryTokenizer
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.runnable import Runnable
+from tapml.package.sample import Sample
 from tapml_targets import library_format
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.library import Library
@@ -61,6 +62,8 @@ class FinishedSession:
         Prompts of the session and their first token ids.
     decoded
         Token ids the target wrote at the session's end, and their text.
+    sample
+        One of the prompts with the target's tokens; None where the report has none.
     """
 
     decoder: StoredDecoder
@@ -72,6 +75,7 @@ class FinishedSession:
     verdict: Mapping[str, Any]
     encoded: tuple[tuple[str, tuple[int, ...]], ...]
     decoded: tuple[tuple[tuple[int, ...], str], ...]
+    sample: Sample | None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -87,6 +91,7 @@ class FinishedSession:
             weights=self.weights,
             open_codec=self.open_codec,
             validated=self.validated,
+            sample=self.sample,
         )
 
     def open_codec(self) -> Codec:
@@ -135,6 +140,7 @@ def open_finished(folder: Path) -> FinishedSession:
     report = read_report(folder)
     kept = _kept(folder, moved)
     prompts = [each.prompt for each in kept.trace.prompts]
+    decoded = _decoded(report)
     return FinishedSession(
         decoder=kept.decoder,
         plan=kept.plan,
@@ -144,7 +150,13 @@ def open_finished(folder: Path) -> FinishedSession:
         validated=_device(report),
         verdict=_verdict(report),
         encoded=tuple((each.text, each.token_ids) for each in prompts if each.text is not None),
-        decoded=_decoded(report),
+        decoded=decoded,
+        # The target's run took the prompts in their order.
+        sample=Sample.of(
+            (prompt.token_ids, tokens) for prompt, (tokens, _) in zip(prompts, decoded, strict=True)
+        )
+        if len(prompts) == len(decoded)
+        else None,
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tapml.carving.lost import LOST, UNBUILT
+from tapml.carving.lost import LOST, NO_TEST, UNBUILT
 from tapml.carving.replay_repro import README, SCRIPT, Failure, write_kernels, write_repro
 from tapml.carving.replay_results import ReplayResult, Timing
 from tapml.carving.repro_attempt import ATTEMPT, ATTEMPT_LIBRARY, ATTEMPT_VERSION
@@ -180,6 +180,8 @@ def _write_other(
             why = "there is no kernel yet"
             if written:
                 why = "the hand-written kernel cannot be read as it is"
+        elif reason == NO_TEST:
+            why = "no test of it was carved"
         how = _SESSION.format(why=why, session=bench.folder)
     if written:
         how += "\n\n" + _WRITTEN.format(

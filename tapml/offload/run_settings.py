@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tapml.compare.policy import Policy
 from tapml_targets.errors import InputError
 from tapml_targets.limit_profiles import load_profile
 
 if TYPE_CHECKING:
+    from tapml.compare.policy import Policy
     from tapml.offload.journal import Journal
     from tapml.offload.settings import RunOptions
     from tapml_targets.limits import Limits
@@ -34,6 +34,9 @@ def policy_of(journal: Journal, options: RunOptions) -> Policy:
     if options.policy is not None:
         journal.write_setting(POLICY, json.dumps(options.policy.to_json()))
         return options.policy
+    # It computes with numpy, which a board that only reads its command line may not have.
+    from tapml.compare.policy import Policy
+
     kept = journal.read_setting(POLICY)
     try:
         return Policy() if kept is None else Policy.from_json(json.loads(kept))

@@ -62,14 +62,18 @@ def in_order(plan: GraphPlan, order: Order) -> tuple[str, ...]:
     return names
 
 
+def near_names(names: Iterable[str], word: str) -> list[str]:
+    """Names of operators that somebody may have meant by `word`: alike, else with it in them."""
+    names = list(names)
+    return (
+        get_close_matches(word, names, _NEAR, _NEAR_ENOUGH)
+        or [name for name in names if word and word.lower() in name.lower()][:_NEAR]
+    )
+
+
 def _near(plan: GraphPlan, pattern: str) -> str:
     names = list(plan.operators)
-    word = pattern.strip("*?")
-    near = get_close_matches(word, names, _NEAR, _NEAR_ENOUGH) or _holding(names, word)
+    near = near_names(names, pattern.strip("*?"))
     if not near:
         return f"the plan has {len(names)}: {', '.join(names[:_NEAR])}, ..."
     return f"near it: {', '.join(near)}"
-
-
-def _holding(names: Iterable[str], word: str) -> list[str]:
-    return [name for name in names if word and word.lower() in name.lower()][:_NEAR]

@@ -24,6 +24,8 @@ JOURNAL: Final = "journal.sqlite"
 _SETTINGS: Final = "settings"
 _FORMAT: Final = "tapml-session/1"
 _PASSED_OVER: Final = "passed over"
+# Without --bind a server takes whichever port is free.
+_SERVED_THERE: Final = "serve it at that address again (`tapml rpc serve --bind`), "
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class OffloadSession:
             if have != value:
                 raise InputError(
                     f"the session in {path} was begun with {name} = {_said(have)}, not "
-                    f"{_said(value)}; "
+                    f"{_said(value)}; {_SERVED_THERE if _is_address(name, have) else ''}"
                     "choose another folder (--session), or begin anew here with --restart"
                 )
         return session
@@ -246,6 +248,10 @@ class OffloadSession:
                 self.folder, self.settings, journal, watcher, options, device
             ) as bench:
                 return migrate(bench, options)
+
+
+def _is_address(name: str, value: object) -> bool:
+    return name == "device" and "://" in str(value)
 
 
 def is_session(folder: Path) -> bool:

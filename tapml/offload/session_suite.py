@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tapml.carving.record import CarveProgress, carve
 from tapml.carving.suite import Suite
 from tapml.durable.files import remove_folder
+from tapml.offload.events import Note
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tapml.offload.trusted_side import TrustedSide
 
 SUITE: Final = "suite"
+_SHOWN: Final = 3
 
 
 def open_suite(
@@ -50,6 +52,15 @@ def open_suite(
             durable=True,
         )
         phase.detail = f"{suite.facts['tests']} tests from {len(prompts)} prompts"
+    left_out = tuple(suite.facts["operators_left_out"])
+    if left_out:
+        names = ", ".join(left_out[:_SHOWN]) + ", ..." * (len(left_out) > _SHOWN)
+        phases.watcher(
+            Note(
+                f"the budget leaves {len(left_out)} operators without a test, and what is not "
+                f"tested does not move: {names}; begin anew with a larger --budget (--restart)"
+            )
+        )
     return suite
 
 

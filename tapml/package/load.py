@@ -55,7 +55,7 @@ def load_package(
     -------
     TargetModel
         A context manager; a warning says where the device or its driver is another than the one
-        the model was validated on.
+        the model was validated on, and whether a text of the session comes out there as it did.
 
     Raises
     ------
@@ -75,8 +75,13 @@ def load_package(
     if recovered := recover_package(Path(path)):
         warnings.warn(recovered, stacklevel=2)
     model = TargetModel(open_package(Path(path), verify=verify), device, own_process=own_process)
-    for note in model.notes:
-        warnings.warn(note, stacklevel=2)
+    try:
+        for note in model.notes:
+            warnings.warn(note, stacklevel=2)
+    except Warning:
+        # Who has warnings raised is not given the model, and could not close it.
+        model.close()
+        raise
     return model
 
 
@@ -122,6 +127,7 @@ def open_package(
         weights=weights,
         open_codec=lambda: open_codec(manifest.tokenizer, contents.get(TOKENIZER, b"")),
         validated=manifest.device,
+        sample=manifest.sample,
     )
 
 

@@ -119,6 +119,7 @@ def make_package(
             versions=shipped.versions,
             weights_header_sha256=sha256(header).hexdigest(),
             files=package.files,
+            sample=shipped.sample,
         )
         package.add(README, readme(manifest, tuple(shipped.licences)).encode())
         # Last: what has a manifest is whole.

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from tapml.models.stored import StoredDecoder
+from tapml.package.sample import Sample
 from tapml_targets.errors import InputError
 
 FORMAT: Final = "tapml package"
@@ -102,6 +103,8 @@ class Manifest:
         Of the first bytes of the weights, up to the data.
     files
         Every other file of the package by name.
+    sample
+        A text of the session; None where it has none, or an earlier tapml made the package.
     """
 
     model: StoredDecoder
@@ -112,6 +115,7 @@ class Manifest:
     versions: Mapping[str, str]
     weights_header_sha256: str
     files: Mapping[str, StoredFile]
+    sample: Sample | None = None
 
     def to_bytes(self) -> bytes:
         """The file's content."""
@@ -123,6 +127,7 @@ class Manifest:
             "device": asdict(self.device),
             "verdict": dict(self.verdict),
             "tokenizer": asdict(self.tokenizer),
+            "sample": None if self.sample is None else self.sample.to_json(),
             "versions": dict(self.versions),
             "weights_header_sha256": self.weights_header_sha256,
             "files": {name: asdict(each) for name, each in sorted(self.files.items())},
@@ -170,6 +175,7 @@ class Manifest:
                 versions=_texts(data, "versions"),
                 weights_header_sha256=_hash(data.get("weights_header_sha256")),
                 files=_files(data.get("files")),
+                sample=_sample(data.get("sample")),
             )
         except (TypeError, KeyError) as error:
             raise _malformed(str(error)) from error
@@ -208,6 +214,13 @@ def _texts(data: Mapping[str, Any], name: str) -> dict[str, str]:
         key: "".join(each if each.isprintable() else "?" for each in text)
         for key, text in value.items()
     }
+
+
+def _sample(data: object) -> Sample | None:
+    try:
+        return None if data is None else Sample.from_json(data)
+    except ValueError as error:
+        raise _malformed("sample") from error
 
 
 def _hash(value: object) -> str:

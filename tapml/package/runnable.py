@@ -14,6 +14,7 @@ from tapml.graph.plan import GraphPlan
 from tapml.models.stored import StoredDecoder
 from tapml.package.codecs import Codec
 from tapml.package.manifest import ValidatedDevice
+from tapml.package.sample import Sample
 from tapml_rpc import reach
 from tapml_rpc.client import Session
 from tapml_rpc.in_process import open_in_process
@@ -46,6 +47,8 @@ class Runnable:
         Makes the tokenizer; raises :class:`InputError` where there is none.
     validated
         Where it was validated; None where that is not known.
+    sample
+        A text of the session; None where it has none.
     """
 
     decoder: StoredDecoder
@@ -54,6 +57,7 @@ class Runnable:
     weights: Mapping[str, Array]
     open_codec: Callable[[], Codec]
     validated: ValidatedDevice | None
+    sample: Sample | None = None
 
     @property
     def nbytes(self) -> int:
@@ -109,23 +113,19 @@ def open_device(
     return open_local(device, dtype=runnable.decoder.dtype)
 
 
-def notes_about(validated: ValidatedDevice | None, device: DeviceDescription) -> tuple[str, ...]:
-    """How the device differs from the one the model was validated on, a sentence each."""
+def difference_from(validated: ValidatedDevice | None, device: DeviceDescription) -> str | None:
+    """How the device differs from the one the model was validated on; None where it does not."""
     if validated is None or fingerprint(device) == validated.fingerprint:
-        return ()
+        return None
     here = (device.name, device.vendor_platform)
     there = (validated.name, validated.vendor_platform)
     if here != there:
-        return (
-            f"validated on {there[0]} ({there[1]}), runs on {here[0]} ({here[1]}): nobody has "
-            "checked it here",
-        )
+        return f"validated on {there[0]} ({there[1]}), runs on {here[0]} ({here[1]})"
     if device.driver_version != validated.driver_version:
         return (
-            f"validated with driver {validated.driver_version}, runs with "
-            f"{device.driver_version}: nobody has checked it with that",
+            f"validated with driver {validated.driver_version}, runs with {device.driver_version}"
         )
-    return (f"{device.name} has other features or limits than when the model was validated on it",)
+    return f"{device.name} has other features or limits than when the model was validated on it"
 
 
 def _elsewhere(runnable: Runnable, wanted: str, say: Callable[[str], None] | None) -> Session:

@@ -18,6 +18,7 @@ from tapml.package.codecs import packaged_tokenizer
 from tapml.package.files import PackageFiles
 from tapml.package.load import open_package
 from tapml.package.manifest import TOKENIZER, TokenizerNote, ValidatedDevice
+from tapml.package.sample import Sample
 from tapml.package.slim_plan import slim
 from tapml_targets.errors import InputError
 from tapml_targets.installed import package_version
@@ -58,6 +59,8 @@ class Shipped:
         Licence files of the model's folder by name.
     versions
         Of what made it.
+    sample
+        A text of the session, to be generated again elsewhere.
     """
 
     decoder: StoredDecoder
@@ -70,6 +73,7 @@ class Shipped:
     tokenizer: bytes | None
     licences: Mapping[str, bytes]
     versions: Mapping[str, str]
+    sample: Sample | None
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -115,6 +119,7 @@ def of_session(finished: FinishedSession) -> Shipped:
         tokenizer=tokenizer,
         licences=licences_of(finished.model_folder),
         versions=_versions(),
+        sample=finished.sample,
     )
 
 
@@ -140,6 +145,7 @@ def of_package(path: Path, progress: Callable[[int, int], None] | None = None) -
         tokenizer=contents.get(TOKENIZER),
         licences={name: each for name, each in contents.items() if is_licence(name)},
         versions=files.manifest.versions,
+        sample=files.manifest.sample,
     )
 
 

@@ -14,7 +14,7 @@ from tapml.execute.generate import check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.models.text import TextStream
 from tapml.package.codecs import Codec
-from tapml.package.runnable import Runnable, notes_about, open_device
+from tapml.package.runnable import Runnable, difference_from, open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, LimitExceededError
 
@@ -37,7 +37,7 @@ class TargetModel:
     own_process
         Whether a process of its own drives the device.
     say
-        Takes a line while a tracker's queue is waited in.
+        Takes a line where something else takes time: a tracker's queue, a text of the session.
 
     Attributes
     ----------
@@ -48,7 +48,8 @@ class TargetModel:
     device
         Where it runs.
     notes
-        How that differs from where it was validated, a sentence each.
+        How that differs from where it was validated, and whether a text of the session comes out
+        there as well, a sentence each.
 
     Raises
     ------
@@ -82,9 +83,10 @@ class TargetModel:
                 raise _too_small(runnable, session.device) from error
             self._runner = stack.enter_context(runner)
             session.fence()
+            self.device: DeviceDescription = session.device
+            difference = difference_from(runnable.validated, session.device)
+            self.notes = (f"{difference}: {self._checked(say)}",) if difference else ()
             self._stack = stack.pop_all()
-        self.device: DeviceDescription = session.device
-        self.notes = notes_about(runnable.validated, session.device)
 
     def __enter__(self) -> Self:
         return self
@@ -169,6 +171,15 @@ class TargetModel:
     def close(self) -> None:
         """Free the weights and give the device back."""
         self._stack.close()
+
+    def _checked(self, say: Callable[[str], None] | None) -> str:
+        """What a text of the session says of this device."""
+        sample = self._runnable.sample
+        if sample is None:
+            return "nobody has checked it here"
+        if say is not None:
+            say("another device than it was validated on: generating a text of its session again")
+        return sample.compared(lambda ids, count: self.generate_tokens(ids, max_new_tokens=count))
 
     def _tokens(self, ids: tuple[int, ...], count: int, number: int) -> Iterator[int]:
         steps = greedy(self._decoder, self._runner, ids, count)

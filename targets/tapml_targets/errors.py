@@ -13,6 +13,7 @@ EXIT_USAGE = 2
 EXIT_NO_DEVICE = 3
 EXIT_DEVICE_LOST = 4
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 class TapmlError(Exception):
@@ -27,6 +28,12 @@ class InputError(TapmlError):
 
 class SetupError(TapmlError):
     """The machine lacks something: a package, a tool, disk space, a free session."""
+
+
+class UnreachableError(SetupError):
+    """Nothing answers where a device, or the tracker that lends it, should be."""
+
+    exit_code: ClassVar[int] = EXIT_NO_DEVICE
 
 
 class UnsupportedOperatorError(InputError):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from typing import Final
 
 COMPILER_DISTRIBUTIONS: Final = ("apache-tvm", "apache-tvm-ffi")
+BASE_PACKAGES: Final = ("numpy", "msgpack", "pyzmq", "websockets", "rich")
+WITHOUT_PYZMQ: Final = (
+    "use WebSocket, which takes no pyzmq: `tapml rpc serve --websocket ws://127.0.0.1:9191`, "
+    "devices and trackers at ws:// and wss://"
+)
 
 
 def package_version(distribution: str) -> str | None:
@@ -32,9 +39,34 @@ def compiler_versions() -> str:
 
 
 def install_hint(*extras: str) -> str:
-    """The command that installs tapml with `extras`, and where to run it.
+    """The command that installs tapml with `extras`, and what it is run with.
 
-    By path, for an index may hold something else under the same name.
+    By path, for an index may hold something else under the same name. A board that was given a
+    wheel has no project's folder.
     """
-    wanted = f".[{','.join(extras)}]" if extras else "."
-    return f'pip install -e "{wanted}" in the project\'s folder'
+    wanted = f"[{','.join(extras)}]" if extras else ""
+    wheel = _own_wheel()
+    if wheel:
+        return f'pip install "{wheel}{wanted}", the wheel that tapml came in'
+    return f'pip install -e ".{wanted}" in the project\'s folder'
+
+
+def package_hint(package: str) -> str:
+    """The command that installs one package of the base install, in a version that fits."""
+    try:
+        listed = requires("tapml") or []
+    except PackageNotFoundError:
+        listed = []
+    fits = (each for each in listed if re.split(r"[^\w-]", each, maxsplit=1)[0] == package)
+    return f'pip install "{next(fits, package)}"'
+
+
+@cache
+def _own_wheel() -> str:
+    """The name of the file that tapml was installed from; empty where that was no wheel."""
+    try:
+        noted = json.loads(distribution("tapml").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return ""
+    name = str(noted.get("url", "")).rpartition("/")[2] if isinstance(noted, dict) else ""
+    return name if name.endswith(".whl") else ""

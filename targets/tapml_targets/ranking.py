@@ -148,7 +148,7 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
     if refresh:
         # What was left out may have been mended.
         discovery.forget_faulty_drivers()
-    state = drivers_state(platform)
+    state = _listing_state(platform)
     known = None if refresh else probe_cache.load("list", platform, state)
     if known is not None:
         try:
@@ -161,7 +161,7 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
     if answer is None and discovery.set_faulty_drivers_aside(
         lambda environ: ask_child(["list", platform], seconds, environ)[1]
     ):
-        state = drivers_state(platform)
+        state = _listing_state(platform)
         answer, problem = ask_child(["list", platform], seconds)
     if answer is None:
         raise SetupError(f"listing the {platform} devices failed: {problem}")
@@ -345,6 +345,12 @@ def drivers_state(platform: str) -> str:
         return ""
     state: str = importlib.import_module(f"tapml_targets.{platform}.discovery").drivers_state()
     return state
+
+
+def _listing_state(platform: str) -> tuple[str, int]:
+    # A driver for processors counts those that this process may use: `taskset`, a container.
+    affinity = getattr(os, "sched_getaffinity", None)
+    return drivers_state(platform), len(affinity(0)) if affinity else os.cpu_count() or 0
 
 
 def _remedy(platform: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -112,12 +112,13 @@ def test_killed_at_any_moment_what_opens_is_whole(
 
 
 def storing_processes(carve: int) -> list[int]:
-    children = Path(f"/proc/{carve}/task/{carve}/children").read_text().split()
-    return [
-        int(child)
-        for child in children
-        if b"storing_process" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+    found = []
+    for child in Path(f"/proc/{carve}/task/{carve}/children").read_text().split():
+        # One that has ended meanwhile has no command line.
+        with suppress(OSError):
+            if b"storing_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
 
 
 def wait_until_gone(processes: list[int]) -> None:

@@ -21,6 +21,7 @@ from tapml.compiler.twin import compile_twins
 from tapml.graph.plan import Operator
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
+from tapml_rpc.pending import CallResult, PendingCall
 from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tapml_targets.library import CodeModule, launches
 from tests.carving.replay_kernels import (
@@ -79,6 +80,27 @@ def test_a_right_kernel_passes(
     assert result.timing.kernel is not None
     assert 0 < result.timing.kernel < result.timing.device
     assert result.actual == ()
+
+
+def test_a_first_run_that_waited_does_not_count_as_the_kernels_time(
+    operator: Operator,
+    case: MemoryCase,
+    session: Session,
+    oracle: Oracle,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device's own report of its first run says ten seconds."""
+    took, waited = PendingCall.result, []
+
+    def result(self: PendingCall) -> CallResult:
+        report = took(self)
+        waited.append(self)
+        return replace(report, kernel_nanoseconds=10**10) if self is waited[0] else report
+
+    monkeypatch.setattr(PendingCall, "result", result)
+    timing = replay(operator, case, linear_library(operator), session, oracle, POLICY).timing
+    assert timing.kernel is not None
+    assert 0 < timing.kernel < 10
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, "swapped arguments"])

@@ -161,7 +161,21 @@ def test_a_mistyped_command_line(tmp_path: Path, arguments: list[str], words: st
 @pytest.mark.parametrize("name", ["nothing.tapml.zip", "nothing"])
 def test_inspecting_what_is_not_there(tmp_path: Path, name: str) -> None:
     line = said_in_one_line(run_here("inspect", tmp_path / name, cache=tmp_path))
-    assert f"there is nothing at {tmp_path / name}" in line
+    assert f"there is nothing at {tmp_path / name}: expected a suite, a session" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("run", "nowhere", "--tokens", "1"), "does not exist: expected a package"),
+        (("replay", "nowhere"), "expected a folder that `tapml carve --out` wrote"),
+        (("bundle", "nowhere"), "expected a repro folder, a session or a suite"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_met_with_what_was_expected(
+    tmp_path: Path, command: tuple[str, ...], expected: str
+) -> None:
+    assert expected in said_in_one_line(run_here(*command, cache=tmp_path))
 
 
 def test_inspecting_what_tapml_did_not_write(tmp_path: Path) -> None:

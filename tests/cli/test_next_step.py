@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tapml.carving.lost import NO_TEST
 from tapml.cli.next_step import next_step
 
 FOLDER = Path("my session")
@@ -60,6 +61,12 @@ def test_the_line_fits_how_it_ended(data: dict[str, Any], words: tuple[str, ...]
     assert "\n" not in line
     for each in words:
         assert each in line
+
+
+def test_where_nothing_tests_it_a_larger_budget_is_offered_and_no_kernel() -> None:
+    line = next_step(report("fail", reason=NO_TEST), FOLDER)
+    assert "a larger --budget (--restart), or --keep-on-source softmax" in line
+    assert "tapml kernel" not in line
 
 
 def test_where_the_device_is_too_small_no_kernel_is_offered() -> None:

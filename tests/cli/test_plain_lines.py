@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -165,25 +165,28 @@ def test_a_log_that_would_be_silent_says_what_is_under_way(
     with PlainLines(stream, silence=0.1) as watcher:
         for event in events:
             watcher(event)
-        written = _wait_for_lines(stream, 1 + sum(isinstance(e, PhaseEnded) for e in events))
-    assert re.fullmatch(line, written[-1])
+        # On a busy machine a sign of life may come between two events as well.
+        ended = sum(isinstance(each, PhaseEnded) for each in events)
+        _wait_for(stream, lambda written: re.fullmatch(line, "".join(written[ended:][-1:])))
 
 
 def test_signs_of_life_become_rarer_and_begin_anew_after_a_line() -> None:
     stream = io.StringIO()
+    started = time.monotonic()
     with PlainLines(stream, silence=0.1) as watcher:
         watcher(PhaseStarted("load model"))
         # After 0.1, 0.1 + 0.2 and 0.1 + 0.2 + 0.4 seconds, and not before.
-        started = time.monotonic()
-        _wait_for_lines(stream, 3)
+        _wait_for(stream, lambda written: len(written) >= 3)
         assert time.monotonic() - started > 0.69
         assert watcher._wait > 0.7
         # Held, so that no time passes between the line and the look.
         with watcher._lock:
+            before = len(stream.getvalue().splitlines())
             watcher._tell(Note("found"))
             assert watcher._wait == 0.1
-        lines = _wait_for_lines(stream, 5)
-    assert [line.partition(":")[0] for line in lines[:4]] == [*["load model"] * 3, "note"]
+        lines = _wait_for(stream, lambda written: len(written) >= before + 2)
+    begun = [line.partition(":")[0] for line in lines[: before + 1]]
+    assert begun == [*["load model"] * before, "note"]
 
 
 def test_a_quiet_log_is_silent() -> None:
@@ -206,8 +209,12 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.M
     assert stream.getvalue() == f"[3/4] matmul: failed, {operator_line(FAILED)}\n"
 
 
-def _wait_for_lines(stream: io.StringIO, count: int, seconds: float = 60.0) -> list[str]:
+def _wait_for(
+    stream: io.StringIO, wanted: Callable[[list[str]], object], seconds: float = 60.0
+) -> list[str]:
+    """The lines that have come, once they are as wanted."""
     deadline = time.monotonic() + seconds
-    while len(stream.getvalue().splitlines()) < count and time.monotonic() < deadline:
+    while not wanted(lines := stream.getvalue().splitlines()):
+        assert time.monotonic() < deadline, lines
         time.sleep(0.01)
-    return stream.getvalue().splitlines()
+    return lines

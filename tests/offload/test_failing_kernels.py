@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tapml.carving.lost import NO_TEST
 from tapml.carving.repro_script import main as repro_main
 from tapml.graph.plan import GraphPlan
 from tapml_targets.library import Library
@@ -141,3 +143,22 @@ def test_two_wrong_kernels_are_both_found_where_asked_to_keep_going(
     for before, now in zip(report["operators"], standing["operators"], strict=True):
         for key in ("state", "reason", "diagnosis", "repro"):
             assert now[key] == before[key], (now["name"], key)
+
+
+def test_a_budget_that_leaves_operators_untested_is_said_and_no_kernel_offered(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = tmp_path / "session"
+    ended = run_here(*finished.arguments(session), "--budget", "1K", cache=finished.cache)
+    assert ended.exit_code == 1
+    noted = re.search(r"note: the budget leaves (\d+) operators without a test.*", ended.errors)
+    assert noted is not None
+    left_out = int(noted[1])
+    assert "(--restart)" in noted[0]
+    operators = read_report(session)["operators"]
+    failed = next(each for each in operators if each["state"] == "failed")
+    assert (failed["reason"], failed["tests"]["total"]) == (NO_TEST, 0)
+    assert "next: no kernel helps where nothing tests it" in ended.output
+    page = (session / "repro" / failed["name"] / "README.txt").read_text()
+    assert "no test of it was carved" in page
+    assert sum(each["state"] == "moved" for each in operators) <= len(operators) - left_out

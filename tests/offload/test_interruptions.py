@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,25 +30,57 @@ def end(process: Started) -> Ended:
     return Ended(process.returncode, output, errors)
 
 
-@pytest.mark.parametrize("after", ["open device", "import model", "[7/", "move operators"])
-def test_ctrl_c_ends_with_one_line_and_leaves_nothing_running(
-    finished: FinishedSession, tmp_path: Path, after: str
+def assert_ends_cleanly(
+    finished: FinishedSession,
+    session: Path,
+    after: str,
+    send: Callable[[int], None],
+    expected: tuple[int, str],
 ) -> None:
-    """The signal goes to the whole group, as a terminal sends it."""
-    session, mark = tmp_path / "session", new_mark()
+    """A session that is told to end after a line says one of its own and leaves nothing."""
+    mark = new_mark()
     arguments = finished.arguments(session)
     with started(*arguments, cache=finished.cache, **{MARK: mark}) as process:
         read_until(process, after)
-        os.killpg(process.pid, signal.SIGINT)
+        send(process.pid)
         ended = end(process)
-    assert ended.exit_code == 130
+    exit_code, word = expected
+    assert ended.exit_code == exit_code
     assert ended.error_lines == [
-        "tapml: interrupted; nothing half-written was left behind: go on with "
+        f"tapml: {word}; nothing half-written was left behind: go on with "
         f"`tapml offload --session {session}`"
     ]
     assert "Traceback" not in ended.errors
     assert left_after(mark) == {}
     assert half_written(session) == []
+
+
+@pytest.mark.parametrize("after", ["open device", "import model", "[7/", "move operators"])
+def test_ctrl_c_ends_with_one_line_and_leaves_nothing_running(
+    finished: FinishedSession, tmp_path: Path, after: str
+) -> None:
+    """The signal goes to the whole group, as a terminal sends it."""
+    assert_ends_cleanly(
+        finished,
+        tmp_path / "session",
+        after,
+        lambda pid: os.killpg(pid, signal.SIGINT),
+        (130, "interrupted"),
+    )
+
+
+@pytest.mark.parametrize("after", ["import model", "move operators"])
+def test_sigterm_to_the_command_alone_ends_it_as_ctrl_c_does(
+    finished: FinishedSession, tmp_path: Path, after: str
+) -> None:
+    """A batch system or a service manager tells one process, and its children not."""
+    assert_ends_cleanly(
+        finished,
+        tmp_path / "session",
+        after,
+        lambda pid: os.kill(pid, signal.SIGTERM),
+        (143, "terminated"),
+    )
 
 
 def test_ctrl_c_in_a_cold_start_ends_the_compilers(

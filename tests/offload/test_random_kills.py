@@ -15,6 +15,7 @@ from tests.offload.wholeness import assert_unharmed, assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
 KILLS: Final = 20
+PHASES: Final = 4
 
 
 def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
@@ -24,7 +25,10 @@ def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
     generator, errors = random.Random(7), tmp_path / "errors"
     whole = timed(*finished.arguments(tmp_path / "0"), cache=finished.cache, errors=errors)
     sessions, phases = [tmp_path / "1"], set[str]()
-    for _ in range(KILLS):
+    # On a machine that has become slower or faster meanwhile, until enough phases were met.
+    for number in range(5 * KILLS):
+        if number >= KILLS and len(phases) >= PHASES:
+            break
         arguments = finished.arguments(sessions[-1])
         with forked(*arguments, cache=finished.cache, errors=errors) as running:
             ended = running.ended(generator.uniform(0, whole))
@@ -39,4 +43,4 @@ def test_killed_at_random_moments_of_all_phases_it_ends_in_the_same_verdicts(
     timed(*finished.arguments(sessions[-1]), cache=finished.cache, errors=errors)
     for session in sessions:
         assert_unharmed(session, finished)
-    assert len(phases) >= 4, phases
+    assert len(phases) >= PHASES, phases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_a_session_that_ran_keeps_its_settings(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"begun with new_tokens = 6, not 9.*--restart"):
         session.create_or_open(tmp_path, other, given={"new_tokens": 9})
     assert session.create_or_open(tmp_path, other, given={}, restart=True).settings == other
+
+
+def test_a_session_with_a_server_is_told_how_it_comes_back_to_its_address(tmp_path: Path) -> None:
+    begun = replace(SETTINGS, device="tcp://127.0.0.1:41234")
+    session = tml.OffloadSession.create(tmp_path, begun)
+    with Journal(tmp_path / JOURNAL) as journal:
+        journal.append("rooted")
+    with pytest.raises(InputError, match=r"serve it at that address again .*--bind"):
+        session.create_or_open(tmp_path, begun, given={"device": "tcp://127.0.0.1:41235"})
 
 
 def test_beginning_anew_deletes_no_kernel_that_somebody_wrote(tmp_path: Path) -> None:

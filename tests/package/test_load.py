@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +18,8 @@ import pytest
 from tapml.package import load
 from tapml.package.load import load_package, open_package
 from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, README, WEIGHTS
-from tapml.package.runnable import notes_about
+from tapml.package.runnable import difference_from
+from tapml.package.sample import Sample
 from tapml.package.target_model import TargetModel
 from tapml_rpc.batch import Batch
 from tapml_targets import library_format
@@ -251,8 +254,8 @@ def test_a_device_that_is_not_there_is_named(packages: Packages) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "Other GPU"}, "validated on Other GPU .*, runs on .*: nobody has checked it"),
-        ({"driver_version": "1.2"}, "validated with driver 1.2, runs with .*: nobody has checked"),
+        ({"name": "Other GPU"}, "validated on Other GPU .*, runs on "),
+        ({"driver_version": "1.2"}, "validated with driver 1.2, runs with "),
         ({}, "has other features or limits than when the model was validated"),
     ],
 )
@@ -260,20 +263,77 @@ def test_another_device_or_driver_is_a_note(
     packages: Packages, loaded: TargetModel, changes: dict[str, str], words: str
 ) -> None:
     validated = replace(manifest_of(packages.folder).device, fingerprint="0" * 64, **changes)
-    (note,) = notes_about(validated, loaded.device)
-    assert re.search(words, note)
+    assert re.search(words, difference_from(validated, loaded.device) or "")
 
 
-def test_python_is_warned_of_another_driver(packages: Packages, tmp_path: Path) -> None:
-    package = packages.copy(tmp_path / "p")
-    manifest = manifest_of(package)
-    device = replace(manifest.device, driver_version="older", fingerprint="0" * 64)
-    put(package, replace(manifest, device=device))
+def test_on_another_driver_a_text_of_the_session_is_generated_again(
+    packages: Packages, tmp_path: Path
+) -> None:
+    package = _made_elsewhere(packages, tmp_path / "p")
     with (
-        pytest.warns(UserWarning, match="validated with driver older"),
+        pytest.warns(UserWarning, match="validated with driver older.* come out as they did there"),
         load_package(package, packages.session.device) as model,
     ):
-        assert model.notes
+        count = len(packages.tokens)
+        again = list(model.generate_tokens(packages.prompt, max_new_tokens=count))
+    assert again == packages.tokens
+
+
+def test_a_driver_that_computes_something_else_is_told_by_the_first_token_that_differs(
+    packages: Packages, tmp_path: Path
+) -> None:
+    first, second, *_ = packages.tokens
+    wrong = Sample(packages.prompt, (first, second + 1))
+    package = _made_elsewhere(packages, tmp_path / "p", wrong)
+    words = f"token 2 of a text of its session is {second} here and was {second + 1} there"
+    with (
+        pytest.warns(UserWarning, match=f"{words}.*tapml offload --device"),
+        load_package(package, packages.session.device),
+    ):
+        pass
+
+
+def test_where_warnings_are_raised_the_device_is_given_back(
+    packages: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = _made_elsewhere(packages, tmp_path / "p")
+    closed: list[TargetModel] = []
+    close = TargetModel.close
+
+    def noted(model: TargetModel) -> None:
+        closed.append(model)
+        close(model)
+
+    monkeypatch.setattr(TargetModel, "close", noted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="validated with driver older"):
+            load_package(package, packages.session.device)
+    assert len(closed) == 1
+
+
+def test_a_package_of_an_earlier_tapml_has_nothing_to_generate_again(
+    packages: Packages, tmp_path: Path
+) -> None:
+    package = _made_elsewhere(packages, tmp_path / "p")
+    data = json.loads((package / MANIFEST).read_bytes())
+    del data["sample"]
+    (package / MANIFEST).write_text(json.dumps(data))
+    with (
+        pytest.warns(UserWarning, match="driver older.*: nobody has checked it here"),
+        load_package(package, packages.session.device),
+    ):
+        pass
+
+
+def _made_elsewhere(packages: Packages, to: Path, sample: Sample | None = None) -> Path:
+    """A package that says it was validated with another driver."""
+    package = packages.copy(to)
+    manifest = manifest_of(package)
+    assert manifest.sample is not None
+    device = replace(manifest.device, driver_version="older", fingerprint="0" * 64)
+    put(package, replace(manifest, device=device, sample=sample or manifest.sample))
+    return package
 
 
 def test_a_device_that_is_too_small_names_kernel_limit_and_need(

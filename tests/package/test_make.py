@@ -19,6 +19,7 @@ from tapml.package.make import make_package
 from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, README, RUN, WEIGHTS
 from tapml.package.writer import new_package
 from tapml_targets.errors import InputError, SetupError
+from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession
 from tests.package.packages import Packages, manifest_of
 
@@ -104,6 +105,21 @@ def test_the_default_place_is_beside_the_session(finished: FinishedSession, tmp_
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         "mine", "mine-package", "mine-package.zip",
     ]  # fmt: skip
+
+
+def test_a_name_that_ends_in_zip_asks_for_an_archive_and_other_archives_are_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
+    session = packages.session.folder
+    ended = run_here("package", session, "--out", tmp_path / "x.zip", cache=packages.session.cache)
+    assert ended.exit_code == 0, ended.errors
+    assert (tmp_path / "x.zip").read_bytes() == packages.archive.read_bytes()
+    for name, *form in (("x.tar.gz",), ("x.tgz", "--archive"), ("y.zip", "--browser")):
+        ended = run_here(
+            "package", session, "--out", tmp_path / name, *form, cache=packages.session.cache
+        )
+        assert ended.exit_code == 2
+        assert "what is written is a folder" in ended.error_lines[0]
 
 
 def test_progress_counts_up_to_the_weights(packages: Packages, tmp_path: Path) -> None:

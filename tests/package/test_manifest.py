@@ -20,6 +20,7 @@ from tapml.package.manifest import (
     TokenizerNote,
     ValidatedDevice,
 )
+from tapml.package.sample import Sample
 from tapml_targets.errors import InputError
 
 QUICK = settings(max_examples=200, deadline=None)
@@ -32,6 +33,7 @@ MANIFEST = Manifest(
     versions={"python": "3.11.7"},
     weights_header_sha256="ef" * 32,
     files={name: StoredFile(7, "01" * 32) for name in (PLAN, LIBRARY, WEIGHTS, "LICENSE.txt")},
+    sample=Sample((1, 2), (3,)),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -68,9 +70,9 @@ def test_anything_in_any_place_is_taken_or_refused(place: tuple[Any, ...], value
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: ".".join(map(str, place)))
 def test_what_is_missing_is_refused(place: tuple[Any, ...]) -> None:
-    free = (place[0] in ("entries", "verdict", "versions") and len(place) > 1) or place == (
-        "files",
-        "LICENSE.txt",
+    free = (place[0] in ("entries", "verdict", "versions") and len(place) > 1) or place in (
+        ("files", "LICENSE.txt"),
+        ("sample",),
     )
     data = json.loads(MANIFEST.to_bytes())
     inner = data

@@ -30,7 +30,11 @@ def way_to(browser: str) -> Iterator[str]:
 
     def pass_on(driver: ServerConnection) -> None:
         with connect(
-            browser, max_size=None, compression=None, ping_timeout=_SILENT_SECONDS
+            browser,
+            max_size=None,
+            compression=None,
+            open_timeout=_SILENT_SECONDS,
+            ping_timeout=_SILENT_SECONDS,
         ) as connection:
             workers: set[str] = set()
 

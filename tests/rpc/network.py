@@ -32,6 +32,9 @@ _NEW_NETWORK = 0x40000000
 _READY_SECONDS = 10
 # Below Linux's usual ip_local_port_range, above the ports services are known by.
 _PORTS = range(20_000, 32_000)
+# Each process that shares the tests has some of them: a server that is down for a moment finds its
+# own free when it comes back.
+_SHARES = 16
 
 
 @dataclass
@@ -148,11 +151,16 @@ def may_join_namespaces() -> bool:
 def free_ports(count: int) -> list[int]:
     """Neighbouring ports that nobody uses on any address of 127.0.0.0/8 just now.
 
-    They are below those the kernel gives to connections and to listeners at port 0: between this
-    answer and its use none of the tests beside this one can be given one of them by chance.
+    They are below those the kernel gives to connections and to listeners at port 0, and no other
+    process of the tests is told of them: between this answer and its use nobody beside this test
+    can be given one of them by chance.
     """
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SHARES
+    mine = _PORTS[share * len(_PORTS) // _SHARES : (share + 1) * len(_PORTS) // _SHARES]
+    # Each test begins with the same seed: its own draws would be those of the test before.
+    draws = random.SystemRandom()
     while True:
-        first = random.randrange(_PORTS.start, _PORTS.stop - count)
+        first = draws.randrange(mine.start, mine.stop - count)
         ports = [*range(first, first + count)]
         with ExitStack() as taken, suppress(OSError):
             for port in ports:

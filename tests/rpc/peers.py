@@ -87,6 +87,10 @@ class RawPeer:
         self.control.send(
             wire.pack({"type": "ping", "sequence": 1, "session": self.welcome["session"]})
         )
+        return self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        """The next message on the control socket."""
         while True:
             header = self._receive(self.control)[0]
             if header["type"] != "probe":
@@ -94,7 +98,7 @@ class RawPeer:
 
     def wait_for(self, **expected: Any) -> None:
         """Ping until the server says so."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + PATIENCE_MILLISECONDS / 1000
         while True:
             pong = self.ping()
             if all(pong.get(key) == value for key, value in expected.items()):

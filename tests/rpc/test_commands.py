@@ -96,7 +96,7 @@ def test_doctor_serves_the_device_it_is_asked_about(require_device: RequireDevic
 def test_doctor_names_a_broken_part_with_its_remedy(tmp_path: Path) -> None:
     locked = tmp_path / "file"
     locked.write_text("not a folder")
-    outcome = tapml("doctor", "--json", TAPML_CACHE_DIR=str(locked))
+    outcome = tapml("doctor", "base", "--json", TAPML_CACHE_DIR=str(locked))
     assert outcome.returncode == EXIT_USAGE
     broken = [c for c in json.loads(outcome.stdout)["checks"] if c["status"] == "problem"]
     assert [c["name"] for c in broken if c["group"] == "base"] == ["cache folder"]

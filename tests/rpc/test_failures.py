@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,11 @@ def test_every_class_of_the_tree_arrives_as_itself(kind: type[TapmlError]) -> No
     assert "in raised" in arrived.remote_traceback  # type: ignore[attr-defined]
     assert arrived.command == "call(1, 'add')"  # type: ignore[attr-defined]
     assert sent["index"] == 4
+
+
+def test_the_protocols_text_names_every_class_that_arrives() -> None:
+    text = (Path(__file__).parents[2] / "rpc_server" / "PROTOCOL.md").read_text("utf-8")
+    assert all(f"`{kind.__name__}`" in text for kind in TREE if kind is not TapmlError)
 
 
 def test_an_error_outside_the_tree_is_a_remote_error_that_names_its_class() -> None:

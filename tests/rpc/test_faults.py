@@ -5,6 +5,7 @@ Those of ``tapml rpc serve``, over both bindings, are in tests/rpc/faults.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from tests.rpc.libraries import NEVER_ENDS, WRITES_TO_NOWHERE, add_one_library
 from tests.rpc.peers import RawPeer, ServerProcess
 
 NOTICE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def open_descriptors() -> int:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -105,11 +108,11 @@ def test_a_kernel_over_its_deadline_ends_the_server_and_says_so(
 ) -> None:
     require_device("opencl")
     with open_local("opencl", kernel_deadline=1.0) as session:
-        call_add_one(session, NEVER_ENDS)
         started = time.monotonic()
+        call_add_one(session, NEVER_ENDS)
         with pytest.raises(KernelTimeoutError, match="not finished after 1 s, in fence") as caught:
             session.fence()
-        assert 0.5 < time.monotonic() - started < 1 + NOTICE_SECONDS
+        assert 1 <= time.monotonic() - started < 1 + NOTICE_SECONDS
         assert "finish" in caught.value.remote_traceback
         assert server_of(session).process.wait(60) == 70
 
@@ -117,18 +120,16 @@ def test_a_kernel_over_its_deadline_ends_the_server_and_says_so(
 def test_heartbeats_are_answered_while_a_kernel_runs(require_device: RequireDevice) -> None:
     require_device("opencl")
     with (
-        ServerProcess("--kernel-deadline", "20") as own,
+        ServerProcess("--kernel-deadline", "600") as own,
         RawPeer(own.address) as watcher,
         connect(own.address) as session,
     ):
         call_add_one(session, NEVER_ENDS)
         thread = threading.Thread(target=_fence_until_lost, args=(session,))
         thread.start()
-        deadline = time.monotonic() + 10
-        while watcher.ping().get("busy_seconds", 0) < 0.3:
-            assert time.monotonic() < deadline
+        wait_for(lambda: watcher.ping().get("busy_seconds", 0) >= 0.3)
         own.kill()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 
@@ -187,14 +188,16 @@ def test_a_client_that_vanishes_gives_back_its_memory(private_server: ServerProc
 
 def test_a_silent_client_gives_back_its_memory(require_device: RequireDevice) -> None:
     require_device("opencl")
-    with (
-        ServerProcess("--silence", "1") as own,
-        RawPeer(own.address) as peer,
-        RawPeer(own.address) as silent,
-    ):
+    with ServerProcess("--silence", "1") as own, RawPeer(own.address) as silent:
         silent.batch(["allocate", 1, 1 << 20])
-        peer.wait_for(sessions=2, device_bytes=1 << 20)
-        peer.wait_for(sessions=1, device_bytes=0)
+
+        def rid_of_it() -> bool:
+            # Another one each time: this process may have to wait for a second as well.
+            with RawPeer(own.address) as peer:
+                pong = peer.ping()
+                return (pong.get("sessions"), pong.get("device_bytes")) == (1, 0)
+
+        wait_for(rid_of_it)
         answer, _ = silent.batch(["fence"])
         assert answer["error"]["kind"] == "DeviceLostError"
 
@@ -296,6 +299,8 @@ def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
     require_device("opencl")
     with open_local("opencl") as session:
         session.fence()
+    # What an earlier test left is not to be collected in between.
+    gc.collect()
     before = open_descriptors()
     # Sessions of other tests may be open in this process.
     threads = set(threading.enumerate())
@@ -314,6 +319,21 @@ def test_a_lost_session_closes_quietly(doomed: Session) -> None:
             doomed.fence()
     doomed.close()
     doomed.close()
+
+
+def test_a_session_that_is_lost_and_forgotten_holds_up_nobody() -> None:
+    with ServerProcess(device="cpu") as server:
+        session = connect(server.address, timeout=PATIENCE_SECONDS)
+        server.kill()
+        with pytest.raises(DeviceLostError):
+            while True:
+                session.fence()
+    forgotten = weakref.ref(session)
+    del session
+    collecting = threading.Thread(target=gc.collect, daemon=True)
+    collecting.start()
+    collecting.join(PATIENCE_SECONDS)
+    assert not collecting.is_alive() and forgotten() is None
 
 
 def test_a_server_that_waits_for_a_processor_is_slow_and_not_gone(doomed: Session) -> None:

@@ -13,7 +13,7 @@ import zmq
 from tapml_rpc.client import connect
 from tapml_rpc.knock import told
 from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
-from tapml_targets.errors import InputError, TapmlError
+from tapml_targets.errors import EXIT_NO_DEVICE, InputError, TapmlError, UnreachableError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
 
@@ -97,6 +97,22 @@ def test_an_empty_port_and_a_host_that_is_not_there_are_told() -> None:
         bound.bind(("127.0.0.1", 0))
         assert told(f"tcp://127.0.0.1:{bound.getsockname()[1]}") == " (nothing listens there)"
     assert told("tcp://no-such-host.invalid:1") == " (there is no host 'no-such-host.invalid')"
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws", "wss"])
+def test_where_nothing_answers_there_is_no_such_device(scheme: str) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"{scheme}://127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(UnreachableError, match=f"no tapml server answers at {address}") as gone:
+            connect(address, timeout=0.2).close()
+    assert gone.value.exit_code == EXIT_NO_DEVICE
+
+
+@pytest.mark.parametrize("port", ["", "x", "91x0", "0", "65536", "99999"])
+def test_what_is_no_port_is_refused_at_once(port: str) -> None:
+    with pytest.raises(InputError, match=f"'{port}' is no port from 1 to 65535"):
+        connect(f"tcp://127.0.0.1:{port}", timeout=3600).close()
 
 
 @pytest.mark.parametrize("address", ["tcp://board", "tcp://board:x", "tcp://["])

@@ -266,5 +266,5 @@ def test_threads_share_a_session(session: Session) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not wrong

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tapml_rpc.client import RemoteTensor, Session, connect
-from tapml_rpc.websocket.transport import open_websocket
+from tapml_rpc.websocket.opening import open_websocket
 from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess

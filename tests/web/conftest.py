@@ -17,7 +17,7 @@ from tests.made_once import made_once
 from tests.offload.commands import run_process
 from tests.offload.sessions import FinishedSession, offload_arguments
 from tests.package.packages import add_tokenizer
-from tests.rpc.tracker.trackers import TrackerProcess
+from tests.rpc.tracker.trackers import TrackerProcess, kept_addresses
 from tests.web.doorway import Doorway
 from tests.web.pages import NAME, DevicePage, device_page
 from tests.web.runner_page import PART_BYTES
@@ -78,8 +78,8 @@ def browser_model(webgpu_package: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def tracker(request: pytest.FixtureRequest) -> Iterator[TrackerProcess]:
     """A tracker that serves the page, with the `TRACKER_OPTIONS` of a module that has some."""
-    options = ("--websocket", "ws://127.0.0.1:0", *getattr(request.module, "TRACKER_OPTIONS", ()))
-    with TrackerProcess("tcp://127.0.0.1:0", *options) as process:
+    options = getattr(request.module, "TRACKER_OPTIONS", ())
+    with TrackerProcess(*kept_addresses(), *options) as process:
         yield process
 
 

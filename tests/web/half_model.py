@@ -73,6 +73,7 @@ def half_model() -> Shipped:
         None,
         {},
         {},
+        None,
     )
 
 

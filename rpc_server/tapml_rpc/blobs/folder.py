@@ -25,6 +25,8 @@ from tapml_targets.errors import SetupError, TapmlError
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _OWNERS: Final = ".owners"
 _LOCK: Final = "lock"
+# Everything that this module ever writes: the rest of a folder is somebody's.
+_OURS: Final = re.compile(rf"{_LOCK}|(\.)?[0-9a-f]{{64}}({re.escape(_OWNERS)})?(?(1)\.partial)")
 _MAX_OWNERS_BYTES: Final = 1 << 20
 
 
@@ -48,7 +50,8 @@ class BlobFolder:
     Raises
     ------
     SetupError
-        If it cannot be made private, or another process uses it.
+        If it cannot be made private, another process uses it, or it holds files of others: a
+        mistyped path is left as it was.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,6 +59,12 @@ class BlobFolder:
         self._lock = -1
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            foreign = next((each.name for each in path.iterdir() if not _ours(each)), None)
+            if foreign is not None:
+                raise SetupError(
+                    f"{path} holds other files ({foreign!r}), and blobs take a folder of their "
+                    "own, which is kept private and cleaned: name one that is empty or new"
+                )
             path.chmod(0o700)
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +94,8 @@ class BlobFolder:
                 found.append((status.st_mtime_ns, StoredBlob(path.name, status.st_size, owners)))
         whole = {blob.digest for _, blob in found}
         for path in self.path.iterdir():
-            if path.name != _LOCK and path.name.removesuffix(_OWNERS) not in whole:
+            stale = path.name != _LOCK and path.name.removesuffix(_OWNERS) not in whole
+            if stale and _ours(path):
                 with suppress(OSError), crossing("remove", path):
                     path.unlink()
         return [blob for _, blob in sorted(found, key=lambda each: each[0])]
@@ -204,6 +214,10 @@ class BlobFolder:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
+
+
+def _ours(path: Path) -> bool:
+    return _OURS.fullmatch(path.name) is not None
 
 
 class _NotWantedError(Exception):

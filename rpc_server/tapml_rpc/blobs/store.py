@@ -241,7 +241,14 @@ class BlobStore:
                 )
         except OSError as error:
             with self._lock:
+                first = not self._disk_problem
                 self._disk_problem = f"cannot write to {folder.path}: {error.strerror}"
+            if first:
+                print(
+                    f"tapml rpc: {self._disk_problem}; what does not fit is kept in memory alone",
+                    file=sys.stderr,
+                    flush=True,
+                )
         finally:
             if descriptor >= 0:
                 os.close(descriptor)

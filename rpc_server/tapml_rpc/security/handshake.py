@@ -24,6 +24,7 @@ MONITORED: Final = (
 # about to start looks the same for a moment.
 _SETTLED_SECONDS: Final = 1.5
 _NOT_ADMITTED: Final = 400
+_VARIABLE: Final = "TAPML_RPC_SERVER_KEY"
 _GREETING_SECONDS: Final = 1.0
 
 Socket: TypeAlias = zmq.Socket[bytes]
@@ -34,7 +35,7 @@ def handshake_failure(
     address: str,
     curve: ClientCurve | None = None,
     *,
-    variable: str = "TAPML_RPC_SERVER_KEY",
+    variable: str = _VARIABLE,
 ) -> TapmlError | None:
     """What a monitor event of a client's socket means, with what to do next.
 
@@ -82,13 +83,15 @@ def _no_common_language(
             f"what answers at {address} does not speak ZeroMQ as a tapml server does; is it the "
             "address that `tapml rpc serve` printed?"
         )
-    if curve is None:
-        return SetupError(
-            f"the server at {address} wants keys and none were given: make some with "
-            "`tapml rpc keygen`, have the public one admitted there, and connect with them and "
-            f"the server's public key (TAPML_RPC_KEY, {variable})"
-        )
-    return _without_encryption(address)
+    return _without_keys(address, variable) if curve is None else _without_encryption(address)
+
+
+def _without_keys(address: str, variable: str) -> TapmlError:
+    return SetupError(
+        f"the server at {address} wants keys and none were given: make some with "
+        "`tapml rpc keygen`, have the public one admitted there, and connect with them and "
+        f"the server's public key (TAPML_RPC_KEY, {variable})"
+    )
 
 
 def _without_encryption(address: str) -> TapmlError:
@@ -135,6 +138,7 @@ class HandshakeWatch:
         self._address = address
         self._curve = curve
         self._since = 0.0
+        self._looked = False
 
     def check(self) -> None:
         """Take what the monitor has to say.
@@ -146,21 +150,19 @@ class HandshakeWatch:
         """
         while self._monitor.poll(0):
             self._hear(dict(recv_monitor_message(self._monitor)))
-        # Plain connections go on trying: nothing says that it is the wrong server.
-        if (
-            self.hint is not None
-            and self._curve is not None
-            and time.monotonic() - self._since > _SETTLED_SECONDS
-        ):
-            raise self._settled(self.hint)
-
-    def _settled(self, hint: TapmlError) -> TapmlError:
+        if self.hint is None or self._looked or time.monotonic() - self._since <= _SETTLED_SECONDS:
+            return
+        self._looked = True
         # Whoever hangs up first decides what libzmq tells: a server without keys that was quicker
-        # looks like one with other keys. A tunnel's address is no host and port of its own.
-        plain = not is_relayed(self._address) and (
-            greeted_mechanism(self._address, _GREETING_SECONDS) == "NULL"
-        )
-        return _without_encryption(self._address) if plain else hint
+        # looks like one with other keys, one with keys like none. A tunnel's address is no host
+        # and port of its own.
+        relayed = is_relayed(self._address)
+        greeted = None if relayed else greeted_mechanism(self._address, _GREETING_SECONDS)
+        if self._curve is not None:
+            raise _without_encryption(self._address) if greeted == "NULL" else self.hint
+        # Plain connections go on trying else: nothing says that it is the wrong server.
+        if greeted == "CURVE":
+            raise _without_keys(self._address, _VARIABLE)
 
     def _hear(self, event: dict[str, Any]) -> None:
         kind = event["event"]

@@ -251,7 +251,10 @@ def _parse(text: str, where: str) -> dict[str, str]:
         name, colon, value = line.partition(": ")
         # The text of a line may be a secret: it is never repeated.
         if not colon or name not in _FIELDS[_SECRET_KIND]:
-            raise InputError(f"{where}, line {number}: expected kind, name, public or secret")
+            raise InputError(
+                f"{where}, line {number}: expected kind, name, public or secret, as in the files "
+                "that `tapml rpc keygen` writes"
+            )
         if name in fields:
             raise InputError(f"{where}, line {number}: a second {name!r}")
         if name in ("public", "secret") and not is_key(value):

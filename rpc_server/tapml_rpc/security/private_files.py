@@ -6,6 +6,7 @@ read is as lost on root's machine as on anybody's.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -114,7 +115,8 @@ def read_checked(path: Path, *, secret: bool, limit: int) -> str:
             check_mode(path, status.st_mode, secret=secret)
             data = file.read(limit + 1)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        make = "; `tapml rpc keygen` makes such files" if error.errno == errno.ENOENT else ""
+        raise InputError(f"cannot read {path}: {error.strerror}{make}") from None
     if len(data) > limit:
         raise InputError(f"{path} has more than {limit} bytes: it is no such file")
     try:

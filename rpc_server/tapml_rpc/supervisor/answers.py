@@ -11,7 +11,7 @@ import time
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.commands import PIECE_BYTES
+from tapml_rpc.reads import PIECE_BYTES
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.gate import Gate
 from tapml_rpc.supervisor.line import Line

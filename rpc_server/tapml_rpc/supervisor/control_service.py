@@ -15,7 +15,7 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.device_loop import bind_router
+from tapml_rpc.router import GONE, bind_router, split, take, unpack_control
 from tapml_rpc.security.curve import ServerCurve, client_identity
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.plain_connection import (
@@ -23,7 +23,7 @@ from tapml_rpc.supervisor.plain_connection import (
     STRANGER_SECONDS,
     unpack_short,
 )
-from tapml_rpc.supervisor.router_data import TURN, split, take
+from tapml_rpc.supervisor.router_data import TURN
 from tapml_rpc.supervisor.zmq_channel import DataEnd, RouterEnd, Socket
 from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError
@@ -44,12 +44,12 @@ class ControlDesk(Protocol):
     def controls(self, end: DataEnd) -> bool:
         """Whether a session that has not ended has this control connection."""
 
-    def control_gone(self, end: DataEnd) -> None:
+    def control_gone(self, end: DataEnd, why: str) -> None:
         """End the session of a control connection that is gone."""
 
 
 class ControlConnection:
-    """A plain control connection; see :class:`tapml_rpc.supervisor.plain_data.Connection`."""
+    """A plain control connection; see :class:`tapml_rpc.zmtp.listener.Connection`."""
 
     def __init__(self, desk: ControlDesk, accepted: socket.socket) -> None:
         self.peer = Peer(accepted, time.monotonic(), _nowhere)
@@ -84,10 +84,15 @@ class ControlConnection:
             self.peer.close()
         return True
 
-    def end(self) -> None:
+    def end(self, error: Exception | None = None) -> socket.socket | None:
         """See the protocol."""
+        parting = None
+        if isinstance(error, ProtocolError):
+            self._refuse(error)
+            parting = self.peer.part()
         self.peer.release()
-        self._desk.control_gone(self.peer)
+        self._desk.control_gone(self.peer, "its control connection is gone")
+        return parting
 
     def _refuse(self, error: Exception) -> None:
         self._refusals = 0 if self.has_session() else self._refusals + 1
@@ -105,7 +110,7 @@ class RouterControl:
     desk, selector
         The front's.
     context, address, bounds, heartbeats, curve
-        As :func:`tapml_rpc.device_loop.bind_router` takes them.
+        As :func:`tapml_rpc.router.bind_router` takes them.
     """
 
     def __init__(
@@ -120,9 +125,7 @@ class RouterControl:
     ) -> None:
         self._desk = desk
         self._curve = curve
-        self._socket = bind_router(
-            context, address, bounds, heartbeats, curve=curve, most_bytes=wire.MAX_STRANGER_BYTES
-        )
+        self._socket, self._watch = bind_router(context, address, bounds, heartbeats, curve)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         # Readable when the socket's state has changed: serve() looks what it is.
         selector.register(self._socket.fileno(), EVENT_READ)
@@ -135,18 +138,23 @@ class RouterControl:
                 return False
             end = RouterEnd(self._socket, frames[0].bytes)
             try:
+                self._watch.heard(frames[0])
                 identity, packed, _ = split(frames)
                 who = client_identity(identity, self._curve)
-                self._desk.hear(end, who, wire.unpack(packed))
+                self._desk.hear(end, who, unpack_control(packed))
             except Exception as error:
                 self._desk.refuse(end, error)
         return True
 
     def check(self, now: float) -> None:
-        """See the protocol: libzmq has its own clocks."""
+        """See the protocol; libzmq has its own clocks."""
+        for identity in self._watch.gone():
+            end = RouterEnd(self._socket, identity)
+            self._desk.control_gone(end, f"its control connection {GONE}")
 
     def close(self) -> None:
         """See the protocol."""
+        self._watch.close()
         self._socket.close(linger=200)
 
 

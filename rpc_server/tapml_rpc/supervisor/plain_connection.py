@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tapml_rpc import wire
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.data_service import Desk, error_reply
+from tapml_rpc.zmtp.listener import STRANGER_REFUSALS, STRANGER_SECONDS
 from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError, TapmlError
 
@@ -16,11 +17,7 @@ if TYPE_CHECKING:
     from tapml_rpc.supervisor.relay import Relay
     from tapml_rpc.supervisor.ring import Room
 
-
-# How often a connection of no session is refused something: two bytes are a message, and have to be
-# answered. And how long it may keep memory here.
-STRANGER_REFUSALS: Final = 256
-STRANGER_SECONDS: Final = 30.0
+__all__ = ["STRANGER_REFUSALS", "STRANGER_SECONDS", "PlainConnection", "unpack_short"]
 
 
 def unpack_short(packed: bytes) -> wire.Header:
@@ -118,16 +115,22 @@ class PlainConnection:
             self._refuse(refused, header)
         return True
 
-    def end(self) -> None:
-        """Close it; what came over it only half has never come."""
+    def end(self, error: Exception | None = None) -> socket.socket | None:
+        """See the protocol; what came over it only half has never come."""
+        why, parting = "its data connection is gone", None
+        if isinstance(error, ProtocolError):
+            why = f"what came over its data connection is against the protocol: {error}"
+            self._refuse(error, None)
+            parting = self.peer.part()
         self.peer.release()
         # Half a chunk lies in a session's ring, whose memory stays while anybody points into it.
         self._room = None
         for relay in self._relays:
             if not relay.ended:
-                relay.end("its data connection is gone")
+                relay.give_up(why)
             self._desk.settle(relay)
         self._relays.clear()
+        return parting
 
     def _place(self, packed: bytes, nbytes: int) -> memoryview | None:
         """Memory for a chunk, once its header has come."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
@@ -19,32 +18,28 @@ from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.deadline import Deadline
+from tapml_rpc.supervisor.downloads import Downloads
 from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.lent_reading import LentReading
-from tapml_rpc.supervisor.pipe import NOWHERE, Frame
+from tapml_rpc.supervisor.pipe import Frame
 from tapml_rpc.supervisor.refusals import check_epoch
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.supervisor.shared_line import SENT, SharedLine
 from tapml_rpc.supervisor.shared_reading import READ_BACK
+from tapml_rpc.supervisor.silence import Silence
+from tapml_rpc.supervisor.standstill import Standstill
 from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.uploads import Uploads
+from tapml_rpc.supervisor.worker_loss import end_and_report
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
-from tapml_targets.errors import (
-    DeviceLostError,
-    DeviceRestartedError,
-    ProtocolError,
-    TapmlError,
-)
+from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
 
 if TYPE_CHECKING:
     from tapml_rpc.blobs.messages import BlobDesk
     from tapml_rpc.blobs.store import Attachment
-    from tapml_rpc.zmtp.peer import Parts, Peer, Sent
+    from tapml_rpc.zmtp.peer import Peer
 
-PROBE_SECONDS: Final = 1.0
-# A worker that has batches and does not begin one is stopped, unless it waits for a processor.
-_IDLE_SECONDS: Final = 3.0
-_BUSY_SECONDS: Final = 60.0
+_PROBE: Final = wire.pack({"type": "probe"})
 
 
 class Relay:
@@ -102,20 +97,18 @@ class Relay:
         self._revoked = ""
         self.ended = ""
         self.loss: dict[str, Any] | None = None
-        self.answered = 0
         self._epoch = epoch
         self._channel = channel
         self._worker = worker
-        self._silence_seconds = silence_seconds
         self._desk = desk
         self._on_end = on_end
-        self._heard = self._probed = time.monotonic()
         self._ready = False
-        # When the worker last had nothing to do, or did something.
-        self._moved = time.monotonic()
+        self._silence = Silence(silence_seconds)
+        self._standstill = Standstill(worker)
         self._last = LastCommands()
         self._line = SharedLine()
         self._deadline = Deadline(kernel_deadline, worker, self._last)
+        self._downloads = Downloads(worker, channel, self._line, self._answered)
         self._uploads = Uploads(token, worker, bounds, turns, self._last, self._write)
         self._lent = LentReading(token, epoch, worker, self._uploads, turns, self._write)
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
@@ -171,9 +164,9 @@ class Relay:
             What is wrong with it, for the client to read.
         """
         check_epoch(header, self._epoch)
-        self._heard = time.monotonic()
+        self._silence.broken(time.monotonic())
         kind = header.get("type")
-        self._settle_line()
+        self._downloads.settle()
         if kind == "batch":
             self._uploads.add(header, packed, chunk)
         elif kind == "credit":
@@ -182,7 +175,7 @@ class Relay:
         elif kind == "goodbye":
             self.end("closed by the client")
         elif kind == "blob" and self._desk is not None and not isinstance(chunk, Room):
-            self._accept_blob(header, in_one_piece(chunk))
+            self._hand_over(*self._desk.handle(header, in_one_piece(chunk)))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 
@@ -194,7 +187,7 @@ class Relay:
         ProtocolError
             If there is no such message.
         """
-        self._heard = time.monotonic()
+        self._silence.broken(time.monotonic())
         kind = header.get("type")
         if kind == "ping":
             return self._pong(header)
@@ -226,35 +219,31 @@ class Relay:
         if self.ended:
             return
         if self._revoked:
-            self._tell(DeviceLostError(f"this session was ended: {self._revoked}"), "")
-            self.end(self._revoked, kill=True)
+            self.give_up(self._revoked, kill=True)
             return
         self._write(self._worker.pipe.flush)
-        self._settle_line()
-        if not self.ended and self._lent.check(self.answered):
-            self._heard = now
+        self._downloads.settle()
+        if not self.ended and self._lent.check(self._downloads.answered):
+            self._silence.broken(now)
         if self._over():
             return
         for reply, attachment in self._desk.due() if self._desk is not None else ():
             self._hand_over(reply, attachment)
         running = self._worker.board.running()
         if running is not None:
-            self._moved = now
+            self._standstill.moved(now)
             if (over := self._deadline.check(now, *running)) is not None:
                 self._tell(*over)
                 self.end("over its deadline", kill=True)
         else:
             self._deadline.rest()
-            self._check_idleness(now)
+            self._check_standstill(now)
         if self._over():
             return
-        silence = now - self._heard
-        if 0 < self._silence_seconds < silence:
-            self.end(f"silent for {silence:.0f} s")
-        elif silence > 2 * PROBE_SECONDS and now - self._probed > PROBE_SECONDS:
-            self._probed = now
-            if not self._channel.send_control(wire.pack({"type": "probe"})):
-                self.end("its connection is gone")
+        if silence := self._silence.check(now):
+            self.give_up(f"silent for {silence:.0f} s")
+        elif self._silence.asks_for_probe(now) and not self._channel.send_control(_PROBE):
+            self.end("its connection is gone")
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Do what its front has to do; a fault of ours costs this session, and is seen."""
@@ -268,12 +257,18 @@ class Relay:
         """Have the session ended at the next :meth:`check`; callable from any thread."""
         self._revoked = why
 
+    def give_up(self, why: str, *, kill: bool = False) -> None:
+        """End it for a reason that its client may be there to hear."""
+        if not self.ended:
+            self._tell(DeviceLostError(f"this session was ended: {why}"), "")
+            self.end(why, kill=kill)
+
     def end(self, why: str, *, kill: bool = False) -> None:
         """End the session and its worker, and free what both held."""
         if self.ended:
             return
         self.ended = why
-        self._lent.close(self.answered)
+        self._lent.close(self._downloads.answered)
         self._uploads.close()
         self._line.close()
         if self._desk is not None:
@@ -287,10 +282,6 @@ class Relay:
     def _over(self) -> bool:
         return bool(self.ended)
 
-    def _accept_blob(self, header: wire.Header, chunk: memoryview) -> None:
-        assert self._desk is not None  # noqa: S101 - its caller has looked
-        self._hand_over(*self._desk.handle(header, chunk))
-
     def _hand_over(self, reply: wire.Header | None, attachment: Attachment | None) -> None:
         """Tell the worker of a blob it may look at, or may no more, and answer the client."""
         if attachment is not None:
@@ -299,7 +290,7 @@ class Relay:
             given = descriptor if descriptor >= 0 else None
             self._write(lambda: self._worker.pipe.send(packed, descriptor=given))
         if reply is not None:
-            self._answer(wire.pack(reply))
+            self._taken(self._channel.send_data(wire.pack(reply), ()))
 
     def _write(self, send: Callable[[], None]) -> None:
         try:
@@ -311,7 +302,6 @@ class Relay:
 
     def _pass_on(self, frame: Frame) -> None:
         header = wire.unpack(frame.packed)
-        kind = header.get("type")
         if not self._ready:
             self._ready = True
             try:
@@ -321,44 +311,26 @@ class Relay:
                 self.end("its worker could not open the device")
             return
         if frame.start in (SENT, READ_BACK):
-            self._settle_line()
+            self._downloads.settle()
             if frame.start == READ_BACK:
-                self._lent.given_back(self.answered)
+                self._lent.given_back(self._downloads.answered)
             return
-        if kind == "done":
-            self._note_answered(wire.integer(header.get("sequence"), "sequence"))
-        if frame.start == NOWHERE:
-            parts: list[bytes | memoryview] = [frame.inline] if frame.inline else []
-        else:
-            parts = [self._worker.down.view(frame.start, frame.nbytes)]
-        self._answer(frame.packed, parts, partial(self._passed_on, frame))
+        self._taken(self._downloads.pass_on(header, frame))
 
-    def _passed_on(self, frame: Frame) -> None:
-        if frame.start != NOWHERE:
-            self._worker.down.release(frame.start, frame.nbytes)
-        self._line.count_passed()
+    def _taken(self, taken: bool) -> None:
+        if not taken:
+            self.give_up("its client does not take its answers, or is gone")
 
-    def _note_answered(self, sequence: int) -> None:
-        self.answered = max(self.answered, sequence)
-        self._moved = time.monotonic()
+    def _answered(self, sequence: int) -> None:
+        self._standstill.moved(time.monotonic())
         self._uploads.answered(sequence)
 
-    def _settle_line(self) -> None:
-        """Look what the worker has sent by itself, and send what waited for it to end."""
-        if (answered := self._line.newly_answered()) is not None:
-            self._note_answered(answered)
-        self._line.settle()
-
-    def _answer(self, packed: bytes, parts: Parts = (), sent: Sent | None = None) -> None:
-        if not self._channel.send_data(packed, parts, sent):
-            self.end("its client does not take its answers, or is gone")
-
     def _pong(self, header: wire.Header) -> wire.Header:
-        self._settle_line()
+        self._downloads.settle()
         pong: wire.Header = {
             "type": "pong",
             "sequence": wire.integer(header.get("sequence"), "sequence"),
-            "answered": self.answered,
+            "answered": self._downloads.answered,
         }
         running = self._worker.board.running()
         self._lent.note()
@@ -367,28 +339,18 @@ class Relay:
             pong["command"] = self._last.name(*running[:2])
         return pong
 
-    def _check_idleness(self, now: float) -> None:
-        """Find a worker that neither works nor waits for its client."""
+    def _check_standstill(self, now: float) -> None:
         has_none = self._uploads.worker_has_none() and not self._line.halfway
         has_none = has_none and not self._lent.refused
-        if has_none or self._worker.waits_for_its_client():
-            self._moved = now
-            return
-        idle = now - self._moved
-        if idle > (_BUSY_SECONDS if self._worker.busy() else _IDLE_SECONDS):
-            self._lose(f"the worker of this session stood still for {idle:.0f} s and was ended")
+        if seconds := self._standstill.check(now, has_none=has_none):
+            self._lose(f"the worker of this session stood still for {seconds:.0f} s and was ended")
 
     def _lose(self, what: str) -> None:
         """The worker is gone, or of no use: collect what it leaves behind, and tell."""
         if self.ended:
             return
         self._lent.note()
-        running = self._worker.board.running()
-        command = self._last.name(*running[:2]) if running else ""
-        where = f" in {command}" if command else " between two commands"
-        how = f"{self._worker.end(kill=True)}; a new session finds the device opened anew"
-        error = DeviceRestartedError(f"{what}{where}: {how}{self._last.report(running)}")
-        self._tell(error, command)
+        self._tell(*end_and_report(what, self._worker, self._last))
         self.end(what)
 
     def _tell(self, error: TapmlError, command: str) -> None:

@@ -26,6 +26,7 @@ from tapml_rpc.announcement import announce
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.local import prepared_environment
 from tapml_rpc.security.bind import bracketed, check_bind
+from tapml_rpc.security.effects import check_effects
 from tapml_rpc.security.standing import listed_key
 from tapml_rpc.supervisor.allocator import keep_freed_memory
 from tapml_rpc.supervisor.how_to_reach import how_to_reach
@@ -58,6 +59,7 @@ def serve(options: SupervisorOptions) -> int:
     """
     _check_bindings(options)
     _check_tracker(options)
+    check_effects(options)
     curve = _curve(options)
     host, port = check_bind(options.bind, secret=curve is not None)
     device = find_device(options.device)
@@ -147,7 +149,7 @@ def _curve(options: SupervisorOptions) -> ServerCurve | None:
         return None
     from tapml_rpc.security.curve import ServerCurve
 
-    return ServerCurve.from_files(Path(options.key), _path(options.clients))
+    return ServerCurve.from_files(Path(options.key).expanduser(), _path(options.clients))
 
 
 def _blobs(options: SupervisorOptions) -> BlobStore | None:
@@ -166,8 +168,8 @@ def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, di
     listening = prepare(
         options.websocket,
         tokens=_path(options.tokens),
-        certificate=options.certificate,
-        certificate_key=options.certificate_key,
+        certificate=str(_path(options.certificate) or ""),
+        certificate_key=str(_path(options.certificate_key) or ""),
     )
     guard = None
     if listening.tokens is not None:
@@ -223,7 +225,7 @@ def _registration(
         load=hub.load,
         on_lease=hub.lend,
         on_lease_ended=hub.take_back,
-        credentials=tracker_credentials(),
+        credentials=tracker_credentials(options.tracker),
     )
 
 

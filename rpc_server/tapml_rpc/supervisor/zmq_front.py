@@ -121,7 +121,7 @@ class ZmqFront:
     def close(self) -> None:
         """End every session and both sockets."""
         for relay, channel in list(self._relays.values()):
-            relay.end("the server ends", kill=True)
+            relay.give_up("the server ends", kill=True)
             channel.settle()
         self._relays.clear()
         self._data.close()
@@ -195,9 +195,16 @@ class ZmqFront:
             channel.control == end and not relay.ended for relay, channel in self._relays.values()
         )
 
-    def control_gone(self, end: DataEnd) -> None:
+    def control_gone(self, end: DataEnd, why: str) -> None:
         """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
-        self._end_of(end, "its control connection is gone")
+        self._end_of(end, why)
+
+    def data_gone(self, end: DataEnd, why: str) -> None:
+        """See :class:`tapml_rpc.supervisor.router_data.RouterDesk`."""
+        for relay, channel in list(self._relays.values()):
+            if channel.data == end:
+                relay.give_up(why)
+                self.settle(relay)
 
     def _end_of(self, end: DataEnd, why: str) -> None:
         for relay, channel in list(self._relays.values()):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.knock import told
 from tapml_rpc.tracker.records import WEBSOCKET, ZMQ, printable
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import SetupError, UnreachableError
 
 if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
@@ -131,15 +132,16 @@ def ask(connection: Connection, header: wire.Header, timeout: float) -> wire.Hea
             return answer
 
 
-def no_answer(address: str, seconds: float) -> SetupError:
+def no_answer(address: str, seconds: float) -> UnreachableError:
     """The error of a tracker that is not there."""
     start = (
         "`tapml rpc tracker --websocket`"
         if is_websocket(address)
         else "`tapml rpc tracker`, or look whether both ends have each other's keys"
     )
-    return SetupError(
-        f"no tracker answers at {address} within {seconds:g} s; start one there with {start}"
+    return UnreachableError(
+        f"no tracker answers at {address} within {seconds:g} s{told(address)}; start one there "
+        f"with {start}"
     )
 
 

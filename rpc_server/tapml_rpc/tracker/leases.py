@@ -244,6 +244,12 @@ class Leases:
         held = {lease.request.sender.key for lease in self._leases.values()}
         return held | {waiting.sender.key for waiting in self._waiting}
 
+    def needs(self, key: bytes) -> bool:
+        """Whether a lease or a request hangs on a connection."""
+        return any(lease.request.sender.key == key for lease in self._leases.values()) or any(
+            waiting.sender.key == key for waiting in self._waiting
+        )
+
     def device_key(self, lease_id: str) -> bytes | None:
         """The connection of the device behind a lease that is held."""
         lease = self._leases.get(lease_id)

@@ -1,49 +1,40 @@
 """What a tracker does all day: takes messages, decides, answers.
 
-One thread serves the ROUTER socket of devices and clients and decides; the relay has one of its
-own, and so has the way in over WebSocket.
+One thread serves the ZeroMQ connections of devices and clients and decides; the relay has one of
+its own, and so has the way in over WebSocket.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from functools import partial
+from selectors import EVENT_READ, DefaultSelector
 from typing import Final
-
-import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.security.bind import bracketed, check_bind, is_loopback
-from tapml_rpc.security.curve import Authenticator, ServerCurve, apply_server, client_identity
-from tapml_rpc.tracker.records import (
-    MAX_MESSAGE_BYTES,
-    RELAYED,
-    RELAYED_WEBSOCKET,
-    Lease,
-    Sender,
-)
+from tapml_rpc.security.curve import ServerCurve
+from tapml_rpc.tracker.entrance import Entrance
+from tapml_rpc.tracker.plain_entrance import PlainEntrance
+from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, Lease, Sender
 from tapml_rpc.tracker.registry import Registry
 from tapml_rpc.tracker.relay import RelayServer
+from tapml_rpc.tracker.router_entrance import RouterEntrance
 from tapml_rpc.tracker.stopping import StopRequest
 from tapml_rpc.tracker.waking import Waker
+from tapml_rpc.tracker.websocket_door import KEY_PREFIX
 from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
-from tapml_rpc.tracker.zmq_connection import set_heartbeats
 from tapml_rpc.websocket.listening import Listening
-from tapml_targets.errors import ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import SetupError, TapmlError
 
-_POLL_MILLISECONDS: Final = 100
-_MESSAGES_AT_ONCE: Final = 64
+_POLL_SECONDS: Final = 0.1
+_CHECK_SECONDS: Final = 0.1
 _PROBE_SECONDS: Final = 1.0
 _STOPPED_SECONDS: Final = 1.0
-_GIVEN_BY_US: Final = b"\0"
 
 
 class TrackerLoop:
@@ -63,7 +54,7 @@ class TrackerLoop:
     Attributes
     ----------
     address, relay_port
-        Of the ROUTER socket, and the relay's.
+        Where devices and clients come over ZeroMQ, and the relay's.
     entrance
         For WebSocket; None for none.
     """
@@ -78,16 +69,25 @@ class TrackerLoop:
         silence_seconds: float = 10.0,
     ) -> None:
         host, port = check_bind(bind, secret=curve is not None, schemes=("tcp",))
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._selector = DefaultSelector()
         self._dials: deque[tuple[str, str, str, int]] = deque()
         self._waker = Waker()
-        self._unreachable: set[bytes] = set()
-        self._curve = curve
-        self._admission: Authenticator | None = None
         local_door = websocket is not None and is_loopback(websocket.host)
         self._registry = Registry(self, time.monotonic, local_door=local_door)
         self.entrance: WebSocketEntrance | None = None
+        address = f"tcp://{bracketed(host)}:{port or '*'}"
+        # First: the other ports are found beside this one, and it is the one that people know.
+        self._zmq: Entrance
+        try:
+            if curve is None:
+                self._zmq = PlainEntrance(self, self._selector, address)
+            else:
+                self._zmq = RouterEntrance(self, self._selector, address, curve)
+        except OSError as error:
+            raise SetupError(
+                f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
+                "that, or give another address to --bind"
+            ) from None
         try:
             if websocket is not None:
                 self.entrance = WebSocketEntrance(
@@ -102,31 +102,12 @@ class TrackerLoop:
                 relay_port or _free_beside(port, 0 if websocket is None else websocket.port),
                 lambda *call: self._ask_to_dial(call, self._relay.port),
             )
-            socket = self._socket
-            socket.linger = 0
-            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-            socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-            socket.setsockopt(zmq.RCVHWM, 64)
-            socket.setsockopt(zmq.SNDHWM, 256)
-            socket.setsockopt(zmq.IPV6, int(":" in host))
-            set_heartbeats(socket)
-            if curve is not None:
-                self._admission = Authenticator(self._context, curve.clients)
-            apply_server(socket, curve)
-            self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-            socket.bind(f"tcp://{bracketed(host)}:{port or '*'}")
-        except BaseException as error:
+        except BaseException:
             if self.entrance is not None:
                 self.entrance.close()
-            self._context.destroy(linger=0)
-            if isinstance(error, zmq.ZMQError):
-                raise SetupError(
-                    f"cannot listen on {bind}: {error}; if another tracker is there use that, or "
-                    "give another address to --bind"
-                ) from None
+            self._zmq.close()
             raise
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = self._zmq.address
         self.relay_port = self._relay.port
 
     def run(
@@ -139,31 +120,32 @@ class TrackerLoop:
         look
             Called once a second with the names of the devices that are registered.
         """
-        poller = zmq.Poller()
-        for source in (self._socket, self._monitor, self._waker.fileno(), *stopping.wake_fds):
-            poller.register(source, zmq.POLLIN)
-        looked = probed = told = time.monotonic()
+        for descriptor in (self._waker.fileno(), *stopping.wake_fds):
+            self._selector.register(descriptor, EVENT_READ)
+        looked = checked = probed = told = time.monotonic()
         try:
             while not stopping.asked():
-                poller.poll(_POLL_MILLISECONDS)
+                ready = self._selector.select(0 if self._zmq.pending() else _POLL_SECONDS)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)
+                    self._zmq.excuse(now - looked)
                 looked = now
-                for _ in range(_MESSAGES_AT_ONCE):
-                    if not self._receive():
-                        break
+                for key, events in ready:
+                    if key.data is not None:
+                        key.data(events)
+                self._zmq.serve()
+                if now - checked > _CHECK_SECONDS:
+                    checked = now
+                    self._zmq.check(now)
                 self._waker.drain()
                 if self.entrance is not None:
-                    self.entrance.hand_over(self._take, self._registry.gone)
+                    self.entrance.hand_over(self.take, self._registry.gone)
                 self._send_dials()
-                dropped = self._drain_monitor()
-                if dropped or now - probed > _PROBE_SECONDS:
+                if now - probed > _PROBE_SECONDS:
                     probed = now
-                    for key in self._registry.peers():
-                        self.send(key, {"type": "probe"})
+                    self.probe()
                 self._registry.tick()
-                self._drop_unreachable()
                 if look is not None and now - told > _PROBE_SECONDS:
                     told = now
                     look(self._registry.devices.keys())
@@ -171,11 +153,8 @@ class TrackerLoop:
             self._relay.close()
             if self.entrance is not None:
                 self.entrance.close()
-            self._socket.disable_monitor()
-            self._socket.close(linger=200)
-            if self._admission is not None:
-                self._admission.close()
-            self._context.destroy(linger=200)
+            self._zmq.close()
+            self._selector.close()
 
     def send(self, key: bytes, header: wire.Header) -> None:
         """Send without waiting; who cannot be reached, or reads nothing, is dropped soon."""
@@ -185,13 +164,29 @@ class TrackerLoop:
             elif header["address"] == RELAYED_WEBSOCKET and self.entrance is not None:
                 header = {**header, **self.entrance.way}
         packed = wire.pack(header)
-        if key[:1] != _GIVEN_BY_US and self.entrance is not None:
+        if key[:1] != KEY_PREFIX:
+            self._zmq.send(key, packed)
+        elif self.entrance is not None:
             self.entrance.send(key, packed)
-            return
-        try:
-            self._socket.send_multipart([key, packed], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            self._unreachable.add(key)
+
+    def probe(self) -> None:
+        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        for key in self._registry.peers():
+            self.send(key, {"type": "probe"})
+
+    def needs(self, key: bytes) -> bool:
+        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        return self._registry.needs(key)
+
+    def gone(self, key: bytes, why: str) -> None:
+        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        if self._registry.needs(key):
+            self._registry.gone(key, why)
+
+    def show(self, error: Exception) -> None:
+        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        # A fault of ours must cost the one message, and must be seen.
+        traceback.print_exception(error, file=sys.stderr)
 
     def open_relay(self, lease: Lease) -> None:
         """Let the lease's holder through to its device, where it needs that."""
@@ -207,23 +202,8 @@ class TrackerLoop:
         elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
             self.entrance.cut(lease.id, lease.token)
 
-    def _receive(self) -> bool:
-        try:
-            key, *parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        # What hangs on a connection would else be the next one's of the same name.
-        if key.bytes[:1] != _GIVEN_BY_US:
-            error = ProtocolError("a tracker's peer chooses no ZeroMQ routing id of its own")
-            with suppress(zmq.ZMQError):
-                reply = wire.pack({"type": "refused", "error": failure_to_wire(error)})
-                self._socket.send_multipart([key.bytes, reply], zmq.NOBLOCK)
-        else:
-            self._take(self._sender(key.bytes, parts[0]), partial(_only_header, parts))
-        return True
-
-    def _take(self, sender: Sender, read: Callable[[], wire.Header]) -> None:
-        """Take one message; what is wrong with it is told to its sender alone."""
+    def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
+        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
         number = None
         try:
             header = read()
@@ -231,15 +211,13 @@ class TrackerLoop:
             self._registry.receive(sender, header)
         except Exception as error:
             if not isinstance(error, TapmlError):
-                # A fault of ours must cost the one message, and must be seen.
-                traceback.print_exc(file=sys.stderr)
+                self.show(error)
             reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
             if type(number) is int and 0 <= number <= wire.MAX_INTEGER:
                 reply["request"] = number
             self.send(sender.key, reply)
-
-    def _sender(self, key: bytes, frame: zmq.Frame) -> Sender:
-        return Sender(key, client_identity(frame, self._curve), _host(frame))
+            return False
+        return True
 
     def _ask_to_dial(self, call: tuple[str, str, str], port: int) -> None:
         """Called by a relay on its own thread; port 0 stands for where the device came itself."""
@@ -253,34 +231,6 @@ class TrackerLoop:
             if key is not None:
                 dial = {"type": "dial", "lease": lease_id, "stream": stream, "role": role}
                 self.send(key, {**dial, **({"relay_port": port} if port else {})})
-
-    def _drain_monitor(self) -> bool:
-        dropped = False
-        with suppress(zmq.Again):
-            while True:
-                recv_monitor_message(self._monitor, zmq.NOBLOCK)
-                dropped = True
-        return dropped
-
-    def _drop_unreachable(self) -> None:
-        while self._unreachable:
-            key = self._unreachable.pop()
-            if key in self._registry.peers():
-                self._registry.gone(key, "its connection dropped")
-                self._registry.tick()
-
-
-def _only_header(parts: list[zmq.Frame]) -> wire.Header:
-    if len(parts) != 1:
-        raise ProtocolError("a message to a tracker is one header")
-    return wire.unpack(parts[0].bytes)
-
-
-def _host(frame: zmq.Frame) -> str:
-    """Where a message came from; libzmq says so itself, before the peer can."""
-    host = str(frame.get("Peer-Address"))
-    mapped = getattr(ipaddress.ip_address(host), "ipv4_mapped", None)
-    return str(mapped or host)
 
 
 def _free_beside(port: int, taken: int) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tapml_rpc.security.curve import ServerCurve
+from tapml_rpc.security.effects import check_effects
 from tapml_rpc.tracker.browser_keeper import BrowserKeeper
 from tapml_rpc.tracker.browser_process import Browser, find_browser
 from tapml_rpc.tracker.loop import TrackerLoop
@@ -38,11 +39,12 @@ def run_tracker(options: TrackerOptions) -> int:
     InputError
         If a file of keys cannot be used.
     """
+    check_effects(options)
     stopping = StopRequest(options.parent)
     curve = None
     if options.key:
-        clients = Path(options.clients) if options.clients else None
-        curve = ServerCurve.from_files(Path(options.key), clients)
+        clients = Path(options.clients).expanduser() if options.clients else None
+        curve = ServerCurve.from_files(Path(options.key).expanduser(), clients)
     browsers = _named(options)
     websocket = _websocket(options) if options.websocket or browsers else None
     loop = TrackerLoop(

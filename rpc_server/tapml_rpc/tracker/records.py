@@ -26,6 +26,10 @@ MAX_SHARED: Final = 32
 MAX_PRIORITY: Final = 100
 BEAT_SECONDS: Final = 1.0
 """How often a device and a holder say that they are there."""
+HEARTBEAT_SECONDS: Final = 0.75
+"""How often either end of a ZeroMQ connection asks the other for a sign of life."""
+HEARTBEAT_TIMEOUT_SECONDS: Final = 2.0
+"""Who gives none for so long, once asked, is gone."""
 LEASE_SECONDS: Final = 15.0
 """A lease that is not renewed for so long has expired; its connection usually ends it sooner."""
 RELAYED: Final = "relay"

@@ -111,6 +111,10 @@ class Registry:
         """The connections that something hangs on."""
         return self._by_key.keys() | self.leases.peers()
 
+    def needs(self, key: bytes) -> bool:
+        """Whether something hangs on a connection."""
+        return key in self._by_key or self.leases.needs(key)
+
     def _register(self, sender: Sender, header: wire.Header) -> None:
         card.check_version(header)
         name = wire.text(header.get("name"), "name", 256)

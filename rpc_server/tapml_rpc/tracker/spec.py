@@ -55,13 +55,21 @@ def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.en
     return address
 
 
-def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials | None:
+def tracker_credentials(
+    address: str, environ: Mapping[str, str] = os.environ
+) -> Credentials | None:
     """Secrets for a tracker, as the environment names them; None where it names none for one.
 
     ``TAPML_TRACKER_KEY`` is the tracker's public key or the path of one, ``TAPML_RPC_KEY`` the path
     of this side's own ``.secret`` file. Over WebSocket: ``TAPML_TRACKER_TOKEN`` is what the tracker
     asks for, ``TAPML_TRACKER_FINGERPRINT`` its certificate's, ``TAPML_TRACKER_CA`` the path of
     certificates to trust.
+
+    Parameters
+    ----------
+    address
+        The tracker's. Where it is ``ws://`` or ``wss://`` the keys are another one's; they take
+        pyzmq, and are not looked at.
 
     Raises
     ------
@@ -74,6 +82,8 @@ def tracker_credentials(environ: Mapping[str, str] = os.environ) -> Credentials 
         environ.get(name) or None
         for name in (TRACKER_KEY_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE, FINGERPRINT_VARIABLE)
     )
+    if address.startswith(("ws://", "wss://")):
+        theirs = None
     if not any((theirs, token, ca_file, fingerprint)):
         return None
     files = Credentials.from_files(
@@ -184,14 +194,15 @@ def resolve(
     """
     asked = parse_spec(spec)
     seconds = asked.pop(_WAIT, timeout)
+    address = tracker_address(tracker)
     return request_device(
-        tracker_address(tracker),
+        address,
         exclusive=exclusive,
         priority=priority,
         timeout=seconds,
         absent_seconds=ABSENT_SECONDS if seconds is None else None,
         own_seconds=own_seconds,
-        credentials=credentials or tracker_credentials(),
+        credentials=credentials or tracker_credentials(address),
         on_queue=on_queue,
         **asked,
     )

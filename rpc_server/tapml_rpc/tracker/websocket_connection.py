@@ -17,9 +17,10 @@ from tapml_rpc import wire
 from tapml_rpc.tracker.connection import ANSWER_SECONDS, no_answer
 from tapml_rpc.tracker.records import TRACKER_PATH
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.handshake import SilentServerError, check_address, open_socket
-from tapml_rpc.websocket.stream import EndedError, Stream
-from tapml_targets.errors import ProtocolError, SetupError
+from tapml_rpc.websocket.handshake import check_address, open_socket
+from tapml_rpc.websocket.incoming import EndedError
+from tapml_rpc.websocket.stream import Stream
+from tapml_targets.errors import ProtocolError, SetupError, UnreachableError
 
 if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
@@ -60,7 +61,7 @@ class WebSocketConnection:
                     ssl_context=credentials.ssl_context() if encrypted and credentials else None,
                 )
             )
-        except SilentServerError:
+        except UnreachableError:
             raise no_answer(self.address, timeout) from None
         self._heard = self._looked = time.monotonic()
         self._poller = select.poll()

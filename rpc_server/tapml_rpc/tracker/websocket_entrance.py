@@ -20,7 +20,7 @@ _REFUSED: Final = 1008
 # The others of the tracker's thread have their turn in between.
 _AT_ONCE: Final = 256
 
-Take = Callable[[Sender, Callable[[], wire.Header]], None]
+Take = Callable[[Sender, Callable[[], wire.Header]], object]
 """Takes a sender and what reads its message, which may raise."""
 
 

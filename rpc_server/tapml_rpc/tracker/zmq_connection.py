@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import zmq
@@ -21,10 +21,8 @@ from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.curve import apply_client
 from tapml_rpc.security.handshake import MONITORED, handshake_failure
 from tapml_rpc.tracker.connection import ANSWER_SECONDS
+from tapml_rpc.tracker.records import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
 from tapml_targets.errors import InputError, SetupError
-
-HEARTBEAT_MILLISECONDS: Final = 750
-HEARTBEAT_TIMEOUT_MILLISECONDS: Final = 2000
 
 Socket: TypeAlias = zmq.Socket[bytes]
 
@@ -136,8 +134,8 @@ class ZmqConnection:
 
 def set_heartbeats(either_end: Socket) -> None:
     """Have a connection dropped within three seconds when its other end is stopped or gone."""
-    either_end.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MILLISECONDS)
-    either_end.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MILLISECONDS)
+    either_end.setsockopt(zmq.HEARTBEAT_IVL, int(1000 * HEARTBEAT_SECONDS))
+    either_end.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * HEARTBEAT_TIMEOUT_SECONDS))
 
 
 def host_of(address: str) -> str:

@@ -1,4 +1,4 @@
-"""The server's end of the WebSocket binding: listens, lets clients in, hands messages to relays.
+"""The server's end of the WebSocket binding: listens, and serves whom it lets in.
 
 One thread with an event loop of its own. Nothing here waits for a device: what a client says goes
 to its session's relay, and what the session's worker says is read when its socket has something.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import queue
 import re
 import ssl
@@ -17,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,6 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from tapml_rpc import wire
-from tapml_rpc.scattered import Chunk
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import (
     LOOPBACK_ORIGINS,
@@ -36,39 +35,27 @@ from tapml_rpc.websocket.admission import (
     OneToken,
     check_secret,
 )
-from tapml_rpc.websocket.client_channel import ClientChannel
-from tapml_rpc.websocket.front_messages import (
-    answer_error,
-    control_header,
-    message_of,
-    refuse,
-    show_ours,
-    split_message,
-)
+from tapml_rpc.websocket.clients import Clients
+from tapml_rpc.websocket.control_service import serve_control
+from tapml_rpc.websocket.data_service import serve_data
 from tapml_rpc.websocket.inbox import Inbox
 from tapml_rpc.websocket.outbox import TLS_WRITE_LIMIT, WRITE_LIMIT, Outbox
 from tapml_rpc.websocket.strangers import Strangers, bound_messages
-from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
+from tapml_targets.errors import SetupError
 
 if TYPE_CHECKING:
     from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.refusals import check_epoch
 
 MOST_CONNECTIONS: Final = 256
 # What a session's ring holds, and its small messages.
 MOST_UNSENT_BYTES: Final = 40 << 20
 STALL_SECONDS: Final = 60.0
-HELLO_SECONDS: Final = 10.0
 # A header and its length; no message on control has a chunk.
 _MOST_CONTROL_BYTES: Final = wire.MAX_STRANGER_BYTES + 4
 _OPEN_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 0.05
 _END_SECONDS: Final = 5.0
-_NORMAL: Final = 1000
-_GOING_AWAY: Final = 1001
-_NO_TEXT: Final = 1003
-_REFUSED: Final = 1008
 
 _LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
 # What hostile or broken clients do is answered to them; it is no news for the server's terminal.
@@ -99,10 +86,9 @@ class WebSocketFront:
         self._host, self._port = host, port
         self._admission = admission
         self._ssl_context = ssl_context
-        self._stall_seconds = stall_seconds
         self._connections = 0
         self._strangers = Strangers()
-        self._clients: dict[bytes, ClientChannel] = {}
+        self._clients = Clients(hub, stall_seconds)
         self._identities: WeakKeyDictionary[ServerConnection, str] = WeakKeyDictionary()
         started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
@@ -111,7 +97,13 @@ class WebSocketFront:
         self._thread.start()
         error = started.get()
         if error is not None:
-            raise SetupError(f"cannot listen on {host} port {port}: {error}") from error
+            # asyncio's own text says once more where.
+            known = isinstance(error, OSError) and error.errno
+            why = os.strerror(known) if known else error
+            raise SetupError(
+                f"cannot listen on {host} port {port}: {why}; if another server is there end it, "
+                "or give another port to --websocket (0 takes a free one)"
+            ) from error
 
     def close(self) -> None:
         """End all sessions of this binding and stop listening. Closing twice does nothing."""
@@ -152,24 +144,14 @@ class WebSocketFront:
         started(None)
         try:
             while not self._stop.is_set():
-                self._check(time.monotonic())
+                self._clients.check(time.monotonic())
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), _CHECK_SECONDS)
         finally:
-            for client in list(self._clients.values()):
-                self._drop(client, "the server ends", _GOING_AWAY)
+            self._clients.close()
             server.close()
             with suppress(TimeoutError):
                 await asyncio.wait_for(server.wait_closed(), _END_SECONDS / 2)
-
-    def _check(self, now: float) -> None:
-        for client in list(self._clients.values()):
-            client.relay.guarded(partial(client.relay.check, now))
-            stalled = client.stalled_seconds(now)
-            if client.relay.ended:
-                self._drop(client, client.relay.ended)
-            elif stalled > self._stall_seconds:
-                self._drop(client, f"it has taken none of its data for {stalled:.0f} s")
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         if self._connections >= MOST_CONNECTIONS:
@@ -196,11 +178,14 @@ class WebSocketFront:
         self._connections += 1
         inbox, outbox = Inbox(connection), Outbox(connection, MOST_UNSENT_BYTES)
         try:
+            identity = self._identities[connection]
             assert connection.request is not None  # noqa: S101 - it was answered
             if connection.request.path == frames.CONTROL_PATH:
-                await self._serve_control(inbox, outbox, self._identities[connection])
+                address = self.address + frames.DATA_PATH
+                await serve_control(self._hub, self._clients, inbox, outbox, identity, address)
             else:
-                await self._serve_data(inbox, outbox, self._identities[connection])
+                strangers = self._strangers
+                await serve_data(self._hub, self._clients, strangers, inbox, outbox, identity)
         except ConnectionClosed:
             pass
         except Exception:
@@ -208,124 +193,7 @@ class WebSocketFront:
             traceback.print_exc()
         finally:
             self._connections -= 1
-            self._strangers.gone(outbox)
             outbox.abort()
-
-    async def _serve_control(self, inbox: Inbox, outbox: Outbox, identity: str) -> None:
-        try:
-            header = control_header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))
-            if header.get("type") != "hello":
-                raise ProtocolError("a control connection begins with a hello")
-            client = ClientChannel(outbox)
-            client.relay, welcome = self._hub.hello(header, client, identity)
-        except TimeoutError:
-            await outbox.close(_REFUSED, f"no hello within {HELLO_SECONDS:g} s")
-            return
-        except ConnectionClosed:
-            raise
-        except Exception as error:
-            show_ours(error)
-            refuse(outbox, error)
-            await outbox.close(_REFUSED, str(error))
-            return
-        relay = client.relay
-        client.fileno = relay.fileno()
-        self._clients[relay.token] = client
-        self._loop.add_reader(client.fileno, self._readable, client)
-        outbox.put(message_of({**welcome, "data_address": self.address + frames.DATA_PATH}))
-        self._hub.refill()
-        try:
-            while not relay.ended:
-                message = await inbox.next()
-                if not relay.ended:
-                    self._control(client, message)
-        finally:
-            self._drop(client, relay.ended or "its control connection is gone")
-        await asyncio.wait(client.closing)
-
-    def _control(self, client: ClientChannel, message: Chunk | str) -> None:
-        try:
-            header = control_header(message)
-            if header.get("session") != client.relay.token:
-                raise ProtocolError("no such session: it has ended, or is another connection's")
-            reply = client.relay.control(header)
-        except Exception as error:
-            show_ours(error)
-            refuse(client.control, error)
-            return
-        if reply is not None:
-            self._hub.count(reply)
-            client.control.put(message_of(reply))
-
-    async def _serve_data(self, inbox: Inbox, outbox: Outbox, identity: str) -> None:
-        client = None
-        sequence: object = None
-        self._strangers.came(outbox, self._hub.bounds.sessions)
-        try:
-            while client is None or not client.relay.ended:
-                message = await (
-                    asyncio.wait_for(inbox.next(), HELLO_SECONDS)
-                    if client is None
-                    else inbox.next()
-                )
-                if client is not None and client.relay.ended:
-                    break
-                sequence = None
-                try:
-                    packed, chunk = split_message(message)
-                    header = wire.unpack(packed)
-                    sequence = header.get("sequence")
-                    # Said first: a restarted server knows no session of its last life.
-                    check_epoch(header, self._hub.epoch)
-                    client = self._client(header, client, outbox, identity)
-                    self._strangers.gone(outbox)
-                    client.relay.accept(header, bytes(packed), chunk)
-                except Exception as error:
-                    show_ours(error)
-                    answer_error(outbox, error, sequence)
-                    if client is None or isinstance(message, str):
-                        code = _NO_TEXT if isinstance(message, str) else _REFUSED
-                        await outbox.close(code, str(error))
-                        return
-        except TimeoutError:
-            await outbox.close(_REFUSED, f"no message within {HELLO_SECONDS:g} s")
-        finally:
-            if client is not None:
-                self._drop(client, client.relay.ended or "its data connection is gone")
-        if client is not None:
-            await asyncio.wait(client.closing)
-
-    def _client(
-        self, header: wire.Header, client: ClientChannel | None, outbox: Outbox, identity: str
-    ) -> ClientChannel:
-        """Whose message it is; the first one of a data connection says so."""
-        token = wire.octets(header.get("session"), "session", 64)
-        if client is not None:
-            if token != client.relay.token:
-                raise ProtocolError("this connection belongs to another session")
-            return client
-        found = self._clients.get(token)
-        if found is None or found.relay.identity != identity:
-            self._hub.relay(token)
-            raise DeviceLostError("the session is another client's, or of another binding")
-        if found.data is not None:
-            raise ProtocolError("this session has its data connection already")
-        found.data = outbox
-        return found
-
-    def _readable(self, client: ClientChannel) -> None:
-        client.relay.guarded(client.relay.readable)
-        if client.relay.ended:
-            self._drop(client, client.relay.ended)
-
-    def _drop(self, client: ClientChannel, why: str, code: int = _NORMAL) -> None:
-        if self._clients.pop(client.relay.token, None) is None:
-            return
-        self._loop.remove_reader(client.fileno)
-        if not client.relay.ended:
-            client.relay.end(why)
-        for outbox in filter(None, (client.control, client.data)):
-            client.closing.append(self._loop.create_task(outbox.close(code, why)))
 
 
 def serve_websocket(

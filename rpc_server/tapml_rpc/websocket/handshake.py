@@ -22,17 +22,19 @@ from websockets.uri import parse_uri
 from tapml_rpc.knock import told
 from tapml_rpc.security.tls import tls_failure
 from tapml_rpc.websocket.frames import SUBPROTOCOL
-from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import (
+    InputError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+    UnreachableError,
+)
 
 _RETRY_SECONDS: Final = 0.1
 _SHOWN_BYTES: Final = 2000
 _UNAUTHORIZED: Final = 401
 _TOKEN_HINT: Final = "; `tapml offload` and others send what TAPML_RPC_TOKEN says"  # noqa: S105
 _WRONG_ADDRESS: Final = "expected an address such as ws://127.0.0.1:9000, got {!r}{}"
-
-
-class SilentServerError(SetupError):
-    """Nothing answers at an address."""
 
 
 def check_address(address: str) -> str:
@@ -139,7 +141,7 @@ def _connect(place: tuple[str, int], url: str, deadline: float) -> socket.socket
                 place, timeout=max(0.01, deadline - time.monotonic())
             )
         except (socket.gaierror, UnicodeError) as error:
-            raise SetupError(f"there is no host {place[0]!r}: {error}") from None
+            raise UnreachableError(f"there is no host {place[0]!r}: {error}") from None
         except OSError as error:
             if time.monotonic() + _RETRY_SECONDS > deadline:
                 raise _silent(url, error) from None
@@ -179,14 +181,15 @@ def _refused(error: Exception | None, url: str) -> TapmlError:
     return ProtocolError(f"{_origin(url)} is no tapml server: it does not speak {SUBPROTOCOL}")
 
 
-def _silent(url: str, error: OSError) -> SilentServerError:
+def _silent(url: str, error: OSError) -> UnreachableError:
     parts = urlsplit(url)
     # A refused connection says all there is to say.
     there = "" if isinstance(error, ConnectionRefusedError) else told(url)
+    usual = 443 if parts.scheme == "wss" else 80
     listen = "wss://0.0.0.0" if parts.scheme == "wss" else "ws://127.0.0.1"
-    return SilentServerError(
+    return UnreachableError(
         f"no tapml server answers at {_origin(url)}: {error.strerror or error}{there}; start "
-        f"one there with `tapml rpc serve`, with --websocket {listen}:{parts.port}"
+        f"one there with `tapml rpc serve`, with --websocket {listen}:{parts.port or usual}"
     )
 
 

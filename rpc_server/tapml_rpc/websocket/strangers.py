@@ -1,7 +1,8 @@
 """What those may make a server keep who have not said yet whose they are.
 
-A stranger needs no secret on loopback. What goes over control is short; the first message of a data
-connection may be as long as any, so there are only so many such connections at a time.
+A stranger needs no secret on loopback, and is given a while. What goes over control is short; the
+first message of a data connection may be as long as any, so there are only so many such connections
+at a time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import asyncio
 from typing import Final
 
 from websockets.asyncio.server import ServerConnection
+from websockets.frames import CloseCode
 
 from tapml_rpc.websocket.outbox import Outbox
 
-_REFUSED: Final = 1008
+HELLO_SECONDS: Final = 10.0
 
 
 def bound_messages(connection: ServerConnection, nbytes: int) -> None:
@@ -46,7 +48,9 @@ class Strangers:
         oldest = next(iter(self._waiting))
         del self._waiting[oldest]
         why = f"it has not said whose it is, and {most} others wait to"
-        closing = asyncio.get_running_loop().create_task(oldest.close(_REFUSED, why))
+        closing = asyncio.get_running_loop().create_task(
+            oldest.close(CloseCode.POLICY_VIOLATION, why)
+        )
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

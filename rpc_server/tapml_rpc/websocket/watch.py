@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.stream import EndedError, Stream
+from tapml_rpc.websocket.incoming import EndedError
+from tapml_rpc.websocket.stream import Stream
 from tapml_targets.errors import DeviceLostError, TapmlError
 
 PING_SECONDS: Final = 0.5

@@ -121,8 +121,13 @@ def ready(socket_type: bytes) -> bytes:
     )
 
 
-def check_ready(body: bytes, socket_type: bytes) -> None:
+def check_ready(body: bytes, socket_type: bytes) -> bytes:
     """Check the command a peer ends the handshake with; `socket_type` is ours.
+
+    Returns
+    -------
+    bytes
+        The routing id that the peer has given itself, empty for none. It proves nothing.
 
     Raises
     ------
@@ -134,12 +139,19 @@ def check_ready(body: bytes, socket_type: bytes) -> None:
         raise ProtocolError(f"the peer ends the handshake: {data[1:200].decode(errors='replace')}")
     if name != b"READY":
         raise ProtocolError(f"the command {name[:20]!r} in a handshake, expected READY")
-    found = _properties(data).get(b"socket-type", b"")
+    properties = _properties(data)
+    found = properties.get(b"socket-type", b"")
     if found not in _PARTNERS[socket_type]:
         raise ProtocolError(
             f"the peer is a {found[:20].decode(errors='replace') or 'nameless'} socket, expected "
             + " or ".join(each.decode() for each in _PARTNERS[socket_type])
         )
+    return properties.get(b"identity", b"")
+
+
+def ping() -> bytes:
+    """Asks for a PONG; that nobody has to hear of us in turn is what its time to live of 0 says."""
+    return command(b"PING", bytes(2))
 
 
 def pong(ping: bytes) -> bytes:

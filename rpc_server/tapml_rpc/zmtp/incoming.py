@@ -52,6 +52,10 @@ class Incoming:
         Whether the peer has ended its handshake.
     pending
         Whether :meth:`next` has something to look at even if nothing more comes.
+    routing_id
+        What the peer calls itself, once it is ready; empty for nothing.
+    received_bytes
+        All that has come.
     most_header_bytes
         Of a message's first frame; a longer one is read and not kept, as if it were empty.
     """
@@ -64,6 +68,8 @@ class Incoming:
         answer: Callable[[bytes], None],
     ) -> None:
         self.ready = self.pending = False
+        self.routing_id = b""
+        self.received_bytes = 0
         self.most_header_bytes = wire.MAX_CHUNK_BYTES
         self._socket = connection
         self._socket_type = socket_type
@@ -154,7 +160,10 @@ class Incoming:
         if flags & framing.COMMAND or not self.ready:
             return self._take_command(flags, nbytes, size)
         if nbytes > wire.MAX_CHUNK_BYTES or self._frames >= _MOST_FRAMES:
-            raise ProtocolError(f"frame {self._frames} of a message, of {nbytes} bytes: too many")
+            raise ProtocolError(
+                f"frame {self._frames} of a message, of {nbytes} bytes: a message has at most "
+                f"{_MOST_FRAMES} frames of {wire.MAX_CHUNK_BYTES} bytes"
+            )
         self._start += size
         self._more = bool(flags & framing.MORE)
         self._frames += 1
@@ -186,7 +195,7 @@ class Incoming:
             return False
         body = self._pop(size + nbytes)[size:]
         if not self.ready:
-            framing.check_ready(body, self._socket_type)
+            self.routing_id = framing.check_ready(body, self._socket_type)
             self.ready = True
             return True
         name, data = framing.parse_command(body)
@@ -239,4 +248,5 @@ class Incoming:
             raise EndedError(f"the connection dropped: {error}") from None
         if not count:
             raise EndedError("the connection dropped")
+        self.received_bytes += count
         return count

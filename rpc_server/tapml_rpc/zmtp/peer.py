@@ -97,6 +97,16 @@ class Peer:
         return self._incoming.ready
 
     @property
+    def routing_id(self) -> bytes:
+        """What the peer calls itself, once it is ready; it proves nothing."""
+        return self._incoming.routing_id
+
+    @property
+    def received_bytes(self) -> int:
+        """All that has come from it: any more of that is a sign of life."""
+        return self._incoming.received_bytes
+
+    @property
     def waits_for_room(self) -> bool:
         """Whether something waits for the peer to take it."""
         return self._waits
@@ -170,6 +180,10 @@ class Peer:
             sent()
         return False
 
+    def ping(self) -> bool:
+        """Ask for a sign of life; False where what was sent before has not all left yet."""
+        return not self._unsent and self.ready and self.put([framing.ping()])
+
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it."""
         unsent = self._unsent
@@ -227,6 +241,19 @@ class Peer:
             sent = self._unsent.popleft()[1]
             if sent is not None:
                 sent()
+
+    def part(self) -> socket.socket | None:
+        """Send nothing more, and let go of the connection without hanging up on who still sends.
+
+        It is to be read until the peer hangs up (:class:`tapml_rpc.zmtp.parting.Partings`), so that
+        what was said last is heard. None where that has not left yet, or could not.
+        """
+        if self.closed or self._muted or self._unsent:
+            return None
+        self.closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        return socket.socket(fileno=self._socket.detach())
 
     def release(self) -> None:
         """Close, and let go of the descriptor and of a session's memory."""

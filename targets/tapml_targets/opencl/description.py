@@ -1,4 +1,4 @@
-"""An OpenCL device as tapml describes it."""
+"""The OpenCL devices there are, and one as tapml describes it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ _FEATURES: Final = {
     "cl_khr_fp64": "float64",
     "cl_khr_subgroups": "subgroups",
 }
+
+
+def every_device() -> list[Any]:
+    """Every driver's devices, checkers last: installing one leaves the others' indices alone."""
+    found: list[Any] = []
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        # The loader's way to say that it found no driver.
+        return found
+    for platform in sorted(platforms, key=lambda each: each.name.strip() in CHECKERS):
+        try:
+            found.extend(platform.get_devices())
+        except cl.Error:
+            continue
+    return found
 
 
 def describe(device: Any, index: int) -> DeviceDescription:

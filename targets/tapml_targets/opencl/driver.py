@@ -50,9 +50,9 @@ def list_devices() -> list[DeviceDescription]:
         If pyopencl is not installed.
     """
     import_pyopencl()
-    from tapml_targets.opencl.description import describe
+    from tapml_targets.opencl.description import describe, every_device
 
-    return [describe(device, index) for index, device in enumerate(_devices())]
+    return [describe(device, index) for index, device in enumerate(every_device())]
 
 
 def open_device(description: DeviceDescription) -> OpenCLDriver:
@@ -64,9 +64,9 @@ def open_device(description: DeviceDescription) -> OpenCLDriver:
         If it is not there any more.
     """
     import_pyopencl()
-    from tapml_targets.opencl.description import describe
+    from tapml_targets.opencl.description import describe, every_device
 
-    devices = list(enumerate(_devices()))
+    devices = list(enumerate(every_device()))
     # The index is the first guess; drivers may come and go between two processes.
     devices.sort(key=lambda pair: pair[0] != description.index)
     for index, device in devices:
@@ -81,25 +81,6 @@ def open_device(description: DeviceDescription) -> OpenCLDriver:
         f"the OpenCL device {description.name!r} of {description.vendor_platform} "
         f"({description.driver_version}) is not here; `tapml devices` lists what is"
     )
-
-
-def _devices() -> list[Any]:
-    """Every driver's devices, checkers last: installing one leaves the others' indices alone."""
-    cl = import_pyopencl()
-    from tapml_targets.opencl.description import CHECKERS
-
-    found: list[Any] = []
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error:
-        # The loader's way to say that it found no driver.
-        return found
-    for platform in sorted(platforms, key=lambda each: each.name.strip() in CHECKERS):
-        try:
-            found.extend(platform.get_devices())
-        except cl.Error:
-            continue
-    return found
 
 
 class OpenCLDriver:

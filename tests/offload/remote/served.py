@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,13 +52,13 @@ class Served(AnnouncedProcess):
 
     def workers(self) -> list[int]:
         """The processes that drive the device."""
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [
-            int(child)
-            for child in children
-            if b"supervisor.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
+        pid, found = self.process.pid, []
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            # One that has ended meanwhile has no command line.
+            with suppress(OSError):
+                if b"supervisor.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
+        return found
 
     def kill_workers(self) -> None:
         """End every worker without warning, the one that waits for the next session as well."""

@@ -15,7 +15,8 @@ from tests.offload.forked import Forked, forked, run_forked
 from tests.offload.processes import half_written
 from tests.offload.remote.served import Road, Served
 from tests.offload.sessions import FinishedSession, assert_same_verdicts, offload_arguments
-from tests.rpc.tracker.trackers import TrackerProcess, wait_for
+from tests.rpc.network import free_ports
+from tests.rpc.tracker.trackers import TrackerProcess, kept_addresses, wait_for
 
 pytestmark = [pytest.mark.slow]
 
@@ -26,8 +27,10 @@ IN_THE_MIDDLE = "stop@after commit */journal.sqlite#60"
 
 @pytest.fixture
 def served(finished: FinishedSession, config: Path) -> Iterator[Served]:
-    """A server that a test may kill."""
-    with Served(*LOOPBACK, device=finished.device, config=config) as process:
+    """A server that a test may kill, at ports that nobody else is given meanwhile."""
+    port, page_port = free_ports(2)
+    addresses = ("--bind", f"tcp://127.0.0.1:{port}", "--websocket", f"ws://127.0.0.1:{page_port}")
+    with Served(*addresses, device=finished.device, config=config) as process:
         yield process
 
 
@@ -108,7 +111,7 @@ def test_a_tracker_that_is_killed_ends_its_leases_and_the_next_one_lends_again(
     finished: FinishedSession, config: Path, tmp_path: Path
 ) -> None:
     session = tmp_path / "session"
-    with TrackerProcess() as first:
+    with TrackerProcess(*kept_addresses()) as first:
         road = Road("tracker:lent", {"TAPML_TRACKER": first.address})
         with Served(
             *("--tracker", first.address, "--name", "lent", *LOOPBACK),

@@ -172,10 +172,26 @@ def test_a_blob_whose_owners_cannot_be_read_is_nobodys(tmp_path: Path, owners: b
         assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_what_is_no_blob_is_removed_from_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["thesis.tex", "abc", f"{DIGEST}.txt", f".{DIGEST}", "sub"])
+def test_a_folder_of_somebody_elses_files_is_refused_and_left_as_it_was(
+    tmp_path: Path, name: str
+) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / DIGEST).write_bytes(DATA)
+    if name == "sub":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("precious")
+    with pytest.raises(SetupError, match=f"holds other files .'{name}'.* name one that is empty"):
+        BlobStore(ROOM, ROOM, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {DIGEST, name}
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_what_a_killed_process_left_is_removed_from_the_folder(tmp_path: Path) -> None:
     (tmp_path / f".{DIGEST}.partial").write_bytes(DATA[:100])
+    (tmp_path / f".{DIGEST}.owners.partial").write_bytes(b"[")
     (tmp_path / f"{DIGEST}.owners").write_bytes(b'["one"]')
-    (tmp_path / "notes").write_text("")
     with opened(tmp_path) as store:
         assert [path.name for path in tmp_path.iterdir()] == ["lock"]
         assert store.statistics().blobs == 0
@@ -281,7 +297,9 @@ def test_a_full_disk_costs_the_copy_and_nothing_else(tmp_path: Path, boundary: s
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_real_disk_that_is_full_costs_the_copy_and_nothing_else(tmp_path: Path) -> None:
+def test_a_real_disk_that_is_full_costs_the_copy_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
@@ -299,6 +317,9 @@ def test_a_real_disk_that_is_full_costs_the_copy_and_nothing_else(tmp_path: Path
             assert "No space left" in found.disk_problem and found.disk_bytes == 0
             assert [path.name for path in folder.iterdir()] == ["lock"]
             assert attached(store, "one", DIGEST) == DATA
+            put(store, "one", content(3, 100_000))
+            store.settle()
+            assert capfd.readouterr().err.count("kept in memory alone") == 1
             small = put(store, "one", content(2, 10_000))
         with opened(folder) as store:
             assert store.holds("one", small) and not store.holds("one", DIGEST)

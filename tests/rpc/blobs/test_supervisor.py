@@ -124,7 +124,7 @@ def kill_workers(supervisor: ServerProcess) -> None:
     assert pids
     for pid in pids:
         os.kill(int(pid), signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.01)

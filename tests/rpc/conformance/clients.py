@@ -24,6 +24,11 @@ PATIENCE_SECONDS = 60.0
 
 Message = tuple[dict[str, Any], bytes]
 
+Keys = tuple[str, str, str]
+"""A client's public key, its secret one, and its server's public one."""
+
+_NEVER_MILLISECONDS = 24 * 3600 * 1000
+
 # What a page says for the codes that it cannot send.
 _PAGE_CODES = {4001: 1001, 4003: 1003, 4008: 1008}
 
@@ -56,14 +61,20 @@ class EndError(Exception):
 
 
 class ZmqConnection:
-    """A DEALER, and a monitor that says when its connection is dropped."""
+    """A DEALER, with CURVE where there are keys, and a monitor that says when it is dropped."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, keys: Keys | None = None) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
+        if keys is not None:
+            mine, secret, server = (key.encode() for key in keys)
+            self._socket.curve_publickey = mine
+            self._socket.curve_secretkey = secret
+            self._socket.curve_serverkey = server
         self._socket.linger = 1000
-        # One that is dropped stays so: a session does not resume.
-        self._socket.reconnect_ivl = -1
+        # One that is dropped stays so: a session does not resume. With -1 libzmq would forget what
+        # has come before the end and was not taken yet.
+        self._socket.reconnect_ivl = _NEVER_MILLISECONDS
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(address)
 
@@ -76,7 +87,8 @@ class ZmqConnection:
         poller.register(self._monitor, zmq.POLLIN)
         ready = dict(poller.poll(int(PATIENCE_SECONDS * 1000)))
         assert ready, "the server does not answer"
-        if self._socket not in ready:
+        # What came before the end may have come since it was looked at.
+        if self._socket not in ready and not self._socket.poll(0):
             raise EndError
         header, *chunk = self._socket.recv_multipart()
         return msgpack.unpackb(header), chunk[0] if chunk else b""
@@ -173,14 +185,23 @@ class Client:
         ``zmq`` or ``websocket``.
     token
         Of the lease it is under, where it is under one; for ``websocket`` alone.
+    keys
+        Where the server asks for some; for ``zmq`` alone.
     hello
         Fields beside those every hello has.
     """
 
-    def __init__(self, line: dict[str, Any], binding: str, token: str = "", **hello: Any) -> None:
+    def __init__(
+        self,
+        line: dict[str, Any],
+        binding: str,
+        token: str = "",
+        keys: Keys | None = None,
+        **hello: Any,
+    ) -> None:
         self._line = line
         self._connect: Callable[[str], Connection]
-        self._connect = ZmqConnection
+        self._connect = partial(ZmqConnection, keys=keys)
         if binding != "zmq":
             self._connect = partial(WebSocketConnection, token=token)
         address = line["address"] if binding == "zmq" else line["websocket"] + "/control"

@@ -1,4 +1,4 @@
-"""One ``tapml rpc serve`` for these tests, and clients over each of its bindings."""
+"""Servers for these tests, one without keys and one with, and clients over each binding."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import pytest
 
+from tapml_rpc.security.allow_list import admit
+from tapml_rpc.security.keys import make_pair, write_pair
 from tests.conftest import RequireDevice
-from tests.rpc.conformance.clients import Client
+from tests.rpc.conformance.clients import Client, Keys
 from tests.rpc.peers import ServerProcess
 
 
@@ -23,19 +25,38 @@ class Connect(Protocol):
 def served(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
     serve = "tapml_rpc.supervisor.serve"
-    with ServerProcess("--websocket", "ws://127.0.0.1:0", module=serve) as process:
+    # Long enough for a client that says nothing while others are tested.
+    options = ("--websocket", "ws://127.0.0.1:0", "--silence", "600")
+    with ServerProcess(*options, module=serve) as process:
         yield process
 
 
-@pytest.fixture(scope="package", params=["zmq", "websocket"])
+@pytest.fixture(scope="package")
+def served_with_keys(
+    require_device: RequireDevice, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServerProcess, Keys]]:
+    require_device("opencl")
+    folder = tmp_path_factory.mktemp("keys")
+    device, client = make_pair("device"), make_pair("client")
+    admit(folder / "clients", client.name, client.public)
+    words = ["--key", str(write_pair(device, folder)), "--clients", str(folder / "clients")]
+    with ServerProcess(*words, "--silence", "600", module="tapml_rpc.supervisor.serve") as process:
+        yield process, (client.public, client.secret, process.line["server_key"])
+
+
+@pytest.fixture(scope="package", params=["zmq", "curve", "websocket"])
 def binding(request: pytest.FixtureRequest) -> str:
+    """ZeroMQ on sockets of ours; with keys, on libzmq's; and WebSocket."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="package")
-def connect(served: ServerProcess, binding: str) -> Connect:
-    return partial(Client, served.line, binding)
+def connect(request: pytest.FixtureRequest, binding: str) -> Connect:
+    if binding == "curve":
+        with_keys, keys = request.getfixturevalue("served_with_keys")
+        return partial(Client, with_keys.line, "zmq", keys=keys)
+    return partial(Client, request.getfixturevalue("served").line, binding)
 
 
 @pytest.fixture(scope="package")

@@ -102,15 +102,19 @@ def test_a_chunk_over_the_bound_ends_its_connection_and_no_other(
         bound = client.welcome["bounds"]["chunk_bytes"]
         assert client.batch(["fence"])[0]["type"] == "done"
         client.post(["fence"], chunk=bytes(bound + 1))
-        if binding == "websocket":
-            # Within the length of a message it is a malformed one; over it the connection ends.
-            answer, _ = client.data.receive()
-            assert answer["type"] == "error" and "chunk" in answer["error"]["message"]
-            client.post(["fence"], chunk=bytes(bound + 2 * MIB))
+        answer, _ = client.data.receive()
+        assert answer["type"] == "error" and f"of {bound + 1} bytes" in answer["error"]["message"]
+        if binding != "zmq":
+            # Somewhat more is taken, so that it can be refused; over that the connection ends.
+            assert client.batch(["fence"])[0]["type"] == "done"
+            client.post(["fence"], chunk=bytes(2 * bound + 1))
         with pytest.raises(EndError) as end:
             client.data.receive()
         if binding == "websocket":
             assert end.value.code == 1009
+        else:
+            event = client.hear()
+            assert event["type"] == "event" and str(bound) in event["error"]["message"]
     assert shared.ping()["type"] == "pong"
 
 
@@ -288,6 +292,32 @@ def test_goodbye_on_either_connection_frees_all(
                 assert answer["error"]["kind"] == "DeviceLostError"
                 assert "closed by the client" in answer["error"]["message"]
     shared.wait_for(sessions=1, device_bytes=before)
+
+
+@pytest.mark.parametrize("where", ["control", "data"])
+def test_a_session_ends_with_either_of_its_connections_and_the_other_says_so(
+    connect: Connect, binding: str, shared: Client, where: str
+) -> None:
+    client = connect()
+    client.batch(["allocate", 1, 8])
+    gone, left = client.control, client.data
+    if where == "data":
+        gone, left = left, gone
+    gone.close()
+    shared.wait_for(sessions=1)
+    if where == "data":
+        event = client.hear()
+        assert event["type"] == "event"
+        assert "its data connection is gone" in event["error"]["message"]
+    elif binding != "websocket":
+        answer, _ = client.batch(["fence"])
+        assert answer["type"] == "error"
+        assert "its control connection is gone" in answer["error"]["message"]
+    if binding == "websocket":
+        with pytest.raises(EndError) as end:
+            left.receive()
+        assert end.value.code == 1000
+    left.close()
 
 
 def test_a_session_of_nobody_is_refused(connect: Connect, binding: str, shared: Client) -> None:

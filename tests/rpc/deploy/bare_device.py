@@ -31,7 +31,7 @@ NEEDED: Final = (
     "tapml_rpc.supervisor.worker",
     "tapml_rpc.supervisor.worker_process",
     "tapml_rpc.websocket.front",
-    "tapml_rpc.websocket.transport",
+    "tapml_rpc.websocket.opening",
     "tapml_targets.cpu.driver",
     "tapml_targets.evaluator",
     "tapml_targets.library_format",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from scripts.soak_runtime import served
 from tests.conftest import RequireDevice
-from tests.rpc.faults.ground import BINDINGS, Served, nothing_left
+from tests.rpc.faults.ground import BINDINGS
+from tests.rpc.faults.servers import lasting_servers, server
+
+__all__ = ["lasting_servers", "server"]
 
 
 @pytest.fixture(params=BINDINGS)
@@ -19,16 +19,7 @@ def binding(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def lasting_server(require_device: RequireDevice) -> Iterator[Served]:
-    """A server whose sessions come to harm, and which does not; all modules share it."""
+def served_device(require_device: RequireDevice) -> str:
+    """The device that they serve."""
     require_device("opencl")
-    with served("opencl:0") as (server, books):
-        yield Served(server, books)
-        assert "Traceback" not in server.log(), server.log()
-
-
-@pytest.fixture
-def server(lasting_server: Served) -> Iterator[Served]:
-    """The server; whatever happens to its sessions, nothing is left of them."""
-    with nothing_left(lasting_server.books):
-        yield lasting_server
+    return "opencl:0"

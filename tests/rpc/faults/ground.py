@@ -126,6 +126,15 @@ address = sys.argv[1]
 def nothing_left(books: Bookkeeper) -> Iterator[None]:
     """What there is after the block is what there was before it."""
     before = books.account()
+
+    def rests() -> bool:
+        # What an earlier test left to be reaped is none of this one's. There are the supervisor,
+        # the bookkeeper's worker, the one that waits, and one for each session.
+        nonlocal before
+        before = books.account()
+        return before.processes == 3 + before.sessions
+
+    wait_for(rests)
     yield
     books.settle(before)
 

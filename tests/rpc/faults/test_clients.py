@@ -163,7 +163,7 @@ def test_a_connection_has_one_session_the_last_it_began(server: Served) -> None:
             peer.control.send(wire.pack(again))
             peer.welcome = wire.unpack(peer.control.recv())
         assert peer.welcome["type"] == "welcome"
-        assert peer.ping()["sessions"] == 2
+        peer.wait_for(sessions=2)
 
 
 def _has_gone_on(done: list[int], seen: int, failures: list[BaseException]) -> bool:

@@ -110,8 +110,8 @@ def test_a_link_that_is_cut_for_a_second_costs_time_and_nothing_else(far: Far) -
         for session in sessions:
             operator_test(session)
         far.link.cut()
-        threading.Timer(1.0, far.link.heal).start()
         started = time.perf_counter()
+        threading.Timer(1.0, far.link.heal).start()
         operator_test(sessions[0])
         assert time.perf_counter() - started > 0.9
         operator_test(sessions[1])

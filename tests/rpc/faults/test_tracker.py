@@ -24,7 +24,7 @@ from tests.rpc.faults.ground import (
     operator_test,
     wait_for,
 )
-from tests.rpc.tracker.trackers import TrackerProcess
+from tests.rpc.tracker.trackers import TrackerProcess, kept_addresses
 
 NAME = "lent"
 HOLDER = """
@@ -69,7 +69,7 @@ class Lent:
 @pytest.fixture(scope="module")
 def lent(require_device: RequireDevice) -> Iterator[Lent]:
     require_device("opencl")
-    tracker = TrackerProcess()
+    tracker = TrackerProcess(*kept_addresses())
     with served("opencl:0", "--tracker", tracker.address, "--name", NAME) as (server, books):
         lent = Lent(tracker, Served(server, books))
         wait_for(lent.registered)

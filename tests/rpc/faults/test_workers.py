@@ -65,15 +65,15 @@ def test_a_kernel_that_hangs_ends_at_its_deadline_and_control_is_answered_until_
         operator_test(good)
         buffer = bad.allocate(2 << 20)
         bad.fence()
+        started = time.monotonic()
         hang(bad)
         # As many payloads as are taken without an answer: none has one before the kernel ends.
-        started = time.monotonic()
         for _ in range(4):
             bad._link.send([["write", buffer.handle, 0, 2 << 20, 0]], bytes(2 << 20))
         assert server.books.pong()["type"] == "pong"
         with pytest.raises(KernelTimeoutError) as caught:
             bad.fence()
-        assert time.monotonic() - started > 0.5
+        assert time.monotonic() - started >= 1
         assert_tells_all(caught.value, "not finished after 1 s")
         assert "Current thread" in caught.value.remote_traceback
         operator_test(good)
@@ -204,7 +204,7 @@ def _event(peer: Peer) -> wire.Header:
     """The server's last words to a peer."""
     while True:
         if isinstance(peer, RawPeer):
-            assert peer.control.poll(30_000)
+            assert peer.control.poll(int(PATIENCE_SECONDS * 1000))
             header = wire.unpack(peer.control.recv())
         else:
             header = receive(peer.control)[0]

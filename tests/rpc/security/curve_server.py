@@ -14,7 +14,7 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.device_loop import bind_router
+from tapml_rpc.router import bind_router
 from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
@@ -30,8 +30,8 @@ def main(keys: str, clients: str) -> None:
     if curve is not None:
         Authenticator(context, curve.clients)
     bounds = Bounds()
-    control = bind_router(context, "tcp://127.0.0.1:0", bounds, False, curve)
-    data = bind_router(context, "tcp://127.0.0.1:0", bounds, False, curve)
+    control, _of_control = bind_router(context, "tcp://127.0.0.1:0", bounds, False, curve)
+    data, _of_data = bind_router(context, "tcp://127.0.0.1:0", bounds, False, curve)
     poller = zmq.Poller()
     poller.register(control, zmq.POLLIN)
     poller.register(data, zmq.POLLIN)
@@ -46,18 +46,23 @@ def main(keys: str, clients: str) -> None:
                     socket.send_multipart([frames[0].bytes, wire.pack(answer)])
 
 
+def welcome(data_address: str) -> wire.Header:
+    """What a hello is answered by."""
+    return {
+        "type": "welcome",
+        "version": wire.VERSION,
+        "features": [],
+        "device": to_plain(DEVICE),
+        "bounds": Bounds().to_wire(),
+        "epoch": b"epoch",
+        "session": b"session",
+        "data_address": data_address,
+    }
+
+
 def _answer(header: wire.Header, data: zmq.Socket[bytes], identity: str) -> wire.Header | None:
     if header["type"] == "hello":
-        return {
-            "type": "welcome",
-            "version": wire.VERSION,
-            "features": [],
-            "device": to_plain(DEVICE),
-            "bounds": Bounds().to_wire(),
-            "epoch": b"epoch",
-            "session": b"session",
-            "data_address": data.getsockopt_string(zmq.LAST_ENDPOINT),
-        }
+        return welcome(data.getsockopt_string(zmq.LAST_ENDPOINT))
     if header["type"] == "ping":
         return {"type": "pong", "sequence": header["sequence"]}
     if header["type"] == "batch":

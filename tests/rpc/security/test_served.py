@@ -106,6 +106,24 @@ def test_an_admitted_client_cannot_speak_for_anothers_session(served: Served) ->
         link.close()
 
 
+def test_a_client_that_breaks_the_bounds_reads_which(served: Served) -> None:
+    """Past our own client's checks: a chunk too long is refused, one far too long ends it."""
+    link = Link(served.address, timeout=60, curve=served.curve(served.clients["ada"]))
+    try:
+        refused = link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES + 1))
+        link.wait(refused)
+        assert "a chunk of 4194305 bytes; at most 4194304" in str(refused.failure)
+        assert not link.closed
+        link.wait(link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES)))
+        with pytest.raises(DeviceLostError, match=r"data connection is gone.*a chunk 4194304"):
+            link.wait(link.send([["fence"]], bytes(wire.MAX_FRAME_BYTES + 1)))
+    finally:
+        link.close()
+    assert works(
+        Session(Link(served.address, timeout=60, curve=served.curve(served.clients["bob"])))
+    )
+
+
 @pytest.mark.parametrize("which", ["announced", "listed"])
 def test_a_token_and_the_announced_fingerprint_reach_the_device(served: Served, which: str) -> None:
     token = served.token if which == "listed" else served.line["token"]

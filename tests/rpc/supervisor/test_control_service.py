@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.supervisor import plain_data
-from tapml_rpc.zmtp import framing
+from tapml_rpc.zmtp.listener import MOST_CONNECTIONS
 from tests.rpc.peers import RawPeer, ServerProcess
+from tests.rpc.strangers import frame, heard, hung_up_on, memory_bytes, send_without_end, stranger
 
 PATIENCE = 60.0
-HANDSHAKE = framing.GREETING + framing.ready(b"DEALER")
-PAST_THE_HANDSHAKE = len(framing.GREETING + framing.ready(b"ROUTER"))
 
 
 @pytest.fixture(scope="module")
@@ -37,51 +30,12 @@ def good(server: ServerProcess) -> Iterator[RawPeer]:
         assert peer.batch(["allocate", 1, 8])[0]["type"] == "done"
 
 
-def stranger(address: str) -> socket.socket:
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    connection = socket.create_connection((host, int(port)), PATIENCE)
-    connection.sendall(HANDSHAKE)
-    return connection
-
-
-def frame(body: bytes, *, more: bool = False) -> bytes:
-    return framing.frame_head(len(body), framing.MORE * more) + body
-
-
-def heard(connection: socket.socket) -> wire.Header:
-    """The first message of the server's."""
-    received = b""
-    while True:
-        received += connection.recv(4096)
-        if len(received) < PAST_THE_HANDSHAKE:
-            continue
-        _, nbytes, size = framing.parse_head(received, PAST_THE_HANDSHAKE, len(received))
-        start = PAST_THE_HANDSHAKE + size
-        if size and len(received) >= start + nbytes:
-            return wire.unpack(received[start : start + nbytes])
-
-
-def hung_up_on(connection: socket.socket) -> bool:
-    with suppress(ConnectionError):
-        while connection.recv(4096):
-            pass
-    return True
-
-
-def memory_bytes(pid: int) -> int:
-    (resident,) = re.findall(r"^VmRSS:\s*(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
-    return int(resident) << 10
-
-
 def test_a_message_without_an_end_is_hung_up_on_and_takes_no_memory(
     server: ServerProcess, good: RawPeer
 ) -> None:
     before = memory_bytes(server.line["pid"])
-    endless = frame(b"x" * 60_000, more=True) * 16
-    with stranger(server.address) as connection, suppress(ConnectionError):
-        for _ in range(1000):
-            connection.sendall(endless)
-        raise AssertionError("a gigabyte in one message, and nobody hung up")
+    with stranger(server.address) as connection:
+        send_without_end(connection)
     assert memory_bytes(server.line["pid"]) - before < 64 << 20
 
 
@@ -129,14 +83,13 @@ def test_a_session_ends_at_once_with_its_control_connection(
         hello = {"type": "hello", "versions": [wire.VERSION], "download_window": 8 << 20}
         other.sendall(frame(wire.pack(hello)))
         assert heard(other)["type"] == "welcome"
-        assert good.ping()["sessions"] == 2
-    deadline = time.monotonic() + PATIENCE
-    while good.ping()["sessions"] == 2:
-        assert time.monotonic() < deadline
+        # Once those of earlier tests have ended.
+        good.wait_for(sessions=2)
+    good.wait_for(sessions=1)
 
 
 def test_a_full_house_of_strangers_keeps_no_client_out(server: ServerProcess) -> None:
-    connections = [stranger(server.address) for _ in range(plain_data.MOST_CONNECTIONS)]
+    connections = [stranger(server.address) for _ in range(MOST_CONNECTIONS)]
     with RawPeer(server.address) as peer:
         assert peer.batch(["allocate", 1, 8])[0]["type"] == "done"
     assert hung_up_on(connections[0])

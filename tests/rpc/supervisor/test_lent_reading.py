@@ -200,7 +200,9 @@ def test_a_second_session_has_its_turns_and_the_first_is_read_by_the_supervisor(
 
         def back() -> bool:
             second.fence()
-            return not reads(worker)
+            # A worker that is woken by nothing does not know that it reads no more.
+            first.fence()
+            return state_of(worker) == "S" and not reads(worker)
 
         wait_for(back)
         first.fence()

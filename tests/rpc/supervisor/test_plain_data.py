@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from selectors import DefaultSelector
 from typing import Any
 
@@ -13,11 +14,16 @@ import pytest
 
 from tapml_rpc import wire
 from tapml_rpc.client import connect
-from tapml_rpc.supervisor import plain_data
-from tapml_rpc.supervisor.plain_connection import STRANGER_REFUSALS, STRANGER_SECONDS
-from tapml_rpc.supervisor.plain_data import HANDSHAKE_SECONDS, PlainData
+from tapml_rpc.supervisor.plain_data import PlainData
 from tapml_rpc.supervisor.ring import Room
 from tapml_rpc.zmtp import framing
+from tapml_rpc.zmtp.listener import (
+    HANDSHAKE_SECONDS,
+    MOST_CONNECTIONS,
+    STRANGER_REFUSALS,
+    STRANGER_SECONDS,
+)
+from tapml_rpc.zmtp.parting import PARTING_SECONDS
 from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError
 from tests.rpc.peers import RawPeer, ServerProcess
@@ -56,17 +62,17 @@ class Session:
     def accept(self, header: wire.Header, packed: bytes, chunk: Any) -> None:
         self.taken.append((header, packed, chunk))
 
-    def end(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
         self.ended = why
 
 
 class Desk:
     """A front with one session, called ``it``."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_CONNECTIONS) -> None:
         self.session = Session()
         self.selector = DefaultSelector()
-        self.data = PlainData(self, self.selector, "tcp://127.0.0.1:0")
+        self.data = PlainData(self, self.selector, "tcp://127.0.0.1:0", most=most)
 
     def claim(self, header: wire.Header, who: str, end: Any) -> Any:
         if header.get("session") != b"it":
@@ -98,12 +104,18 @@ class Desk:
         return len(self.selector.get_map()) - 1
 
 
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
+@contextmanager
+def serving(**options: int) -> Iterator[Desk]:
+    desk = Desk(**options)
     yield desk
     desk.data.close()
     desk.selector.close()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with serving() as desk:
+        yield desk
 
 
 def message(packed: bytes, *chunks: bytes) -> bytes:
@@ -213,11 +225,23 @@ def test_who_does_not_end_its_handshake_is_hung_up_on(desk: Desk) -> None:
             pass
 
 
-def test_a_full_house_lets_go_of_the_oldest_without_a_session(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain_data, "MOST_CONNECTIONS", 2)
-    with desk.connect(HANDSHAKE + message(BATCH)):
+def test_who_sends_on_behind_what_ends_its_connection_hears_why_before_the_end(desk: Desk) -> None:
+    head = framing.frame_head(wire.MAX_CHUNK_BYTES + 1)
+    with desk.connect(HANDSHAKE + message(BATCH) + head) as wordy:
+        desk.serve_until(lambda: desk.session.ended)
+        assert "of 4194305 bytes" in desk.session.ended
+        wordy.sendall(bytes(100_000))
+        # A connection that was reset would have forgotten it.
+        assert "of 4194305 bytes" in answered(wordy)["error"]["message"]
+        assert wordy.recv(1) == b""
+        wordy.sendall(bytes(100_000))
+        assert desk.count() == 1
+        desk.data.check(time.monotonic() + PARTING_SECONDS + 1)
+        assert not desk.count()
+
+
+def test_a_full_house_lets_go_of_the_oldest_without_a_session() -> None:
+    with serving(most=2) as desk, desk.connect(HANDSHAKE + message(BATCH)):
         desk.serve_until(lambda: desk.session.taken)
         with desk.connect() as second:
             desk.serve_until(lambda: desk.count() == 2)
@@ -236,7 +260,7 @@ def test_strangers_that_fill_a_server_end_no_session_that_has_sent_nothing_yet()
             host, _, port = first.welcome["data_address"].removeprefix("tcp://").rpartition(":")
         session = stack.enter_context(connect(server.address, timeout=PATIENCE))
         strangers = []
-        for _ in range(plain_data.MOST_CONNECTIONS):
+        for _ in range(MOST_CONNECTIONS):
             strangers.append(socket.create_connection((host, int(port)), PATIENCE))
             stack.enter_context(strangers[-1])
         # One too many: the first of them makes room, the session does not.
@@ -271,5 +295,27 @@ def test_liars_beside_it_disturb_no_session_and_one_that_loses_its_data_connecti
         deadline = time.monotonic() + PATIENCE
         while (reply := good.ping())["type"] == "pong":
             assert time.monotonic() < deadline
-        assert reply["type"] == "refused"
+        assert reply["type"] == "event"
         assert "its data connection is gone" in reply["error"]["message"]
+
+
+def test_a_session_is_told_of_a_frame_too_long_and_of_its_servers_end() -> None:
+    module = "tapml_rpc.supervisor.serve"
+    with (
+        ServerProcess(module=module, device="cpu") as server,
+        RawPeer(server.address) as good,
+        RawPeer(server.address) as huge,
+    ):
+        host, _, port = huge.welcome["data_address"].removeprefix("tcp://").rpartition(":")
+        own = {key: huge.welcome[key] for key in ("session", "epoch")}
+        credit = message(wire.pack({"type": "credit", "bytes": 0} | own))
+        with socket.create_connection((host, int(port)), PATIENCE) as data:
+            data.sendall(HANDSHAKE + credit + framing.frame_head(wire.MAX_CHUNK_BYTES + 1))
+            data.sendall(bytes(wire.MAX_CHUNK_BYTES + 1))
+            told = [answered(data), huge.hear()]
+        assert [each["type"] for each in told] == ["error", "event"]
+        assert told[0]["error"]["kind"] == "ProtocolError"
+        assert all("of 4194305 bytes" in each["error"]["message"] for each in told)
+        server.signal(signal.SIGTERM)
+        last = good.hear()
+        assert last["type"] == "event" and "the server ends" in last["error"]["message"]

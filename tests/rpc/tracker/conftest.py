@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rpc.tracker.trackers import PATIENCE_SECONDS, Child, TrackerProcess, foreign_device
+from tests.rpc.tracker.trackers import (
+    PATIENCE_SECONDS,
+    Child,
+    TrackerProcess,
+    foreign_device,
+    kept_addresses,
+)
 
 WEBSOCKET = ("--websocket", "ws://127.0.0.1:0")
 
@@ -20,7 +26,7 @@ def shared_tracker() -> Iterator[TrackerProcess]:
 @pytest.fixture
 def tracker() -> Iterator[TrackerProcess]:
     """A tracker that a test may kill."""
-    with TrackerProcess("tcp://127.0.0.1:0", *WEBSOCKET) as process:
+    with TrackerProcess(*kept_addresses()) as process:
         yield process
 
 

@@ -85,6 +85,7 @@ def open_socket(url: str, secret: str) -> ClientConnection:
         max_size=6 << 20,
         proxy=None,
         ping_interval=None,
+        open_timeout=60,
         close_timeout=1,
     )
 

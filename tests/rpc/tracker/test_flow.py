@@ -33,7 +33,7 @@ class Running:
         for each in (inner, far):
             each.setblocking(False)
         for each in (one, other):
-            each.settimeout(10)
+            each.settimeout(60)
         flow = Flow(inner, far)
         self.forwarder.post(lambda: self.forwarder.add(flow))
         return one, other, flow
@@ -79,7 +79,7 @@ def test_both_ways_at_once_bytes_come_out_as_they_went_in(running: Running) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert got == {0: sent[0], 1: sent[1]}
 
 

@@ -29,9 +29,8 @@ class Keyed:
         for pair in (self.ada, self.bob):
             admit(clients, pair.name, pair.public)
         self.public = tracker.public
-        self.process = TrackerProcess(
-            "tcp://0.0.0.0:0", "--key", str(secret), "--clients", str(clients)
-        )
+        self.options = ("--key", str(secret), "--clients", str(clients))
+        self.process = TrackerProcess("tcp://0.0.0.0:0", *self.options)
         self.address = f"tcp://127.0.0.1:{self.process.address.rpartition(':')[2]}"
         self.as_ada = Credentials(keys=self.ada, server_key=self.public)
         self.as_bob = Credentials(keys=self.bob, server_key=self.public)
@@ -74,6 +73,11 @@ def test_devices_and_holders_are_known_by_their_keys_and_the_lease_names_the_dev
             pass
 
 
+def test_an_address_in_use_is_said_with_keys_too(keyed: Keyed) -> None:
+    with pytest.raises(AssertionError, match=r"Address already in use.*another address to --bind"):
+        TrackerProcess(keyed.process.address, *keyed.options)
+
+
 def test_a_stranger_learns_why_it_is_not_admitted(keyed: Keyed) -> None:
     stranger = Credentials(keys=make_pair("eve"), server_key=keyed.public)
     with pytest.raises(SetupError, match="does not admit this client's key 'eve'"):
@@ -97,11 +101,19 @@ def test_the_environment_names_the_trackers_key_and_ones_own(tmp_path: Path) -> 
     tmp_path.chmod(0o700)
     own, theirs = make_pair("ada"), make_pair("tracker").public
     secret = write_pair(own, tmp_path)
-    assert tracker_credentials({"TAPML_RPC_KEY": str(secret)}) is None
-    found = tracker_credentials({"TAPML_RPC_KEY": str(secret), "TAPML_TRACKER_KEY": theirs})
-    assert found == Credentials(keys=own, server_key=theirs)
+    address = "tcp://tracker:9190"
+    assert tracker_credentials(address, {"TAPML_RPC_KEY": str(secret)}) is None
+    named = {"TAPML_RPC_KEY": str(secret), "TAPML_TRACKER_KEY": theirs}
+    assert tracker_credentials(address, named) == Credentials(keys=own, server_key=theirs)
     with pytest.raises(InputError, match="this client's own"):
-        tracker_credentials({"TAPML_TRACKER_KEY": theirs})
+        tracker_credentials(address, {"TAPML_TRACKER_KEY": theirs})
+
+
+def test_keys_are_not_looked_at_for_a_tracker_over_websocket() -> None:
+    named = {"TAPML_RPC_KEY": "nowhere.secret", "TAPML_TRACKER_KEY": "nowhere.public"}
+    assert tracker_credentials("wss://tracker:9191", named) is None
+    found = tracker_credentials("wss://tracker:9191", {**named, "TAPML_TRACKER_TOKEN": "word"})
+    assert found == Credentials(token="word")
 
 
 def test_of_ones_own_key_and_the_trackers_a_lent_device_is_reached(

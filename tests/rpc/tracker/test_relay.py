@@ -15,17 +15,17 @@ from tapml_rpc.tracker import socks
 from tapml_rpc.tracker.relay import MAX_FLOWS_OF_LEASE, MAX_STRANGERS, RelayServer
 from tapml_rpc.tracker.route import RelayAddress, data_address_beside, parse
 from tapml_targets.errors import InputError, SetupError
-from tests.rpc.tracker.trackers import wait_for
+from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
 
 
 class Relay:
     """A relay in this process whose devices come when they are called."""
 
-    def __init__(self) -> None:
+    def __init__(self, dial_seconds: float = PATIENCE_SECONDS) -> None:
         self.dialled: list[tuple[str, str, str]] = []
         self.deaf = False
         self.devices: dict[str, socket.socket] = {}
-        self.server = RelayServer("127.0.0.1", 0, self._dial, dial_seconds=1.0)
+        self.server = RelayServer("127.0.0.1", 0, self._dial, dial_seconds=dial_seconds)
         self.address = ("127.0.0.1", self.server.port)
 
     def _dial(self, lease_id: str, stream: str, role: str) -> None:
@@ -34,13 +34,13 @@ class Relay:
             threading.Thread(target=self._come, args=(lease_id, stream, role)).start()
 
     def _come(self, lease_id: str, stream: str, role: str) -> None:
-        leg = socks.dial(self.address, f"{stream}.device", 5)
+        leg = socks.dial(self.address, f"{stream}.device", PATIENCE_SECONDS)
         leg.sendall(f"{lease_id} {role}".encode())
         self.devices[stream] = leg
 
     def client(self, name: str) -> socket.socket:
-        leg = socks.dial(self.address, name, 10)
-        leg.settimeout(5)
+        leg = socks.dial(self.address, name, PATIENCE_SECONDS)
+        leg.settimeout(PATIENCE_SECONDS)
         return leg
 
 
@@ -78,13 +78,15 @@ def test_a_lease_that_ends_ends_what_goes_through_it(relay: Relay) -> None:
         relay.client("token.control")
 
 
-def test_a_device_that_does_not_come_is_not_waited_for_long(relay: Relay) -> None:
+def test_a_device_that_does_not_come_is_not_waited_for_long() -> None:
+    relay = Relay(dial_seconds=1.0)
     relay.server.allow("lease", "token")
     relay.deaf = True
     started = time.monotonic()
     with pytest.raises(SetupError, match="the device did not come"):
         relay.client("token.control")
     assert 0.9 < time.monotonic() - started < 30
+    relay.server.close()
 
 
 def test_a_devices_secret_is_good_once(relay: Relay) -> None:
@@ -92,7 +94,7 @@ def test_a_devices_secret_is_good_once(relay: Relay) -> None:
     with relay.client("token.control"):
         stream = relay.dialled[0][1]
         with pytest.raises(SetupError, match="refused"):
-            socks.dial(relay.address, f"{stream}.device", 5)
+            socks.dial(relay.address, f"{stream}.device", PATIENCE_SECONDS)
 
 
 def test_a_lease_has_so_many_streams_and_no_more(relay: Relay) -> None:
@@ -117,7 +119,7 @@ def test_a_lease_has_so_many_streams_and_no_more(relay: Relay) -> None:
 def test_garbage_at_the_door_is_dropped_and_a_good_client_served(relay: Relay) -> None:
     relay.server.allow("lease", "token")
     for number in range(200):
-        with socket.create_connection(relay.address, timeout=5) as stranger:
+        with socket.create_connection(relay.address, timeout=PATIENCE_SECONDS) as stranger:
             start = random.choice([b"", b"\x05", b"\x05\x01\x00", b"\x05\x01\x00\x05\x01\x00\x03"])
             stranger.sendall(start + random.randbytes(random.randrange(1, 80)))
             if number % 2:
@@ -130,7 +132,7 @@ def test_those_who_stand_at_the_door_and_say_nothing_keep_nobody_out(relay: Rela
     relay.server.allow("lease", "token")
     with ExitStack() as stack:
         for _ in range(MAX_STRANGERS + 20):
-            stack.enter_context(socket.create_connection(relay.address, timeout=5))
+            stack.enter_context(socket.create_connection(relay.address, timeout=PATIENCE_SECONDS))
         started = time.monotonic()
         with relay.client("token.control") as leg:
             assert leg.recv(100) == b"lease control"
@@ -140,7 +142,7 @@ def test_those_who_stand_at_the_door_and_say_nothing_keep_nobody_out(relay: Rela
 def test_bytes_may_come_one_by_one(relay: Relay) -> None:
     relay.server.allow("lease", "token")
     name = b"token.control"
-    with socket.create_connection(relay.address, timeout=5) as slow:
+    with socket.create_connection(relay.address, timeout=PATIENCE_SECONDS) as slow:
         for byte in b"\x05\x01\x00" + b"\x05\x01\x00\x03" + bytes([len(name)]) + name + b"\x00\x01":
             slow.send(bytes([byte]))
         got = b""

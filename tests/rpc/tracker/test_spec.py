@@ -83,7 +83,7 @@ def test_a_spec_is_resolved_to_a_lease(shared_tracker: TrackerProcess) -> None:
     with (
         registered(shared_tracker.address, "phone", device),
         registered(shared_tracker.address, "board"),
-        resolve("tracker:feature=float16", shared_tracker.address, timeout=5) as lease,
+        resolve("tracker:feature=float16", shared_tracker.address, timeout=60) as lease,
     ):
         assert lease.name == "phone"
 

@@ -135,14 +135,14 @@ def test_a_device_that_declines_is_not_lent(shared_tracker: TrackerProcess) -> N
 def test_a_device_that_is_slow_to_let_go_stays_registered(shared_tracker: TrackerProcess) -> None:
     go_on = threading.Event()
     with registered(
-        shared_tracker.address, "slow", on_lease_ended=lambda lease: go_on.wait(10) and None
+        shared_tracker.address, "slow", on_lease_ended=lambda lease: go_on.wait(60) and None
     ):
         with request_device(shared_tracker.address, name="slow"):
             pass
         with pytest.raises(SetupError, match="not free"):
             request_device(shared_tracker.address, name="slow", timeout=0.5)
         go_on.set()
-        request_device(shared_tracker.address, name="slow", timeout=5).release()
+        request_device(shared_tracker.address, name="slow", timeout=60).release()
 
 
 def test_what_is_not_there_is_said_with_what_is(shared_tracker: TrackerProcess) -> None:
@@ -177,7 +177,7 @@ def test_four_clients_have_one_device_one_after_the_other(shared_tracker: Tracke
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     assert len(inside) == 8
     assert all(inside[n] == inside[n + 1] for n in range(0, 8, 2)), inside
     assert all(told == sorted(told, reverse=True) for told in places.values()), places
@@ -192,7 +192,7 @@ def test_a_client_killed_with_a_lease_gives_it_to_the_next(shared_tracker: Track
         assert first.ready.wait(60)
         started = time.monotonic()
         first.process.kill()
-        with request_device(shared_tracker.address, name="orphan", timeout=10):
+        with request_device(shared_tracker.address, name="orphan", timeout=60):
             assert time.monotonic() - started < 30
             assert len(ended) == 1
 
@@ -251,7 +251,7 @@ def test_two_devices_through_the_relay_are_not_mistaken_for_each_other(
             # What ends a lease ends what goes through it, and nothing else.
             left.release()
             with pytest.raises(DeviceLostError):
-                for _ in range(500):
+                for _ in range(6000):
                     first.fence()
                     time.sleep(0.01)
             second.fence()
@@ -307,7 +307,7 @@ def test_200_messages_of_garbage_leave_it_serving(tracker: TrackerProcess) -> No
                     versions=[1],
                     **{field: value for field in fields if rng.integers(2)},
                 )
-        stranger.socket.send(bytes(1 << 20))  # over the bound: its connection is dropped
+        stranger.socket.send(bytes(1 << 20))  # over the bound
         assert lease.lost is None
         assert [device.name for device in list_devices(tracker.address)] == ["good"]
         assert list_devices(tracker.address)[0].leases[0].id == lease.id

@@ -117,7 +117,7 @@ def test_who_may_comes_in_with_a_token_and_is_heard(door: Door, origin: str | No
 
 
 def test_a_request_that_is_no_upgrade_is_told_so(door: Door) -> None:
-    with socket.create_connection(("127.0.0.1", door.door.port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS) as plain:
         plain.sendall(
             b"GET /tracker HTTP/1.1\r\nHost: x\r\nSec-WebSocket-Protocol: tapml.1\r\n"
             b"Authorization: Bearer right\r\n\r\n"
@@ -150,7 +150,7 @@ def test_who_cannot_come_in_anyway_keeps_a_token_that_is_good_once(
 
     opened = Door(guard=Once())
     with closing(opened.door):
-        with socket.create_connection(("127.0.0.1", opened.door.port), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", opened.door.port), PATIENCE_SECONDS) as plain:
             plain.sendall(
                 b"GET /tracker HTTP/1.1\r\nHost: x\r\nSec-WebSocket-Protocol: tapml.1\r\n"
                 b"Authorization: Bearer once\r\n\r\n"
@@ -188,7 +188,7 @@ def test_garbage_and_silence_at_the_door_keep_nobody_out(door: Door) -> None:
     start = b"GET /tracker HTTP/1.1\r\n"
     with ExitStack() as stack:
         for number in range(MAX_VISITORS + 20):
-            stranger = socket.create_connection(("127.0.0.1", door.door.port), timeout=5)
+            stranger = socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS)
             stack.enter_context(stranger)
             if number % 4 == 1:
                 stranger.sendall(start[: number % len(start)] + random.randbytes(20))
@@ -290,7 +290,7 @@ def test_a_lease_has_so_many_connections_and_no_more(door: Door) -> None:
     with ExitStack() as stack:
         legs = []
         for _ in range(MAX_FLOWS_OF_LEASE):
-            leg = socket.create_connection(("127.0.0.1", door.door.port), timeout=10)
+            leg = socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS)
             stack.enter_context(leg).sendall(
                 b"GET /data HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"

@@ -17,12 +17,15 @@ from typing import Any
 import zmq
 
 from tapml_rpc import wire
+from tapml_rpc.tracker import list_devices
 from tapml_rpc.tracker.records import VERSION
 from tapml_rpc.tracker.registration import Registration
 from tapml_targets.description_format import to_plain
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import SetupError
 from tapml_targets.limits import Limits
 from tests.rpc.announced import AnnouncedProcess
+from tests.rpc.network import free_ports
 
 PATIENCE_SECONDS = 60.0
 
@@ -60,16 +63,24 @@ class TrackerProcess(AnnouncedProcess):
         self.websocket: str = self.line.get("websocket", "")
 
     def again(self) -> TrackerProcess:
-        """A new tracker at the same address."""
+        """A new tracker at the same addresses, which were those of `kept_addresses`."""
         websocket = ["--websocket", self.websocket] if self.websocket else []
         return TrackerProcess(self.address, "--relay-port", str(self.relay_port), *websocket)
+
+
+def kept_addresses() -> tuple[str, ...]:
+    """Where a tracker listens that dies and comes back: a port of the system's choice would be
+    anybody's meanwhile."""
+    port, relay_port, page_port = free_ports(3)
+    relay = ("--relay-port", str(relay_port))
+    return (f"tcp://127.0.0.1:{port}", *relay, "--websocket", f"ws://127.0.0.1:{page_port}")
 
 
 @contextmanager
 def registered(
     tracker: str, name: str, device: DeviceDescription | None = None, **options: Any
 ) -> Iterator[Registration]:
-    """A registration of this process for a made-up device."""
+    """A registration of this process for a made-up device, until the tracker lists it no more."""
     registration = Registration(
         tracker,
         device or made_up_device(),
@@ -81,6 +92,18 @@ def registered(
     with registration:
         registration.wait(PATIENCE_SECONDS)
         yield registration
+
+    def listed() -> bool:
+        try:
+            found = list_devices(tracker, credentials=options.get("credentials"), timeout=1.0)
+        except SetupError:
+            # No tracker any more, and so nobody who lists it.
+            return False
+        card = (name, device or made_up_device())
+        return card in [(each.name, each.description) for each in found]
+
+    # Its goodbye comes on a connection of its own, and may be on its way.
+    wait_for(lambda: not listed())
 
 
 class RawPeer:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tapml_rpc.session import Session
-from tapml_rpc.websocket.transport import open_websocket
+from tapml_rpc.websocket.opening import open_websocket
 from tests.conftest import RequireDevice
 from tests.rpc.websocket.peers import WebSocketPeer
 from tests.rpc.websocket.serving import WebSocketServer

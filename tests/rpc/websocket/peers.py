@@ -18,7 +18,14 @@ def open_connection(url: str, token: str | None = None, **options: Any) -> Clien
     """A connection as a browser opens it, with whatever else is asked for."""
     offered = [frames.SUBPROTOCOL, *([frames.TOKEN_PREFIX + token] if token else [])]
     given: Any = {"subprotocols": offered, "compression": None, "max_size": 8 << 20, **options}
-    opened: Any = connect(url, proxy=None, ping_interval=None, close_timeout=1, **given)
+    opened: Any = connect(
+        url,
+        proxy=None,
+        ping_interval=None,
+        open_timeout=PATIENCE_SECONDS,
+        close_timeout=1,
+        **given,
+    )
     connection: ClientConnection = opened.__enter__()
     return connection
 

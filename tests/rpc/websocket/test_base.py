@@ -17,7 +17,7 @@ sys.meta_path.insert(0, Block())
 """
 CLIENT = """
 from tapml_rpc.session import Session
-from tapml_rpc.websocket.transport import open_websocket
+from tapml_rpc.websocket.opening import open_websocket
 with Session(open_websocket(sys.argv[1], timeout=20)) as session:
     data = bytes(range(256)) * (12 << 10)
     buffer = session.allocate(len(data))

@@ -10,8 +10,8 @@ import pytest
 
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
-from tapml_rpc.websocket.front import HELLO_SECONDS
-from tapml_rpc.websocket.transport import DOWNLOAD_WINDOW, open_websocket
+from tapml_rpc.websocket.opening import DOWNLOAD_WINDOW, open_websocket
+from tapml_rpc.websocket.strangers import HELLO_SECONDS
 from tapml_targets.errors import InputError, RemoteError
 from tests.rpc.libraries import BUSY, add_one_library, launch
 from tests.rpc.websocket.peers import WebSocketPeer
@@ -130,12 +130,15 @@ def test_payloads_that_wait_for_a_turn_stay_as_they_came(
     session.free(buffer)
 
 
-def test_a_closed_session_frees_what_it_held(server: WebSocketServer, peer: WebSocketPeer) -> None:
-    before = peer.ping()["sessions"]
+def test_a_closed_session_frees_what_it_held(
+    server: WebSocketServer, session: Session, peer: WebSocketPeer
+) -> None:
+    # Once those of earlier tests have ended.
+    peer.wait_for(sessions=2)
     with Session(open_websocket(server.address, timeout=20)) as other:
         other.fence()
-        assert peer.ping()["sessions"] == before + 1
-    peer.wait_for(sessions=before)
+        assert peer.ping()["sessions"] == 3
+    peer.wait_for(sessions=2)
     with pytest.raises(InputError, match="closed"):
         other.fence()
 

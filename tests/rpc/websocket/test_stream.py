@@ -10,13 +10,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from websockets.frames import Close, Frame, Opcode
+from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
-from tapml_rpc.websocket.stream import PIECE_BYTES, EndedError, Stream
-from tapml_targets.errors import ProtocolError
+from tapml_rpc.websocket.stream import PIECE_BYTES, Stream
 
 PATIENCE_MILLISECONDS = 60_000
 
@@ -99,36 +98,6 @@ def test_what_is_sent_is_one_masked_message(pair: tuple[Stream, socket.socket], 
             final = frame.fin
     sender.join()
     assert found == b"headhead" + chunk[:size]
-
-
-@pytest.mark.parametrize(
-    ("sent", "said"),
-    [
-        (Frame(Opcode.TEXT, b"hi").serialize(mask=False), "messages are binary"),
-        (Frame(Opcode.CONT, b"hi").serialize(mask=False), "out of turn"),
-        (Frame(Opcode.BINARY, b"hi").serialize(mask=True), "a mask"),
-        (b"\xc2\x00", "reserved bits"),
-        (b"\x82\x7f" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big"), "over 5242896 bytes"),
-        (b"\x89\x7e\x00\x80", "control frame that is none"),
-        (b"\x8b\x00", "unknown kind 11"),
-    ],
-    ids=["text", "continuation", "masked", "reserved", "too long", "long ping", "unknown"],
-)
-def test_what_no_server_sends_is_refused(
-    pair: tuple[Stream, socket.socket], sent: bytes, said: str
-) -> None:
-    stream, theirs = pair
-    theirs.sendall(sent)
-    with pytest.raises(ProtocolError, match=said):
-        stream.receive(PATIENCE_MILLISECONDS)
-
-
-def test_a_close_says_its_reason(pair: tuple[Stream, socket.socket]) -> None:
-    stream, theirs = pair
-    reason = Close(1001, "the server ends").serialize()
-    theirs.sendall(Frame(Opcode.CLOSE, reason).serialize(mask=False))
-    with pytest.raises(EndedError, match=r"1001 .*the server ends"):
-        stream.receive(PATIENCE_MILLISECONDS)
 
 
 def test_an_interrupt_while_nothing_comes_leaves_the_stream_whole(

@@ -84,6 +84,22 @@ def test_a_dealer_of_libzmq_and_our_peer_exchange_messages(
     peer.release()
 
 
+def test_a_dealer_of_libzmq_gives_a_sign_of_life_when_asked_and_the_name_that_it_has(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.ROUTING_ID, b"somebody")
+        dealer.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        peer = Peer(listener.accept()[0], time.monotonic(), fresh)
+        assert not peer.ping()
+        until(lambda: peer.next() or peer.ready or None)
+        assert peer.routing_id == b"somebody"
+        heard = peer.received_bytes
+        assert peer.ping()
+        until(lambda: peer.next() or peer.received_bytes > heard or None)
+        peer.release()
+
+
 def test_a_router_of_libzmq_and_our_stream_exchange_messages(
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> None:

@@ -16,6 +16,7 @@ from tapml_targets.driver import (
     ScalarUse,
 )
 from tapml_targets.errors import InputError, NoSuchDeviceError
+from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.opencl.driver import open_device
 
@@ -190,6 +191,7 @@ def test_another_driver_version_is_another_device(opencl_device: DeviceDescripti
 
 def test_a_device_is_found_again_at_another_index(opencl_device: DeviceDescription) -> None:
     opened = open_device(replace(opencl_device, index=99))
-    # Amounts of memory follow what else runs on the machine.
-    assert replace(opened.description, limits=opencl_device.limits) == opencl_device
+    assert opened.description.index == opencl_device.index
+    # Amounts of memory and the clock follow what else runs on the machine.
+    assert fingerprint(opened.description) == fingerprint(opencl_device)
     opened.close()

@@ -1,0 +1,193 @@
+"""ROUTER sockets of libzmq: how they are bound, what a message on one is, and who has gone.
+
+They serve where clients have keys, and a private server's one client. libzmq hangs up on a frame
+that is too long and says nothing of it, so it is let take more than the protocol allows, and what
+is over the protocol's bounds is refused in words. Nor does a ROUTER say whose connection has ended;
+its monitor says which descriptor was closed, and a message by which descriptor it came.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc import wire
+from tapml_rpc.bounds import Bounds
+from tapml_rpc.security.curve import ServerCurve, apply_server
+from tapml_targets.errors import ProtocolError
+
+Socket = zmq.Socket[bytes]
+
+GONE: Final = (
+    f"is gone: it was cut, or hung up on for a frame of over {wire.MAX_FRAME_BYTES} bytes, where "
+    f"a header has at most {wire.MAX_HEADER_BYTES} and a chunk {wire.MAX_CHUNK_BYTES}"
+)
+"""The end of a sentence about a connection. libzmq does not tell one from the other."""
+
+_HANDSHAKE_MILLISECONDS: Final = 3000
+# With more of them libzmq waits until they are read, and whoever reads them may run a kernel.
+_UNREAD_EVENTS: Final = 1 << 16
+_NO_CHUNK: Final = memoryview(b"")
+
+
+def bind_router(
+    context: zmq.Context[Socket],
+    address: str,
+    bounds: Bounds,
+    heartbeats: bool,
+    curve: ServerCurve | None = None,
+) -> tuple[Socket, RouterWatch]:
+    """A ROUTER socket with every queue and frame bounded, and the watch over its connections.
+
+    The watch must live as long as the socket: libzmq waits for who is to hear of connections.
+
+    With `curve` its context needs an :class:`~tapml_rpc.security.curve.Authenticator` first.
+
+    High-water marks count messages: the receiving one is low because each may hold a chunk, the
+    sending one leaves room for all answers a client may wait for.
+    """
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
+    if heartbeats:
+        # For a host that vanishes. A client that is merely stopped for a while may come back.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
+    socket.setsockopt(zmq.RCVHWM, 32)
+    socket.setsockopt(zmq.SNDHWM, 4 * bounds.unanswered)
+    apply_server(socket, curve)
+    # Before anybody can connect.
+    watch = RouterWatch(socket)
+    socket.bind(address)
+    return socket, watch
+
+
+def take(socket: Socket, *, wait: bool = False) -> list[Any] | None:
+    """Take one message off a ROUTER, the sender's identity first; None where none is there.
+
+    Parameters
+    ----------
+    wait
+        Whether to wait for one as long as the socket's options say.
+    """
+    try:
+        frames: list[Any] = [socket.recv(0 if wait else zmq.NOBLOCK, copy=False)]
+    except zmq.Again:
+        return None
+    while socket.getsockopt(zmq.RCVMORE):
+        # A header is copied; a chunk stays where libzmq has it.
+        frames.append(socket.recv(copy=len(frames) == 1))
+    return frames
+
+
+def split(frames: list[Any]) -> tuple[zmq.Frame, bytes, memoryview]:
+    """The identity, the header and the chunk of a message.
+
+    Raises
+    ------
+    ProtocolError
+        If it has more frames, or fewer.
+    """
+    if not 2 <= len(frames) <= 3:
+        raise ProtocolError("a message is a header and at most a chunk")
+    return frames[0], frames[1], frames[2].buffer if len(frames) == 3 else _NO_CHUNK
+
+
+def check_chunk(chunk: memoryview) -> None:
+    """Raise ProtocolError where a chunk is longer than any peer accepts."""
+    if len(chunk) > wire.MAX_CHUNK_BYTES:
+        raise ProtocolError(
+            f"a chunk of {len(chunk)} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
+        )
+
+
+def unpack_control(packed: bytes) -> wire.Header:
+    """A header that came on control.
+
+    Raises
+    ------
+    ProtocolError
+        If it is none, or too long.
+    """
+    if len(packed) > wire.MAX_STRANGER_BYTES:
+        raise ProtocolError(
+            f"a header of {len(packed)} bytes; on control one has 1 to {wire.MAX_STRANGER_BYTES}"
+        )
+    return wire.unpack(packed)
+
+
+class RouterWatch:
+    """Tells whose connection to a ROUTER has gone.
+
+    Parameters
+    ----------
+    router
+        One that is not bound yet.
+    """
+
+    def __init__(self, router: Socket) -> None:
+        self._router = router
+        where = f"inproc://watch-{router.fileno()}"
+        router.monitor(where, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor: Socket = router.context.socket(zmq.PAIR)
+        self._monitor.rcvhwm = _UNREAD_EVENTS
+        self._monitor.connect(where)
+        # Who speaks on each open descriptor; b"" where nobody has yet.
+        self._speakers: dict[int, bytes] = {}
+        self._known: set[bytes] = set()
+        self._gone: list[bytes] = []
+
+    def heard(self, frame: zmq.Frame) -> None:
+        """Note that a message has come from the identity in this frame, its first.
+
+        The number of a descriptor that is closed is the next one's soon, so the monitor is read
+        first: when a message is there, so is the news of all that its connection came after.
+        """
+        identity = frame.bytes
+        if identity in self._known:
+            return
+        self._hear()
+        descriptor = int(frame.get(zmq.SRCFD))
+        former = self._speakers.get(descriptor)
+        if former is None:
+            # Closed since.
+            self._gone.append(identity)
+            return
+        if former:
+            # Its number had been another's, which spoke late, and whose end is already read.
+            self._lose(former)
+        self._speakers[descriptor] = identity
+        self._known.add(identity)
+
+    def gone(self) -> list[bytes]:
+        """Identities that had gone at the last look.
+
+        A look later, because a connection's end is known before its last messages are taken.
+        """
+        gone, self._gone = self._gone, []
+        self._hear()
+        return gone
+
+    def close(self) -> None:
+        """Stop; before the router is closed."""
+        self._router.disable_monitor()
+        self._monitor.close()
+
+    def _hear(self) -> None:
+        with suppress(zmq.Again):
+            while True:
+                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+                descriptor = int(event["value"])
+                if event["event"] == zmq.EVENT_ACCEPTED:
+                    self._speakers[descriptor] = b""
+                elif speaker := self._speakers.pop(descriptor, b""):
+                    self._lose(speaker)
+
+    def _lose(self, identity: bytes) -> None:
+        self._known.discard(identity)
+        self._gone.append(identity)

@@ -1,0 +1,138 @@
+"""Devices and clients that have keys: one ROUTER of libzmq, which alone speaks CURVE."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from selectors import EVENT_READ, BaseSelector
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tapml_rpc import wire
+from tapml_rpc.security.curve import Authenticator, ServerCurve, apply_server, client_identity
+from tapml_rpc.tracker.entrance import Desk, header_of, no_name_of_its_own
+from tapml_rpc.tracker.records import MAX_MESSAGE_BYTES, Sender
+from tapml_rpc.tracker.zmq_connection import Socket, set_heartbeats
+
+_MESSAGES_AT_ONCE: Final = 64
+_GIVEN_BY_US: Final = b"\0"
+
+
+class RouterEntrance:
+    """The :class:`tapml_rpc.tracker.entrance.Entrance` for peers with keys.
+
+    Parameters
+    ----------
+    desk, selector
+        The tracker's.
+    address
+        ``tcp://host:port``; ``*`` as the port takes a free one.
+    curve
+        Keys, and who is admitted.
+
+    Raises
+    ------
+    OSError
+        If the address cannot be used.
+    """
+
+    def __init__(
+        self, desk: Desk, selector: BaseSelector, address: str, curve: ServerCurve
+    ) -> None:
+        self._desk = desk
+        self._curve = curve
+        self._unreachable: set[bytes] = set()
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._admission = Authenticator(self._context, curve.clients)
+        try:
+            socket = self._socket = self._context.socket(zmq.ROUTER)
+            socket.linger = 0
+            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+            socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+            socket.setsockopt(zmq.RCVHWM, 64)
+            socket.setsockopt(zmq.SNDHWM, 256)
+            socket.setsockopt(zmq.IPV6, int("[" in address))
+            set_heartbeats(socket)
+            apply_server(socket, curve)
+            self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            socket.bind(address)
+        except BaseException as error:
+            self._admission.close()
+            self._context.destroy(linger=0)
+            if isinstance(error, zmq.ZMQError):
+                raise OSError(error.errno, error.strerror) from None
+            raise
+        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        # Readable when a socket's state has changed: serve() looks what it is.
+        for source in (socket, self._monitor):
+            selector.register(source.fileno(), EVENT_READ)
+
+    def serve(self) -> None:
+        """See the protocol."""
+        for _ in range(_MESSAGES_AT_ONCE):
+            if not self._receive():
+                break
+        if self._has_dropped():
+            # Whose connection that was libzmq does not say: who cannot be sent to.
+            self._desk.probe()
+        while self._unreachable:
+            self._desk.gone(self._unreachable.pop(), "its connection dropped")
+
+    def pending(self) -> bool:
+        """See the protocol."""
+        sources = (self._socket, self._monitor)
+        return bool(self._unreachable) or any(
+            int(source.getsockopt(zmq.EVENTS)) & zmq.POLLIN for source in sources
+        )
+
+    def send(self, key: bytes, packed: bytes) -> None:
+        """See the protocol."""
+        try:
+            self._socket.send_multipart([key, packed], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self._unreachable.add(key)
+
+    def check(self, now: float) -> None:
+        """See the protocol: libzmq has its own clocks."""
+
+    def excuse(self, seconds: float) -> None:
+        """See the protocol: libzmq has its own threads."""
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._socket.disable_monitor()
+        self._socket.close(linger=200)
+        self._admission.close()
+        self._context.destroy(linger=200)
+
+    def _receive(self) -> bool:
+        try:
+            key, *parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        read: Callable[[], wire.Header] = partial(header_of, parts[0].bytes, len(parts))
+        if key.bytes[:1] != _GIVEN_BY_US:
+            read = no_name_of_its_own
+        identity = client_identity(parts[0], self._curve)
+        self._desk.take(Sender(key.bytes, identity, _host(parts[0])), read)
+        return True
+
+    def _has_dropped(self) -> bool:
+        dropped = False
+        with suppress(zmq.Again):
+            while True:
+                recv_monitor_message(self._monitor, zmq.NOBLOCK)
+                dropped = True
+        return dropped
+
+
+def _host(frame: zmq.Frame) -> str:
+    """Where a message came from; libzmq says so itself, before the peer can."""
+    host = str(frame.get("Peer-Address"))
+    mapped = getattr(ipaddress.ip_address(host), "ipv4_mapped", None)
+    return str(mapped or host)
