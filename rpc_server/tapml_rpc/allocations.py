@@ -64,7 +64,7 @@ class Allocations:
             return
         size = held.nbytes
         session.nbytes -= size
-        session.frees += 1
+        session.releases += 1
         if size > MAX_SPARE_BYTES:
             self._driver.free(held.buffer)
             return

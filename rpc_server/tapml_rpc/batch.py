@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc.pending import PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
@@ -12,6 +12,11 @@ from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
     from tapml_rpc.session import Session
+
+
+# Of every call that measures nothing: a decode step has hundreds.
+_NOTHING_TO_REPORT: Final = PendingCall()
+_NOTHING_TO_REPORT.resolve([None, []], memoryview(b""))
 
 
 class Batch:
@@ -52,22 +57,17 @@ class Batch:
             options["timed"] = True
         if workspace_poison is not None:
             options["workspace_poison"] = bytes(workspace_poison)
-        pending = PendingCall()
-        self._open()._add_call(
-            library, name, tensors, symbols, options, pending if options else None
-        )
-        if not options:
-            pending.resolve([None, []], memoryview(b""))
-        return pending
+        pending = PendingCall() if options else None
+        self._open()._add_call(library, name, tensors, symbols, options, pending)
+        return pending or _NOTHING_TO_REPORT
 
     def run(self, call: RemoteCall, *, timed: bool = False) -> PendingCall:
         """Run a recorded call; `timed` measures the time in kernels."""
-        pending = PendingCall()
-        if timed:
-            self._open()._recordings.add_run(call, {"timed": True}, pending)
-        else:
+        if not timed:
             self._open()._recordings.add_run(call, {}, None)
-            pending.resolve([None, []], memoryview(b""))
+            return _NOTHING_TO_REPORT
+        pending = PendingCall()
+        self._open()._recordings.add_run(call, {"timed": True}, pending)
         return pending
 
     def execute(

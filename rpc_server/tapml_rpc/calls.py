@@ -8,7 +8,7 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.libraries import BuiltLibrary
 from tapml_rpc.running_batch import Index, RunningBatch
-from tapml_rpc.server_session import Recording
+from tapml_rpc.server_session import Recording, ServerSession
 from tapml_targets.driver import TensorUse
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import CallReport
@@ -85,27 +85,23 @@ class Calls:
             built=built,
             call=call,
             buffers=tuple((each, session.buffers[each]) for each in handles),
-            checked=session.frees,
+            checked=session.releases,
         )
 
     def run(self, batch: RunningBatch, index: Index, handle: object, options: object) -> None:
         """Run a recorded call."""
         session = batch.session
-        recording = session.recordings.get(wire.integer(handle, "handle"))
+        recording = session.recordings.get(handle) if type(handle) is int else None
         if recording is None:
+            wire.integer(handle, "handle")
             raise InputError(
                 f"no recorded call has the handle {handle}: it was freed, or recording it failed"
             )
         if type(options) is not dict:
             raise ProtocolError("the options of a run are a map")
-        if session.libraries.get(recording.library) is not recording.built:
-            raise InputError(f"the Library of the recorded call {handle} was unloaded")
-        if recording.checked != session.frees:
-            for number, held in recording.buffers:
-                if session.buffers.get(number) is not held:
-                    raise InputError(f"the recorded call {handle} uses buffer {number}: it is gone")
-            recording.checked = session.frees
-        timed = options.get("timed") is True
+        if recording.checked != session.releases:
+            _check_held(session, recording, handle)
+        timed = options.get("timed") is True if options else False
         report = recording.built.loaded.run(recording.call, timed=timed)
         if timed:
             _give(batch, index, report, timed=True)
@@ -116,6 +112,15 @@ def _built(batch: RunningBatch, library: object) -> BuiltLibrary:
     if built is None:
         raise InputError(f"no Library has the handle {library}: it was never loaded or unloaded")
     return built
+
+
+def _check_held(session: ServerSession, recording: Recording, handle: object) -> None:
+    if session.libraries.get(recording.library) is not recording.built:
+        raise InputError(f"the Library of the recorded call {handle} was unloaded")
+    for number, held in recording.buffers:
+        if session.buffers.get(number) is not held:
+            raise InputError(f"the recorded call {handle} uses buffer {number}: it is gone")
+    recording.checked = session.releases
 
 
 def _give(batch: RunningBatch, index: Index, report: CallReport, *, timed: bool) -> None:

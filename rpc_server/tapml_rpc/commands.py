@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -12,6 +11,7 @@ from tapml_rpc.allocations import Allocations
 from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.calls import Calls
+from tapml_rpc.command_clock import CommandClock
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import PieceMemory, Pieces
 from tapml_rpc.programs import Programs
@@ -33,9 +33,6 @@ Send: TypeAlias = Callable[
     "zmq.MessageTracker | None",
 ]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
-# The session, the command, when it began, and its place: see RunningBatch.
-Running: TypeAlias = tuple[ServerSession, object, float, int]
-Note: TypeAlias = "Callable[[Running | None], None]"
 
 
 class Commands:
@@ -52,8 +49,8 @@ class Commands:
     send
         Sends a header and a chunk's parts to a session's connection; a large chunk is sent from
         where it lies, and the tracker given back says when that is done.
-    note
-        Told whenever `running` changes.
+    clock
+        Told which command runs.
     pieces
         Memory for streamed reads.
     blobs
@@ -63,10 +60,10 @@ class Commands:
     ----------
     allocations
         Of all sessions.
+    clock
+        As given.
     handlers
         By name; each takes the batch, the command's index and the command's fields.
-    running
-        What the device is doing now, for whoever watches the deadline; None while idle.
     """
 
     def __init__(
@@ -76,12 +73,11 @@ class Commands:
         bounds: Bounds,
         send: Send,
         *,
-        note: Note | None = None,
+        clock: CommandClock,
         pieces: Pieces | None = None,
         blobs: AttachedBlobs | None = None,
     ) -> None:
-        self._running: Running | None = None
-        self._note = note
+        self.clock = clock
         self._driver = driver
         self._opens = driver if isinstance(driver, OpensMemory) else None
         self._libraries = libraries
@@ -117,17 +113,6 @@ class Commands:
         if blobs is not None:
             self.handlers["paste"] = self._paste
 
-    @property
-    def running(self) -> Running | None:
-        """See the class."""
-        return self._running
-
-    @running.setter
-    def running(self, value: Running | None) -> None:
-        self._running = value
-        if self._note is not None:
-            self._note(value)
-
     def _write(
         self,
         batch: RunningBatch,
@@ -148,9 +133,9 @@ class Commands:
 
     def _receive(self, batch: RunningBatch, arriving: Arriving, memory: memoryview) -> None:
         """Fill memory of the device with what is arriving: the deadline does not count that."""
-        self.running = None
+        self.clock.rest()
         arriving.receive_into(memory)
-        self.running = (batch.session, batch.command, time.monotonic(), batch.place)
+        self.clock.begin(batch)
 
     def _paste(
         self,
@@ -166,7 +151,7 @@ class Commands:
         first = wire.integer(blob_offset, "blob offset")
         data = self._blobs.window(wire.text(digest, "hash", 64), first, length)
         for position in range(0, length, PASTE_BYTES):
-            self.running = (batch.session, batch.command, time.monotonic(), batch.place)
+            self.clock.begin(batch)
             piece = data[position : position + PASTE_BYTES]
             self._driver.write(held.buffer, start + position, piece)
 
@@ -243,6 +228,7 @@ class Commands:
     def _unload(self, batch: RunningBatch, index: Index, handle: object) -> None:
         built = batch.session.libraries.pop(wire.integer(handle, "handle"), None)
         if built is not None:
+            batch.session.releases += 1
             self._libraries.release(built)
 
     def _fence(self, batch: RunningBatch, index: Index) -> None:

@@ -21,7 +21,7 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.commands import Running
+from tapml_rpc.command_clock import Running
 from tapml_rpc.device_loop import DeviceLoop
 from tapml_rpc.failures import failure_to_wire, render_command
 from tapml_rpc.features import FEATURES
@@ -203,7 +203,7 @@ class ControlLoop:
                 self._end(session, "its connection is gone")
 
     def _pong(self, session: ServerSession, header: wire.Header) -> None:
-        running = self._loop.interpreter.running if self._loop.interpreter else None
+        running = self._loop.clock.running
         pong: wire.Header = {
             "type": "pong",
             "sequence": wire.integer(header.get("sequence"), "sequence"),
@@ -218,7 +218,7 @@ class ControlLoop:
         self._send(session.control_identity, pong)
 
     def _check_deadline(self) -> None:
-        running = self._loop.interpreter.running if self._loop.interpreter else None
+        running = self._loop.clock.running
         if running is None:
             return
         session, command, started, _ = running

@@ -19,6 +19,7 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
+from tapml_rpc.command_clock import RunningCommand
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
@@ -55,6 +56,8 @@ class DeviceLoop:
     ----------
     ended
         Sessions for this thread to free.
+    clock
+        What the device is doing, for the control thread.
     dropped
         Those that ended with their data connection, for the control thread to tell.
     """
@@ -74,6 +77,7 @@ class DeviceLoop:
         self.ended: deque[ServerSession] = deque()
         self.dropped: deque[ServerSession] = deque()
         self.interpreter: Interpreter | None = None
+        self.clock = RunningCommand()
         self._epoch = epoch
         self._sessions = sessions
         self._bounds = bounds
@@ -87,7 +91,9 @@ class DeviceLoop:
 
     def run(self, driver: Driver) -> None:
         """Serve until `stop` is set, then free everything. Runs on the device thread."""
-        self.interpreter = Interpreter(driver, self._libraries, self._bounds, self._send)
+        self.interpreter = Interpreter(
+            driver, self._libraries, self._bounds, self._send, clock=self.clock
+        )
         try:
             while not self.stop.is_set():
                 self._receive()

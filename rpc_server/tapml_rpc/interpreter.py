@@ -5,7 +5,6 @@ A batch runs as a generator, so that a client that does not take its bytes holds
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -13,7 +12,8 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.commands import Commands, Note, Running, Send
+from tapml_rpc.command_clock import CommandClock, RunningCommand
+from tapml_rpc.commands import Commands, Send
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import Pieces
@@ -43,8 +43,8 @@ class Interpreter:
         What a session may hold.
     send
         Sends a header and a chunk's parts to a session's connection; raises ClientGoneError.
-    note, pieces, blobs
-        As :class:`Commands` takes them.
+    clock, pieces, blobs
+        As :class:`Commands` takes them; nobody looks at a clock that is not given.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Interpreter:
         bounds: Bounds,
         send: Send,
         *,
-        note: Note | None = None,
+        clock: CommandClock | None = None,
         pieces: Pieces | None = None,
         blobs: AttachedBlobs | None = None,
     ) -> None:
@@ -62,49 +62,18 @@ class Interpreter:
         self._gathers = driver if isinstance(driver, Gathers) else None
         self._libraries = libraries
         self._send = send
+        self._clock = RunningCommand() if clock is None else clock
         self._commands = Commands(
-            driver, libraries, bounds, send, note=note, pieces=pieces, blobs=blobs
+            driver, libraries, bounds, send, clock=self._clock, pieces=pieces, blobs=blobs
         )
-
-    @property
-    def running(self) -> Running | None:
-        """What the device is doing now; None while idle. Read by the control thread."""
-        return self._commands.running
 
     def run(self, session: ServerSession, message: Message) -> Iterator[None]:
         """Run a batch and answer it; yields where it waits for the client's credit."""
         batch = RunningBatch(session, message)
-        stream = message.stream
-        commands, handlers = self._commands, self._commands.handlers
-        failures = session.failures
-        for index, command in enumerate(message.commands):
-            batch.command, batch.place = command, index
-            try:
-                name = command[0]
-                handler = handlers[name]
-            except (TypeError, LookupError):
-                self._fail(batch, index, _unknown(command, handlers))
-                continue
-            if stream in failures and name not in _ALWAYS:
-                continue
-            try:
-                if message.sequence <= session.cancel_through and name not in _ALWAYS:
-                    raise RemoteError("cancelled by the client before it ran")
-                commands.running = (session, command, time.monotonic(), index)
-                paused = handler(batch, index, *command[1:])
-                if paused is not None:
-                    for _ in paused:
-                        if self._gathers is not None:
-                            self._gathers.flush()
-                        yield
-            except ClientGoneError:
-                raise
-            except Exception as error:
-                if isinstance(error, TypeError) and _wrong_arity(error):
-                    error = ProtocolError(f"wrong number of fields in {name!r}")
-                self._fail(batch, index, error)
-            finally:
-                commands.running = None
+        try:
+            yield from self._run_commands(batch)
+        finally:
+            self._clock.rest()
         if message.arriving is not None:
             message.arriving.finish()
         if self._gathers is not None:
@@ -131,16 +100,47 @@ class Interpreter:
             self._libraries.release(built)
         session.libraries.clear()
 
+    def _run_commands(self, batch: RunningBatch) -> Iterator[None]:
+        """Every command has the clock; between two of them it runs on, which is microseconds."""
+        session, message = batch.session, batch.message
+        stream, sequence, failures = message.stream, message.sequence, session.failures
+        handlers, begin = self._commands.handlers, self._clock.begin
+        for index, command in enumerate(message.commands):
+            batch.command, batch.place = command, index
+            try:
+                name = command[0]
+                handler = handlers[name]
+            except (TypeError, LookupError):
+                self._fail(batch, index, _unknown(command, handlers))
+                continue
+            if failures and stream in failures and name not in _ALWAYS:
+                continue
+            try:
+                if sequence <= session.cancel_through and name not in _ALWAYS:
+                    raise RemoteError("cancelled by the client before it ran")
+                begin(batch)
+                paused = handler(batch, index, *command[1:])
+                if paused is not None:
+                    for _ in paused:
+                        if self._gathers is not None:
+                            self._gathers.flush()
+                        yield
+            except ClientGoneError:
+                raise
+            except Exception as error:
+                if isinstance(error, TypeError) and _wrong_arity(error):
+                    error = ProtocolError(f"wrong number of fields in {name!r}")
+                self._fail(batch, index, error)
+
     def _hand_on(self, batch: RunningBatch, driver: Gathers) -> None:
         """Have all of a batch begin on the device: nobody knows when another one comes."""
-        commands = self._commands
         try:
-            commands.running = (batch.session, batch.command, time.monotonic(), batch.place)
+            self._clock.begin(batch)
             driver.flush()
         except Exception as error:
             self._fail(batch, place_in(batch.place)[0], error)
         finally:
-            commands.running = None
+            self._clock.rest()
 
     def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
         """Poison the stream with its first error."""
@@ -155,18 +155,18 @@ class Interpreter:
         batch.leave()
 
     def _answer(self, batch: RunningBatch) -> None:
-        session, message, commands = batch.session, batch.message, self._commands
+        session, message = batch.session, batch.message
         if batch.timed and message.stream not in session.failures:
             try:
                 batch.command, batch.place = "fence after a timed call", AFTER_ALL
-                commands.running = (session, batch.command, time.monotonic(), batch.place)
+                self._clock.begin(batch)
                 self._driver.finish()
                 for result, report in batch.timed:
                     result[0] = report.kernel_nanoseconds() if report.kernel_nanoseconds else None
             except Exception as error:
                 self._fail(batch, len(message.commands), error)
             finally:
-                commands.running = None
+                self._clock.rest()
         header: wire.Header = {"type": "done", "sequence": message.sequence}
         if batch.results:
             header["results"] = batch.results

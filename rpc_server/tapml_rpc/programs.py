@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -77,7 +76,7 @@ class Programs:
             batch.enter(called, index, place, command)
             if message.sequence <= session.cancel_through:
                 raise RemoteError("cancelled by the client before it ran")
-            self._commands.running = (session, command, time.monotonic(), batch.place)
+            self._commands.clock.begin(batch)
             handler = handlers.get(command[0])
             if handler is None:
                 raise ProtocolError(f"this server has no command {command[0]!r}")

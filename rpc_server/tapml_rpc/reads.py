@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -79,9 +78,9 @@ class Reads:
         for offset in range(0, length, step):
             size = min(step, length - offset)
             while session.download_credit < size:
-                self._commands.running = None
+                self._commands.clock.rest()
                 yield
-            self._commands.running = (session, batch.command, time.monotonic(), batch.place)
+            self._commands.clock.begin(batch)
             shown = self._shown(held, start + offset, size)
             if shown is None:
                 piece = self._pieces.take()

@@ -41,7 +41,7 @@ class Recording:
     buffers
         Every buffer it uses, with its handle.
     checked
-        The session's `frees` when all of them were last known to be there.
+        The session's `releases` when all of that was last known to be there.
     """
 
     library: int
@@ -103,8 +103,8 @@ class ServerSession:
     spare
         Freed buffers by size, for the next allocation: a test that allocates the same tensors again
         gets the same memory, which saves the driver's work and keeps prepared calls valid.
-    frees
-        Buffers freed so far: while it stands still, no recorded call can have lost one.
+    releases
+        Buffers and Libraries let go so far: while it stands still, no recorded call has lost one.
     cancel_through
         Batches up to this sequence number are not to be run.
     """
@@ -117,7 +117,7 @@ class ServerSession:
     libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
     recordings: dict[int, Recording] = field(default_factory=dict)
     programs: dict[str, ProgramBody] = field(default_factory=dict)
-    frees: int = 0
+    releases: int = 0
     uploads: dict[str, _Upload] = field(default_factory=dict)
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     queue: deque[Message] = field(default_factory=deque)

@@ -35,6 +35,9 @@ class Answers:
 
     Attributes
     ----------
+    held
+        A message whose bytes lie in the device's memory. The batch's answer may follow at once, and
+        then both go together; :meth:`flush` sends it before.
     reads
         Whether this process reads what the client sends: then nobody else is in the way.
     """
@@ -49,9 +52,7 @@ class Answers:
         self._handed_over = 0
         # Room of the ring that a read was given, and that no message has taken along yet.
         self._taken: tuple[int, memoryview] | None = None
-        # A message whose bytes lie in the device's memory. The batch's answer may follow at once,
-        # and then both go together.
-        self._held: Message | None = None
+        self.held: Message | None = None
         # Whether the batch in hand moves so much that its answer is worth a turn of ours.
         self._moves_much = False
 
@@ -116,15 +117,15 @@ class Answers:
         if answers is None:
             self.flush()
             if self._taken is None and self.direct():
-                self._held = packed, parts
+                self.held = packed, parts
             else:
                 # The supervisor sends a piece while the device gives the next.
                 self._hand_over(packed, parts)
             return
         messages: list[Message] = [(packed, parts)]
-        if self._held is not None:
-            messages.insert(0, self._held)
-            self._held = None
+        if self.held is not None:
+            messages.insert(0, self.held)
+            self.held = None
         worth_it = self._moves_much or self.reads
         worth_it = worth_it or (brought_much and not self._board.receives)
         if not worth_it or not self._send_directly(messages, answers):
@@ -135,7 +136,7 @@ class Answers:
 
     def flush(self) -> None:
         """Send what is held: the device's memory is about to change, or time to pass."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is not None and not self._send_directly([held]):
             self._hand_over(*held)
 

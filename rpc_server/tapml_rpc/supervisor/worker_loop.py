@@ -14,11 +14,10 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.commands import Running
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.running_batch import AFTER_ALL
+from tapml_rpc.running_batch import AFTER_ALL, RunningBatch
 from tapml_rpc.server_session import Message, ServerSession
 from tapml_rpc.supervisor.answers import Answers
 from tapml_rpc.supervisor.board import Board
@@ -98,7 +97,7 @@ class Worker:
                 libraries,
                 bounds,
                 self._send,
-                note=self._note,
+                clock=BoardClock(self._board, self._answers),
                 pieces=self._answers,
                 blobs=self._blobs,
             )
@@ -220,14 +219,6 @@ class Worker:
             self._board.paused = False
             session.job = None
 
-    def _note(self, running: Running | None) -> None:
-        if running is None:
-            self._board.rest()
-        else:
-            self._answers.flush()
-            # From now on: what the client took its time for is no time of the command.
-            self._board.begin(self._sequence, running[3], time.monotonic_ns())
-
     def _send(
         self,
         session: ServerSession,
@@ -260,6 +251,21 @@ class Worker:
         self._board.rest()
 
 
+class BoardClock:
+    """Says on the board what runs; see :class:`tapml_rpc.command_clock.CommandClock`."""
+
+    def __init__(self, board: Board, answers: Answers) -> None:
+        self._board = board
+        self._answers = answers
+        self.rest = board.rest
+
+    def begin(self, batch: RunningBatch) -> None:
+        if self._answers.held is not None:
+            self._answers.flush()
+        # From now on: what the client took its time for is no time of the command.
+        self._board.begin(batch.message.sequence, batch.place, time.monotonic_ns())
+
+
 class _Session(ServerSession):
     """The session, whose cancellation is read off the board."""
 
@@ -267,7 +273,7 @@ class _Session(ServerSession):
 
     @property
     def cancel_through(self) -> int:
-        return self.board.cancel_through if hasattr(self, "board") else -1
+        return self.board.cancel_through
 
     @cancel_through.setter
     def cancel_through(self, value: int) -> None:

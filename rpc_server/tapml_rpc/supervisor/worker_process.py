@@ -34,6 +34,9 @@ _UNSENT_BYTES: Final = 64 << 20
 _TAIL_LINES: Final = 200
 _END_SECONDS: Final = 1.0
 _KILLED_SECONDS: Final = 0.1
+# The frame that every stack of a worker ends with.
+_OUTERMOST: Final = "supervisor/worker.py"
+_CUT_SHORT: Final = "... cut short: the worker ended while it told where its threads were"
 _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n]*(?:\n.*)*")
 
 
@@ -125,7 +128,10 @@ class WorkerProcess:
     def stack(self) -> str:
         """The Python stacks in what it printed: at a crash, or when it was asked for them."""
         found = _STACK.search(self.tail())
-        return found.group(0) if found else ""
+        if not found:
+            return ""
+        stack = found.group(0)
+        return stack if _OUTERMOST in stack else f"{stack}\n  {_CUT_SHORT}"
 
     def last_words(self) -> dict[str, str]:
         """What an error on the wire says of it: where it was, and what it and its driver printed.

@@ -19,13 +19,15 @@ from tapml_rpc import wire
 from tapml_rpc.client import Session
 from tapml_rpc.link import Link
 from tapml_rpc.pending import PendingRead
+from tapml_rpc.running_batch import RunningBatch
+from tapml_rpc.server_session import Message
 from tapml_rpc.supervisor.answers import Answers
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.gate import Gate
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.ring import Ring, make_memory
 from tapml_rpc.supervisor.shared_line import GATE, LINE, SharedLine
-from tapml_rpc.supervisor.worker_loop import Worker
+from tapml_rpc.supervisor.worker_loop import Worker, BoardClock
 from tapml_rpc.transport import Ticket
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.peer import Peer
@@ -197,8 +199,10 @@ def test_time_in_which_a_client_took_nothing_is_not_the_next_commands(
 ) -> None:
     worker = Worker(ends.worker, ends.ring, ends.ring, allow_native=False)
     flushed: list[float] = []
+    worker._answers.held = (DATA, [LARGE])
     monkeypatch.setattr(worker._answers, "flush", lambda: flushed.append(time.monotonic()))
-    worker._note((worker._session, ["fence"], time.monotonic(), 3))
+    clock = BoardClock(worker._board, worker._answers)
+    clock.begin(RunningBatch(worker._session, Message(b"", 1, 0, [["fence"]], memoryview(b""))))
     running = Board(ends.ring).running()
     assert running is not None and running[2] >= flushed[0]
 
