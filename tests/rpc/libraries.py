@@ -41,8 +41,8 @@ __kernel void add_one(__global volatile float* y, __global const float* x, long 
   while (y[0] != 12345.0f) y[0] = x[0];
 }
 """
-# One item does: two of a driver's threads that crash at a time cut each other's last words short. And
-# it does so when the worker waits for it: the stack of a thread that runs on cannot be told.
+# One item does: two of a driver's threads that crash at a time cut each other's last words short.
+# And it does so when the worker waits for it: the stack of a thread that runs on cannot be told.
 WRITES_TO_NOWHERE = b"""
 __kernel void add_one(__global float* y, __global const float* x, long n) {
   volatile __global float* nowhere = (volatile __global float*)(n - n + 8);

@@ -260,6 +260,7 @@ class BoardClock:
         self.rest = board.rest
 
     def begin(self, batch: RunningBatch) -> None:
+        """See :class:`CommandClock`; what is held back is sent before."""
         if self._answers.held is not None:
             self._answers.flush()
         # From now on: what the client took its time for is no time of the command.

@@ -34,8 +34,8 @@ _UNSENT_BYTES: Final = 64 << 20
 _TAIL_LINES: Final = 200
 _END_SECONDS: Final = 1.0
 _KILLED_SECONDS: Final = 0.1
-# The frame that every stack of a worker ends with.
-_OUTERMOST: Final = "supervisor/worker.py"
+# Where a worker begins: every whole stack of one has it.
+_OUTERMOST: Final = str(Path("supervisor", "worker.py"))
 _CUT_SHORT: Final = "... cut short: the worker ended while it told where its threads were"
 _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n]*(?:\n.*)*")
 

@@ -27,7 +27,7 @@ from tapml_rpc.supervisor.gate import Gate
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe
 from tapml_rpc.supervisor.ring import Ring, make_memory
 from tapml_rpc.supervisor.shared_line import GATE, LINE, SharedLine
-from tapml_rpc.supervisor.worker_loop import Worker, BoardClock
+from tapml_rpc.supervisor.worker_loop import BoardClock, Worker
 from tapml_rpc.transport import Ticket
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.peer import Peer

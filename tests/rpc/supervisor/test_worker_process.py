@@ -1,0 +1,35 @@
+"""What a supervisor reads off a worker that says where its threads are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_targets.ranking import find_device
+from tests.rpc.faults.ground import wait_for
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(find_device("cpu"), allow_native=False)
+    worker.wait_until_open()
+    yield worker
+    worker.pipe.close()
+    worker.end(kill=True)
+
+
+def test_a_stack_that_was_asked_for_is_whole(worker: WorkerProcess) -> None:
+    worker.ask_for_stack()
+    wait_for(lambda: "in _run_module_as_main" in worker.tail())
+    assert worker.stack().startswith("Current thread")
+    assert "cut short" not in worker.stack()
+
+
+def test_a_stack_that_a_crash_broke_off_says_so(worker: WorkerProcess) -> None:
+    # A driver's thread crashed while the worker's own ran on: what was told had changed.
+    worker._tail += ["a driver's line", "Fatal Python error: Segmentation fault", "", "  File"]
+    first, *_, last = worker.stack().splitlines()
+    assert first == "Fatal Python error: Segmentation fault"
+    assert last.strip() == "... cut short: the worker ended while it told where its threads were"
