@@ -10,6 +10,7 @@ from tapml_rpc import wire
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.data_service import Desk, error_reply
 from tapml_rpc.zmtp.listener import STRANGER_REFUSALS, STRANGER_SECONDS
+from tapml_rpc.zmtp.parting import PARTING_SECONDS
 from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError, TapmlError
 
@@ -72,14 +73,15 @@ class PlainConnection:
     def lingers(self, now: float) -> bool:
         """Whether it has kept memory for long that is of use to no session.
 
-        That of one that has ended, for instance, whose chunk was arriving.
+        That of one that has ended, for instance, whose chunk was arriving. Where a worker ended
+        within a message nothing can follow that: its peer is not kept waiting for more.
         """
         mine = self.has_session()
         if not mine:
             self.peer.bound_headers(wire.MAX_STRANGER_BYTES)
         if mine or not self.peer.holds:
             self._light = now
-        return now - self._light > STRANGER_SECONDS
+        return now - self._light > (PARTING_SECONDS if self.peer.muted else STRANGER_SECONDS)
 
     def take(self) -> bool:
         """Take a message, if one has come.

@@ -61,6 +61,8 @@ class Peer:
         waits for it, and for :meth:`settle`.
     watch_room
         Called with whether somebody should :meth:`flush` once the peer takes more.
+    muted
+        Whether nothing more is sent to it: see :meth:`mute`.
     reads
         Whether this process reads what the peer sends, and not another one.
     watch_reads
@@ -74,7 +76,8 @@ class Peer:
         self.watch_room: Callable[[bool], None] | None = None
         self.reads = True
         self.watch_reads: Callable[[], None] | None = None
-        self._waits = self._muted = False
+        self.muted = False
+        self._waits = False
         self.turn: Turn | None = None
         self._socket = connection
         connection.setblocking(False)
@@ -119,7 +122,7 @@ class Peer:
     @property
     def holds(self) -> bool:
         """Whether it keeps memory: half a message that came, or what the peer has not taken."""
-        return self._muted or self._incoming.halfway or self.unsent_bytes > 0
+        return self.muted or self._incoming.halfway or self.unsent_bytes > 0
 
     def bound_headers(self, nbytes: int) -> None:
         """Keep no header over so many bytes from now on; see :class:`Incoming`."""
@@ -166,7 +169,7 @@ class Peer:
 
     def put(self, parts: Parts, sent: Callable[[], None] | None = None) -> bool:
         """Send bytes as they are, as far as the peer takes them; the rest waits."""
-        if not self.closed and not self._muted:
+        if not self.closed and not self.muted:
             nbytes = sum(map(len, parts))
             if self.unsent_bytes + nbytes > MOST_UNSENT_BYTES:
                 self.close()
@@ -220,9 +223,9 @@ class Peer:
     def mute(self) -> None:
         """Send nothing more: another's message broke off. The peer is to hang up, or has no need.
 
-        It is not hung up on: why that happened may be on another connection, and come later.
+        It is not hung up on at once: why that happened may come on another connection, and later.
         """
-        self._muted = True
+        self.muted = True
         self._forget_unsent()
 
     def close(self) -> None:
@@ -248,7 +251,7 @@ class Peer:
         It is to be read until the peer hangs up (:class:`tapml_rpc.zmtp.parting.Partings`), so that
         what was said last is heard. None where that has not left yet, or could not.
         """
-        if self.closed or self._muted or self._unsent:
+        if self.closed or self.muted or self._unsent:
             return None
         self.closed = True
         with suppress(OSError):

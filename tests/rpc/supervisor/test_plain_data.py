@@ -204,6 +204,23 @@ def test_half_a_chunk_of_a_session_that_has_ended_is_not_kept_for_long(desk: Des
         assert not desk.count()
 
 
+def test_where_a_worker_ended_within_a_message_its_client_soon_sees_the_end(desk: Desk) -> None:
+    # A libzmq client that went on under another session would be heard and never answered.
+    with desk.connect(HANDSHAKE + message(BATCH)) as client:
+        desk.serve_until(lambda: desk.session.taken)
+        later = time.monotonic() + 1000
+        desk.data.check(later)
+        desk.session.lines[0].mute()
+        desk.session.ended = "closed by the client"
+        desk.data.check(later + PARTING_SECONDS - 1)
+        assert desk.count() == 1
+        desk.data.check(later + PARTING_SECONDS + 1)
+        assert not desk.count()
+        client.settimeout(PATIENCE)
+        while client.recv(1 << 16):
+            pass
+
+
 def test_who_has_no_session_is_refused_so_often_and_then_hung_up_on(desk: Desk) -> None:
     with desk.connect(HANDSHAKE + message(b"") * (STRANGER_REFUSALS + 1)):
         desk.serve_until(desk.count)
