@@ -17,12 +17,14 @@ PACKAGES = {
     "nodejs": "what the checks of the page in web/ run on",
     "npm": "what installs the tools of these checks",
 }
+# Older ones are there and of no use: Firefox's releases had no WebGPU on Linux.
+LEAST_VERSIONS = {"firefox-esr": "153"}
 # Where a package's command came from elsewhere, the package would only be in its way.
 COMMANDS = {"nodejs": "node", "npm": "npm"}
 
 
 def missing_packages(packages: Iterable[str] = PACKAGES) -> list[str]:
-    """Return those of `packages` that dpkg does not list as installed."""
+    """Return those of `packages` that dpkg does not list as installed, or as too old ones."""
     return [name for name in packages if not _is_installed(name)]
 
 
@@ -43,13 +45,16 @@ def install_missing(packages: Iterable[str] = PACKAGES) -> list[str]:
     missing = missing_packages(packages)
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         say(f"installing Debian packages: {' '.join(missing)} ...")
-        # The package lists of a fresh machine are empty or stale: then they are fetched first.
-        if not _apt("install", "--yes", "--no-install-recommends", *missing):
-            _apt("update")
-            _apt("install", "--yes", "--no-install-recommends", *missing)
+        # The package lists of a fresh machine are empty, or so old that they name old browsers.
+        _apt("update")
+        _apt("install", "--yes", "--no-install-recommends", *missing)
         missing = missing_packages(missing)
     for name in missing:
-        say(f"missing: {name} ({PACKAGES.get(name, '')}); sudo apt-get install {name}")
+        least = f", {LEAST_VERSIONS[name]} or newer" if name in LEAST_VERSIONS else ""
+        say(
+            f"missing: {name}{least} ({PACKAGES.get(name, '')}); "
+            f"sudo apt-get update && sudo apt-get install {name}"
+        )
     return missing
 
 
@@ -57,12 +62,17 @@ def _is_installed(package: str) -> bool:
     if package in COMMANDS and shutil.which(COMMANDS[package]):
         return True
     query = subprocess.run(
-        ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package],
+        ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package],
         check=False,
         capture_output=True,
         text=True,
     )
-    return query.stdout == "installed"
+    status, _, version = query.stdout.partition(" ")
+    if status != "installed":
+        return False
+    least = LEAST_VERSIONS.get(package)
+    compare = ["dpkg", "--compare-versions", version, "ge", least or version]
+    return least is None or subprocess.run(compare, check=False).returncode == 0
 
 
 def _apt(*arguments: str) -> bool:

@@ -156,11 +156,12 @@ def need_browser(names: Sequence[str] = _NAMES) -> str:
     """The browser's program; without one the test is skipped, or fails where there must be one."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
-        _go_without(f"no browser here: looked for {', '.join(names)}")
+        go_without(f"no browser here: looked for {', '.join(names)}")
     return found
 
 
-def _go_without(reason: str) -> NoReturn:
+def go_without(reason: str) -> NoReturn:
+    """Skip the test for what is not here, or fail it where that must be."""
     if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
         pytest.fail(f"{reason}; TAPML_REQUIRE_DEVICES=1 says there must be one")
     pytest.skip(reason)
@@ -183,7 +184,7 @@ class _Driver:
         try:
             from playwright.sync_api import expect, sync_playwright
         except ImportError:
-            _go_without("no Playwright here: pip install 'tapml[test]'")
+            go_without("no Playwright here: pip install 'tapml[test]'")
         expect.set_options(timeout=_LIMIT_SECONDS * 1000)
         running = self._running = self._running or sync_playwright().start()
         self._users += 1

@@ -14,9 +14,11 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from tapml_targets.webgpu.discovery import browser_environment
-from tests.report.browser import need_browser, running_browser
+from tests.report.browser import go_without, need_browser, running_browser
 
 _NAMES = ("firefox-esr", "firefox")
+# Debian's first release of it with WebGPU on Linux.
+_LEAST_VERSION = 153
 _LIMIT_SECONDS = 60.0
 _PREFERENCES = {
     # WebGPU is off by default on Linux, and a rasteriser is on Firefox's list of blocked drivers.
@@ -93,7 +95,8 @@ class FirefoxPage:
 def open_firefox(profile: Path) -> Iterator[FirefoxPage]:
     """A page in a Firefox of its own, with WebGPU.
 
-    Where none is installed the test is skipped, and fails under ``TAPML_REQUIRE_DEVICES=1``.
+    Where none is installed, or one that is too old, the test is skipped, and fails under
+    ``TAPML_REQUIRE_DEVICES=1``.
     """
     found = need_browser(_NAMES)
     lines = [
@@ -111,4 +114,10 @@ def open_firefox(profile: Path) -> Iterator[FirefoxPage]:
         running_browser(command, "WebDriver BiDi listening on", environ) as (_, address),
         connect(f"{address}/session", max_size=None, open_timeout=_LIMIT_SECONDS) as connection,
     ):
-        yield FirefoxPage(connection)
+        page = FirefoxPage(connection)
+        if int(page.version.partition(".")[0]) < _LEAST_VERSION:
+            go_without(
+                f"{found} is Firefox {page.version}, which has no WebGPU on Linux: "
+                f"{_LEAST_VERSION} has; sudo apt-get update && sudo apt-get install firefox-esr"
+            )
+        yield page
