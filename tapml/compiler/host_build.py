@@ -6,7 +6,7 @@ Without a linker the same code is compiled in memory, at every start.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ from tvm import tirx
 
 from tapml.compiler.cache import DiskCache, generator_hash, joint_hash
 from tapml.compiler.stored_reference import REFERENCE_CACHE, REFERENCE_SUFFIX
-from tapml_targets.codegen.host_schedule import host_target, schedule_for_host
+from tapml_targets.codegen.host_schedule import (
+    host_target,
+    is_slow_to_reassociate,
+    schedule_for_host,
+)
 from tapml_targets.codegen.lowering import load_function, refusal
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.cpu.codegen import link_shared_object
@@ -55,14 +59,16 @@ def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
     if kept is not None:
         return HostBuild({name: kept[f.symbol] for name, f in functions.items()}, key=key)
     try:
-        module = _compile(functions)
-        kept = _keep(cache, key, module)
+        modules = _compile(functions)
+        kept = _keep(cache, key, set(modules.values()))
     except (RuntimeError, ValueError, TypeError, CompileError):
         # One refusal must not take the others along: find out whose it is.
         return _one_by_one(functions)
-    used = module if kept is None else kept
+    if kept is not None:
+        modules = dict.fromkeys(functions, kept)
     return HostBuild(
-        {name: used[f.symbol] for name, f in functions.items()}, key="" if kept is None else key
+        {name: modules[name][f.symbol] for name, f in functions.items()},
+        key="" if kept is None else key,
     )
 
 
@@ -75,7 +81,7 @@ def _one_by_one(functions: Mapping[str, HostFunction]) -> HostBuild:
     build = HostBuild()
     for name, function in functions.items():
         try:
-            build.functions[name] = _compile({name: function})[function.symbol]
+            build.functions[name] = _compile({name: function})[name][function.symbol]
         except CompileError as error:
             build.failures[name] = CompileError(f"operator {name!r}: {error}")
         except (RuntimeError, ValueError, TypeError) as error:
@@ -85,13 +91,21 @@ def _one_by_one(functions: Mapping[str, HostFunction]) -> HostBuild:
     return build
 
 
-def _compile(functions: Mapping[str, HostFunction]) -> Any:
-    module = {}
+def _compile(functions: Mapping[str, HostFunction]) -> dict[str, Any]:
+    """The module that each function is in: two at most, as their targets are."""
+    parts: dict[bool, dict[str, Any]] = {}
+    where: dict[str, bool] = {}
     for name, function in functions.items():
         loaded = load_function(OperatorSource(name, function.function, ()))
         scheduled = schedule_for_host(loaded)
-        module[function.symbol] = scheduled.with_attr("global_symbol", function.symbol)
-    return tirx.build(tvm.IRModule(module), target=host_target())
+        where[name] = slow = is_slow_to_reassociate(scheduled, host_target())
+        named = scheduled.with_attr("global_symbol", function.symbol)
+        parts.setdefault(slow, {})[function.symbol] = named
+    built = {
+        slow: tirx.build(tvm.IRModule(part), target=host_target(reassociates=not slow))
+        for slow, part in parts.items()
+    }
+    return {name: built[slow] for name, slow in where.items()}
 
 
 def _key(functions: Mapping[str, HostFunction]) -> str:
@@ -111,13 +125,16 @@ def _load(cache: DiskCache, key: str) -> Any:
         return None
 
 
-def _keep(cache: DiskCache, key: str, module: Any) -> Any:
-    """The module out of the cache, which spares compiling it in memory as well; None without."""
+def _keep(cache: DiskCache, key: str, modules: Iterable[Any]) -> Any:
+    """One module out of the cache, which spares compiling them in memory as well; None without."""
     with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
-        path = Path(folder) / "reference.o"
-        module.write_to_file(str(path))
+        objects = []
+        for index, module in enumerate(modules):
+            path = Path(folder) / f"reference_{index}.o"
+            module.write_to_file(str(path))
+            objects.append(path.read_bytes())
         try:
-            linked = link_shared_object(path.read_bytes())
+            linked = link_shared_object(*objects)
         except CompileError:
             # No linker here.
             return None

@@ -21,7 +21,12 @@ from tvm.tirx.build import split_host_device_mods
 from tapml_targets.codegen import lowering
 from tapml_targets.codegen.host_function import calls_runtime, for_host
 from tapml_targets.codegen.host_program import bind_signature
-from tapml_targets.codegen.host_schedule import schedule_for_host
+from tapml_targets.codegen.host_schedule import (
+    cpu_target,
+    is_slow_to_reassociate,
+    schedule_for_host,
+    this_cpu,
+)
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
@@ -112,6 +117,8 @@ def generate(source: OperatorSource, target: Target) -> Library:
 def _object_code(function: Any, options: Mapping[str, str]) -> bytes:
     """The operator as a relocatable object."""
     target = _tvm_target(options)
+    if is_slow_to_reassociate(function, target):
+        target = _tvm_target(options, reassociates=False)
     module = tvm.IRModule({lowering.ENTRY_NAME: function})
     with as_runtime_errors("TVM cannot compile the function"):
         module = tirx.transform.BindTarget(target.with_host(target))(module)
@@ -127,18 +134,11 @@ def _object_code(function: Any, options: Mapping[str, str]) -> bytes:
         return path.read_bytes()
 
 
-def _tvm_target(options: Mapping[str, str]) -> Any:
-    attributes: dict[str, object] = {
-        "kind": "llvm",
-        "fast-math-reassoc": True,
-        "fast-math-contract": True,
-    }
-    processor = options.get("mcpu")
+def _tvm_target(options: Mapping[str, str], *, reassociates: bool = True) -> Any:
+    processor = options.get("mcpu", "")
     if processor == "native":
-        processor = tvm.get_global_func("target.llvm_get_system_cpu")()
-    if processor:
-        attributes["mcpu"] = processor
-    return tvm.target.Target(attributes)
+        processor = this_cpu()
+    return cpu_target(processor, reassociates=reassociates)
 
 
 def _with_own_scratch(function: Any) -> Any:
@@ -161,8 +161,8 @@ def _with_own_scratch(function: Any) -> Any:
     return tvm_ffi.structural_map(function, [(tirx.IfThenElse, release), (tvm.ir.Call, allocate)])
 
 
-def link_shared_object(object_code: bytes) -> bytes:
-    """A shared object out of a relocatable one.
+def link_shared_object(*object_code: bytes) -> bytes:
+    """A shared object out of relocatable ones.
 
     Raises
     ------
@@ -171,10 +171,13 @@ def link_shared_object(object_code: bytes) -> bytes:
     """
     command = _link_command()
     with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
-        (Path(folder) / "operator.o").write_bytes(object_code)
+        names = []
+        for index, code in enumerate(object_code):
+            names.append(f"operator_{index}.o")
+            (Path(folder) / names[-1]).write_bytes(code)
         try:
             done = subprocess.run(
-                [*command, "-o", "operator.so", "operator.o"],
+                [*command, "-o", "operator.so", *names],
                 cwd=folder,
                 capture_output=True,
                 timeout=_LINK_SECONDS,
