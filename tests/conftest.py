@@ -51,8 +51,16 @@ class RequireDevice(Protocol):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first: processes that share the tests then end together."""
-    items.sort(key=lambda item: item.get_closest_marker("begin_early") is None)
+    """Files that take long come first: processes that share the tests then end together.
+
+    Before them the one that makes what several need: else all processes wait for it at once.
+    """
+
+    def place(item: pytest.Item) -> int:
+        early = item.get_closest_marker("begin_early")
+        return 2 if early is None else 0 if early.kwargs.get("first") else 1
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

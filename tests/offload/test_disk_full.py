@@ -14,7 +14,7 @@ from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, assert_same_verdicts
 from tests.offload.wholeness import assert_no_step_twice, assert_whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.begin_early]
+pytestmark = [pytest.mark.slow, pytest.mark.begin_early(first=True)]
 
 # In the order in which a session comes to them; nothing can be written from there on.
 SITES = {
