@@ -60,7 +60,7 @@ def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
         return HostBuild({name: kept[f.symbol] for name, f in functions.items()}, key=key)
     try:
         modules = _compile(functions)
-        kept = _keep(cache, key, set(modules.values()))
+        kept = _keep(cache, key, dict.fromkeys(modules.values()))
     except (RuntimeError, ValueError, TypeError, CompileError):
         # One refusal must not take the others along: find out whose it is.
         return _one_by_one(functions)
