@@ -110,7 +110,7 @@ def _transport(
     _check_port(address)
     try:
         # Boards without ZeroMQ use the other binding.
-        from tapml_rpc.link import Link
+        from tapml_rpc.zeromq.opening import open_zeromq
     except ModuleNotFoundError as error:
         if error.name != "zmq":
             raise
@@ -121,7 +121,7 @@ def _transport(
         ) from None
 
     try:
-        return Link(
+        return open_zeromq(
             address,
             timeout=timeout,
             kernel_deadline=kernel_deadline,

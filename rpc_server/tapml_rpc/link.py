@@ -1,148 +1,95 @@
-"""The client's connection: batches out, answers in, credits both ways.
+"""A session's client end: batches out, answers in, credits both ways.
 
-The caller's thread owns the data connection, so that an answer reaches it without another thread in
-between; :mod:`tapml_rpc.watch` has the control socket.
+The same over both bindings, each of which opens the two connections. The caller's thread owns the
+data connection, so that an answer reaches it without another thread in between;
+:mod:`tapml_rpc.watch` has the control connection.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Any, Final, NoReturn
-from weakref import finalize
-
-import zmq
+from collections.abc import Callable
+from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.data_connection import DataConnection, open_encrypted, open_plain
-from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.loss import Held, held, token_of, told_with
-from tapml_rpc.pending import Pending, PendingResults, fresh_memory
-from tapml_rpc.security.curve import ClientCurve
-from tapml_rpc.security.handshake import HandshakeWatch
-from tapml_rpc.tracker.route import data_address_beside, is_relayed
+from tapml_rpc.connection import DataConnection, EndedError
+from tapml_rpc.loss import Held, told_with
+from tapml_rpc.pending import PendingResults
 from tapml_rpc.transport import Ticket
-from tapml_rpc.watch import Busy, ExitReport, Socket, Watch
-from tapml_rpc.welcome import connect_dealer, say_hello
-from tapml_rpc.zmtp.incoming import EndedError
-from tapml_targets.description_format import from_plain
-from tapml_targets.errors import (
-    DeviceLostError,
-    InputError,
-    ProtocolError,
-    SetupError,
-    TapmlError,
-)
+from tapml_rpc.unanswered import Unanswered
+from tapml_rpc.watch import Describe, Watch
+from tapml_rpc.welcome import Welcome
+from tapml_targets.errors import DeviceLostError, InputError, SetupError, TapmlError
 
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
 _LAST_COMMANDS: Final = 5
-# How long the control connection may take to say what it was that ended the data connection.
-_LAST_WORDS_SECONDS: Final = 5.0
-_ANSWERS: Final = ("done", "blob-done")
+
+
+def _nothing() -> None:
+    pass
 
 
 class Link:
-    """A session's two connections: the :class:`Transport` to a server.
+    """The :class:`tapml_rpc.transport.BlobTransport` to a server, over two open connections.
 
     Parameters
     ----------
     address
-        ``tcp://host:port`` of the control socket.
-    timeout
-        Seconds to wait for the server's welcome.
-    kernel_deadline
-        Longest time of one command in seconds; None leaves it to the server.
-    exit_report
-        For a local server: text about how its process ended, or None while it runs.
-    busy
-        For a local server: whether its process runs or waits for a processor or a disk.
-    curve
-        This client's keys and the server's public one; None for a server without.
+        Of the server, for people.
+    welcome
+        What the server said.
+    data
+        The data connection; this object's from now on.
+    unanswered
+        What is on its way; where `data` reads chunks to their places it asks this.
+    watch
+        Begins to watch the control connection, given what adds to the message of a loss.
     lease
-        A tracker's lease on the device, or its token.
+        The lease that the session is used under, where it is known.
+    on_closed
+        Called once both connections are closed.
 
     Raises
     ------
     SetupError
-        If nothing answers, the server takes no more sessions, or the keys do not fit.
-    ProtocolError
-        If the server refuses, e.g. because of its version.
+        If the data connection ends before it is used.
     """
 
     def __init__(
         self,
         address: str,
+        welcome: Welcome,
+        data: DataConnection,
+        unanswered: Unanswered,
+        watch: Callable[[Describe], Watch],
         *,
-        timeout: float,
-        kernel_deadline: float | None = None,
-        exit_report: ExitReport | None = None,
-        busy: Busy | None = None,
-        curve: ClientCurve | None = None,
-        lease: Held | str = "",
+        lease: Held | None = None,
+        on_closed: Callable[[], None] = _nothing,
     ) -> None:
         self.address = address
-        self._lease = held(lease)
         self.closed = False
+        self.version = welcome.version
+        self.features = welcome.features
+        self.device = welcome.device
+        self.bounds = welcome.bounds
+        self.epoch = welcome.epoch
+        self.token = welcome.token
+        self._data = data
+        self._unanswered = unanswered
+        self._lease = lease
+        self._on_closed = on_closed
         self._owner = os.getpid()
-        self._exit_report = exit_report
         self._busy = False
-        self._tickets: dict[int, Ticket] = {}
-        self._sequence = 0
-        self._upload_bytes = 0
         self._uncredited = 0
         self._last_commands: deque[object] = deque(maxlen=_LAST_COMMANDS)
-        # The header whose chunk is arriving, and whether that goes to a read at once.
-        self._arriving: wire.Header | None = None
-        self._placed = False
-        self._context: zmq.Context[Socket] = zmq.Context()
-        sockets: list[Socket] = []
-        finalize(self, _end, self._context, sockets).atexit = False
         try:
-            control, *monitors = connect_dealer(self._context, address, curve)
-            sockets += [control, *monitors]
-            welcome = say_hello(
-                control,
-                HandshakeWatch(monitors[0], address, curve),
-                address,
-                timeout=timeout,
-                kernel_deadline=kernel_deadline,
-                lease=token_of(lease),
-                exit_report=exit_report,
-            )
-            self.version = wire.integer(welcome.get("version"), "version")
-            self.features = frozenset(wire.array(welcome.get("features"), "features", 256))
-            self.device = from_plain(welcome.get("device"))
-            self.bounds = Bounds.from_wire(welcome.get("bounds"))
-            self.epoch = wire.octets(welcome.get("epoch"), "epoch", 64)
-            self.token = wire.octets(welcome.get("session"), "session", 64)
-            data_address = _same_host(
-                wire.text(welcome.get("data_address"), "data address"), address
-            )
-            self._data: DataConnection
-            if curve is None:
-                self._data = open_plain(data_address, timeout, self._place)
-                self._say_whose_it_is()
-            else:
-                opened = open_encrypted(self._context, data_address, curve, timeout)
-                self._data, dealer, monitor = opened
-                monitors.append(monitor)
-                sockets += [dealer, monitor]
-            self._watch = Watch(
-                control,
-                monitors,
-                self.token,
-                exit_report=exit_report,
-                busy=busy,
-                describe=self._describe,
-                beat=self._data.beat,
-            )
-        except BaseException:
-            if hasattr(self, "_data"):
-                self._data.abort()
-            self._context.destroy(linger=0)
-            raise
+            # Says whose connection it is: a server does not wait long for a first message.
+            data.send(self._credit(0))
+        except EndedError as error:
+            raise SetupError(f"the server's data connection does not last: {error}") from None
+        self._watch = watch(self._describe)
 
     def send(
         self,
@@ -151,7 +98,7 @@ class Link:
         pending: PendingResults | None = None,
         stream: int = 0,
     ) -> Ticket:
-        """Send a batch; waits only while the server's credit is used up.
+        """Send a batch; waits while the server's credit is used up, or it takes no bytes.
 
         Parameters
         ----------
@@ -160,51 +107,16 @@ class Link:
         pending
             The results that `commands` give, by index of the command.
         """
-        self._wait_for_room(len(chunk))
-        self._sequence += 1
-        ticket = Ticket(self._sequence, len(chunk), pending or {})
-        header: wire.Header = {
-            "type": "batch",
-            "session": self.token,
-            "epoch": self.epoch,
-            "sequence": ticket.sequence,
-            "commands": commands,
-        }
+        header: wire.Header = {"type": "batch", "commands": commands}
         if stream:
             header["stream"] = stream
-        self._post(ticket, header, chunk)
+        ticket = self._post(header, chunk, pending or {})
         self._last_commands.extend(commands[-_LAST_COMMANDS:])
         return ticket
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
         """Send a message that is no batch; see :class:`tapml_rpc.transport.BlobTransport`."""
-        self._wait_for_room(len(chunk))
-        self._sequence += 1
-        ticket = Ticket(self._sequence, len(chunk), {})
-        header: wire.Header = {
-            **fields,
-            "session": self.token,
-            "epoch": self.epoch,
-            "sequence": ticket.sequence,
-        }
-        self._post(ticket, header, chunk)
-        return ticket
-
-    def _wait_for_room(self, chunk_bytes: int) -> None:
-        self._check()
-        bounds = self.bounds
-        while (
-            self._upload_bytes + chunk_bytes > bounds.upload_window
-            or len(self._tickets) >= bounds.unanswered
-        ):
-            self._receive()
-
-    def _post(self, ticket: Ticket, header: wire.Header, chunk: memoryview | bytes) -> None:
-        packed = wire.pack(header)
-        chunk_bytes = ticket.chunk_bytes
-        self._tickets[ticket.sequence] = ticket
-        self._upload_bytes += chunk_bytes
-        self._send(packed, chunk)
+        return self._post(fields, chunk, {})
 
     def wait(self, ticket: Ticket) -> None:
         """Wait for a batch's answer.
@@ -219,9 +131,9 @@ class Link:
 
     def drain(self) -> bool:
         """Take the answers that are there; True when no batch is on its way."""
-        while self._tickets and self._take(0):
+        while self._unanswered and self._take(0):
             pass
-        return not self._tickets
+        return not self._unanswered
 
     @property
     def pong(self) -> wire.Header:
@@ -231,7 +143,7 @@ class Link:
     def cancel(self) -> None:
         """Ask the server not to run the batches sent so far; a running kernel is not stopped."""
         self._check()
-        self._watch.post({"type": "cancel", "sequence": self._sequence})
+        self._watch.post({"type": "cancel", "sequence": self._unanswered.sequence})
 
     def close(self) -> None:
         """Say goodbye and close both connections. Never raises and never waits long."""
@@ -247,19 +159,36 @@ class Link:
         else:
             self._data.abort()
         if self._watch.close():
-            self._context.destroy(linger=100)
+            self._on_closed()
 
     @property
     def _interrupted(self) -> bool:
         return self._busy or self._data.torn
+
+    def _post(
+        self, fields: wire.Header, chunk: memoryview | bytes, pending: PendingResults
+    ) -> Ticket:
+        self._check()
+        chunk_bytes = len(chunk)
+        unanswered, bounds = self._unanswered, self.bounds
+        while (
+            unanswered.upload_bytes + chunk_bytes > bounds.upload_window
+            or len(unanswered) >= bounds.unanswered
+        ):
+            self._receive()
+        ticket = unanswered.next(chunk_bytes, pending)
+        own = {"session": self.token, "epoch": self.epoch, "sequence": ticket.sequence}
+        packed = wire.pack({**fields, **own})
+        unanswered.add(ticket)
+        self._send(packed, chunk)
+        return ticket
 
     def _check(self) -> None:
         if self.closed:
             raise InputError("this session is closed; open a new one")
         if os.getpid() != self._owner:
             raise InputError("this session belongs to the process that forked this one")
-        if self._watch.lost is not None:
-            raise self._watch.lost.with_traceback(None)
+        self._check_watch()
         if self._interrupted:
             raise DeviceLostError(
                 "the connection was interrupted in the middle of a message; open a new session"
@@ -272,8 +201,8 @@ class Link:
     def _send(self, packed: bytes, chunk: memoryview | bytes = b"") -> None:
         try:
             self._data.send(packed, chunk, self._check_watch)
-        except EndedError:
-            self._lose()
+        except EndedError as error:
+            raise self._watch.cause(error).with_traceback(None) from None
 
     def _receive(self) -> None:
         """Wait for one message, or for the news that none will come."""
@@ -286,57 +215,21 @@ class Link:
             self._check()
         try:
             message = self._data.receive(wait_milliseconds)
-        except EndedError:
-            self._lose()
+        except EndedError as error:
+            raise self._watch.cause(error).with_traceback(None) from None
         if message is None:
             return False
+        # What an exception interrupts here, Ctrl-C say, may be half counted.
         self._busy = True
-        packed, chunk = message
-        header, self._arriving = self._arriving, None
-        placed, self._placed = self._placed, False
-        if header is None:
-            header = wire.unpack(packed)
-        kind = header.get("type")
-        ticket = self._tickets.get(header.get("sequence", -1))
-        if kind == "data" and ticket is not None:
-            pending = self._read(ticket, header)
-            if placed:
-                pending.arrived(len(chunk))
-            else:
-                pending.place(wire.integer(header.get("offset"), "offset"), chunk)
-            self._give_credit(len(chunk))
-        elif kind in _ANSWERS and ticket is not None:
-            ticket.answer(header, chunk)
-            self._forget(ticket)
-        elif kind == "error":
-            self._busy = False
-            self._refused(ticket, header)
+        brought, failure = self._unanswered.take(*message, copy=self._data.memory_is_reused)
+        if brought:
+            self._give_credit(brought)
         self._busy = False
+        if isinstance(failure, DeviceLostError):
+            raise self._watch.lose(failure)
+        if failure is not None:
+            raise failure
         return True
-
-    def _place(self, packed: bytes, nbytes: int) -> memoryview:
-        """Where the chunk that follows a header goes: to its read, or to memory of its own."""
-        header = self._arriving = wire.unpack(packed)
-        ticket = self._tickets.get(header.get("sequence", -1))
-        if header.get("type") != "data" or ticket is None:
-            return fresh_memory(nbytes)
-        offset = wire.integer(header.get("offset"), "offset")
-        memory = self._read(ticket, header).room(offset, nbytes)
-        self._placed = True
-        return memory
-
-    def _read(self, ticket: Ticket, header: wire.Header) -> Pending:
-        pending = ticket.find(header.get("index"))
-        if pending is None:
-            raise ProtocolError("the server sent bytes that no read asked for")
-        return pending
-
-    def _say_whose_it_is(self) -> None:
-        """A full server lets go of data connections that are no session's."""
-        try:
-            self._data.send(self._credit(0))
-        except EndedError as error:
-            raise SetupError(f"the server's data connection does not last: {error}") from None
 
     def _give_credit(self, nbytes: int) -> None:
         self._uncredited += nbytes
@@ -349,45 +242,5 @@ class Link:
             {"type": "credit", "session": self.token, "epoch": self.epoch, "bytes": nbytes}
         )
 
-    def _lose(self) -> NoReturn:
-        self._watch.look_at_drop(_LAST_WORDS_SECONDS)
-        if self._watch.lost is None:
-            lost = DeviceLostError("the connection to the server dropped")
-            self._watch.lost = self._describe(lost)
-        raise self._watch.lost.with_traceback(None) from None
-
-    def _forget(self, ticket: Ticket) -> None:
-        del self._tickets[ticket.sequence]
-        self._upload_bytes -= ticket.chunk_bytes
-
-    def _refused(self, ticket: Ticket | None, header: wire.Header) -> None:
-        error = failure_from_wire(header.get("error"))
-        if isinstance(error, DeviceLostError):
-            if self._watch.lost is None:
-                self._watch.lost = self._describe(error)
-            raise self._watch.lost
-        if ticket is None:
-            raise error
-        ticket.finish(header)
-        self._forget(ticket)
-
     def _describe(self, error: TapmlError) -> TapmlError:
-        return told_with(error, self._lease, list(self._last_commands) if self._tickets else ())
-
-
-def _end(context: zmq.Context[Socket], sockets: list[Socket]) -> None:
-    """End what a session leaves that was lost and not closed.
-
-    The collector ends things in any order, and a context that ends first waits for its sockets.
-    """
-    for each in sockets:
-        each.close(linger=0)
-    context.destroy(linger=0)
-
-
-def _same_host(data_address: str, control_address: str) -> str:
-    """The data socket's address as this side reaches it: the host we connected to, its port."""
-    if is_relayed(control_address):
-        return data_address_beside(control_address)
-    host = control_address.rpartition(":")[0]
-    return f"{host}:{data_address.rpartition(':')[2]}"
+        return told_with(error, self._lease, list(self._last_commands) if self._unanswered else ())

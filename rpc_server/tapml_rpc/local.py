@@ -218,12 +218,12 @@ class StartingDevice:
             If it does not come up.
         """
         # A supervisor without ZeroMQ needs this module's other half.
-        from tapml_rpc.link import Link
+        from tapml_rpc.zeromq.opening import open_zeromq
 
         server = self._server
         try:
             server.ready()
-            link = Link(
+            link = open_zeromq(
                 server.address,
                 timeout=self._start_seconds,
                 exit_report=server.exit_report,

@@ -29,7 +29,7 @@ CONTEXT.set_forkserver_preload(
         "tapml.offload.migration",
         "tapml.offload.rooted_reference",
         "tapml.offload.workbench",
-        "tapml_rpc.link",
+        "tapml_rpc.zeromq.opening",
         "tests.offload.commands",
         "tests.offload.forked",
     ]

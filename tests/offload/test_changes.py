@@ -18,7 +18,7 @@ from tapml.graph.plan import GraphPlan
 from tapml.offload.changes import what_changed
 from tapml.offload.journal import Journal, JournaledVerdict
 from tapml.offload.verdict_key import VerdictKey
-from tapml_rpc import link
+from tapml_rpc import welcome
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.target import Target
@@ -104,12 +104,12 @@ def test_another_driver_makes_every_verdict_again(
     seen: list[str] = []
 
     def renamed(data: object) -> DeviceDescription:
-        device = link_from_plain(data)
+        device = welcome_from_plain(data)
         seen.append(device.driver_version)
         return replace(device, driver_version="99.1")
 
-    link_from_plain = link.from_plain  # type: ignore[attr-defined]
-    monkeypatch.setattr(link, "from_plain", renamed)
+    welcome_from_plain = welcome.from_plain  # type: ignore[attr-defined]
+    monkeypatch.setattr(welcome, "from_plain", renamed)
     ended = resume(session, finished)
     assert made_again(session, finished) == first_made(finished)
     line = f"the driver: {seen[0].partition('; ')[0]} -> 99.1"

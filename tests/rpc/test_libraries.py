@@ -21,9 +21,9 @@ def chunks_sent(session: Session, library: Library) -> int:
     link: Any = session._link
     post = link._post
 
-    def counted(ticket: Any, header: Any, chunk: Any) -> None:
+    def counted(fields: Any, chunk: Any, pending: Any) -> Any:
         sent.append(len(chunk))
-        post(ticket, header, chunk)
+        return post(fields, chunk, pending)
 
     link._post = counted
     try:

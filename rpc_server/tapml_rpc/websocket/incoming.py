@@ -13,6 +13,7 @@ from typing import Final
 
 from websockets.frames import Close, Opcode
 
+from tapml_rpc.connection import EndedError
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_targets.errors import ProtocolError
 
@@ -22,10 +23,6 @@ _POLL_MILLISECONDS: Final = 50
 _MASKED: Final = 0x80
 _FIN: Final = 0x80
 _MAX_CONTROL_BYTES: Final = 125
-
-
-class EndedError(Exception):
-    """The connection has ended; the message says how."""
 
 
 class Incoming:

@@ -1,26 +1,25 @@
-"""The client's way to a session: its control connection, the hello on it, its data connection.
-
-What :mod:`tapml_rpc.welcome` is for ZeroMQ.
-"""
+"""The client's way to a session over WebSocket: control connection, hello, data connection."""
 
 from __future__ import annotations
 
 import ssl
 import time
-from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.connection import EndedError
+from tapml_rpc.link import Link
 from tapml_rpc.loss import Held, held, token_of
+from tapml_rpc.unanswered import Unanswered
 from tapml_rpc.websocket import frames
+from tapml_rpc.websocket.data import WebSocketData
 from tapml_rpc.websocket.handshake import check_address, data_address, open_socket
-from tapml_rpc.websocket.incoming import EndedError
 from tapml_rpc.websocket.stream import Stream
-from tapml_rpc.websocket.transport import WebSocketTransport
-from tapml_targets.errors import ProtocolError, SetupError
+from tapml_rpc.websocket.watch import WebSocketWatch
+from tapml_rpc.welcome import Welcome, hello
+from tapml_targets.errors import SetupError, TapmlError
 
-DOWNLOAD_WINDOW: Final = 16 << 20
 _POLL_MILLISECONDS: Final = 50
 
 
@@ -32,7 +31,7 @@ def open_websocket(
     token: str | None = None,
     ssl_context: ssl.SSLContext | None = None,
     lease: Held | str = "",
-) -> WebSocketTransport:
+) -> Link:
     """Open a session with a server's WebSocket binding.
 
     Parameters
@@ -67,14 +66,18 @@ def open_websocket(
 
     control = connect(address + frames.CONTROL_PATH)
     try:
-        welcome = _greet(
-            control, address, timeout, deadline, _hello(kernel_deadline, token_of(lease))
-        )
-        data = connect(
-            data_address(wire.text(welcome.get("data_address"), "data address"), address)
-        )
+        greeting = wire.pack(hello(kernel_deadline, token_of(lease)))
+        welcome = _greet(control, address, timeout, deadline, greeting)
+        data = WebSocketData(connect(data_address(welcome.data_address, address)))
         try:
-            return WebSocketTransport(address, welcome, control, data, held(lease))
+            return Link(
+                address,
+                welcome,
+                data,
+                Unanswered(),
+                partial(WebSocketWatch, control, welcome.token),
+                lease=held(lease),
+            )
         except BaseException:
             data.abort()
             raise
@@ -83,23 +86,9 @@ def open_websocket(
         raise
 
 
-def _hello(kernel_deadline: float | None, lease: str) -> wire.Header:
-    hello: wire.Header = {
-        "type": "hello",
-        "versions": [wire.VERSION],
-        "features": [],
-        "download_window": DOWNLOAD_WINDOW,
-    }
-    if kernel_deadline is not None:
-        hello["kernel_deadline"] = kernel_deadline
-    if lease:
-        hello["lease"] = lease
-    return hello
-
-
 def _greet(
-    control: Stream, address: str, timeout: float, deadline: float, hello: wire.Header
-) -> wire.Header:
+    control: Stream, address: str, timeout: float, deadline: float, greeting: bytes
+) -> Welcome:
     def check() -> None:
         if time.monotonic() > deadline:
             raise SetupError(
@@ -107,16 +96,13 @@ def _greet(
             )
 
     try:
-        control.send(frames.head(wire.pack(hello), 0), check=check)
+        control.send(frames.head(greeting, 0), check=check)
         while (message := control.receive(_POLL_MILLISECONDS)) is None:
             check()
     except EndedError as error:
         raise SetupError(f"{address} ended the connection before its welcome: {error}") from None
-    reply = wire.unpack(frames.split(message)[0])
-    if reply.get("type") == "refused":
-        with suppress(EndedError):
-            control.close()
-        raise failure_from_wire(reply.get("error"))
-    if reply.get("type") != "welcome":
-        raise ProtocolError(f"{address} is no tapml server: it sent no welcome")
-    return reply
+    try:
+        return Welcome.from_wire(frames.split(message)[0], address)
+    except TapmlError:
+        control.close()
+        raise

@@ -12,13 +12,13 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from websockets.frames import Close, Opcode
 
-from tapml_rpc.websocket.incoming import EndedError, Incoming
+from tapml_rpc.connection import Check, EndedError
+from tapml_rpc.websocket.incoming import Incoming
 
 try:
     from websockets.speedups import apply_mask
@@ -33,8 +33,6 @@ _POLL_MILLISECONDS: Final = 50
 _MASKED: Final = 0x80
 _FIN: Final = 0x80
 _NORMAL_CLOSURE: Final = 1000
-
-Check = Callable[[], None]
 
 
 class Stream:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
+from tapml_rpc.connection import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 
@@ -26,10 +27,6 @@ Place: TypeAlias = Callable[[bytes, int], "memoryview | None"]
 
 Message: TypeAlias = tuple[bytes, memoryview, int]
 """The header, the chunk where it was placed, and of how many frames the message was."""
-
-
-class EndedError(Exception):
-    """The connection has ended; the message says how."""
 
 
 class Incoming:

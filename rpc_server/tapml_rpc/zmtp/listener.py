@@ -15,7 +15,7 @@ from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Final, Protocol
 
-from tapml_rpc.zmtp.incoming import EndedError
+from tapml_rpc.connection import EndedError
 from tapml_rpc.zmtp.parting import Partings
 from tapml_rpc.zmtp.peer import Peer
 from tapml_targets.errors import ProtocolError

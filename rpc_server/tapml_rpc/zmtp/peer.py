@@ -10,8 +10,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, Protocol
 
+from tapml_rpc.connection import EndedError
 from tapml_rpc.zmtp import framing
-from tapml_rpc.zmtp.incoming import EndedError, Incoming, Message, Place
+from tapml_rpc.zmtp.incoming import Incoming, Message, Place
 
 # What a session's ring holds, and its small messages.
 MOST_UNSENT_BYTES: Final = 40 << 20

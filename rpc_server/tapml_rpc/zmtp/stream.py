@@ -9,12 +9,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from tapml_rpc.connection import Check, EndedError
 from tapml_rpc.zmtp import framing
-from tapml_rpc.zmtp.incoming import EndedError, Incoming, Place
+from tapml_rpc.zmtp.incoming import Incoming, Place
 from tapml_targets.errors import ProtocolError, SetupError
 
 _POLL_MILLISECONDS: Final = 50
@@ -22,11 +22,9 @@ _CLOSE_SECONDS: Final = 0.2
 # What a heartbeat would be answered by; said unasked it shows that somebody is here.
 _BEAT: Final = framing.command(b"PONG")
 
-Check = Callable[[], None]
-
 
 class Stream:
-    """Messages over a TCP connection.
+    """Messages over a TCP connection: a :class:`tapml_rpc.connection.DataConnection`.
 
     Parameters
     ----------
@@ -42,6 +40,8 @@ class Stream:
     SetupError
         If the peer speaks no ZMTP, or says nothing in time.
     """
+
+    memory_is_reused = False
 
     def __init__(self, connection: socket.socket, deadline: float, place: Place) -> None:
         # Two marks, for a beat may be sent by one thread while another receives.

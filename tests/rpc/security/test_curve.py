@@ -31,7 +31,9 @@ from tapml_rpc.security.greeting import greeted_mechanism
 from tapml_rpc.security.handshake import HandshakeWatch
 from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
-from tapml_rpc.welcome import connect_dealer, say_hello
+from tapml_rpc.welcome import hello
+from tapml_rpc.zeromq.dealer import connect_dealer
+from tapml_rpc.zeromq.opening import greet, open_zeromq
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.security import curve_server
 
@@ -95,7 +97,7 @@ def refused(address: str, curve: ClientCurve | None, match: str) -> str:
     """What a caller is told who does not get in."""
     started = time.monotonic()
     with pytest.raises(SetupError, match=match) as raised:
-        Link(address, timeout=30, curve=curve)
+        open_zeromq(address, timeout=30, curve=curve)
     assert time.monotonic() - started < SECONDS
     return str(raised.value)
 
@@ -105,7 +107,7 @@ def test_the_server_knows_each_client_by_its_key(device: Device) -> None:
     for pair in pairs:
         admit(device.clients, pair.name, pair.public)
     links = [
-        Link(device.address, timeout=SECONDS, curve=ClientCurve(pair, device.pair.public))
+        open_zeromq(device.address, timeout=SECONDS, curve=ClientCurve(pair, device.pair.public))
         for pair in pairs
     ]
     try:
@@ -122,7 +124,7 @@ def test_an_unknown_key_is_told_how_to_be_admitted_on_both_sides(device: Device)
     assert "tapml rpc keygen --authorize=" in said and stranger.public in said
     refused(device.address, curve, "does not admit")
     admit(device.clients, "ada", stranger.public)
-    Link(device.address, timeout=SECONDS, curve=curve).close()
+    open_zeromq(device.address, timeout=SECONDS, curve=curve).close()
     log = device.end()
     assert log.count("refused a client at 127.0.0.1") == 1
     assert stranger.public in log and str(device.clients) in log
@@ -133,7 +135,7 @@ def test_a_client_that_is_taken_out_does_not_come_back(device: Device) -> None:
     pair = make_pair("ada")
     curve = ClientCurve(pair, device.pair.public)
     admit(device.clients, "ada", pair.public)
-    Link(device.address, timeout=SECONDS, curve=curve).close()
+    open_zeromq(device.address, timeout=SECONDS, curve=curve).close()
     device.clients.write_text("# nobody\n")
     refused(device.address, curve, "does not admit")
 
@@ -217,7 +219,7 @@ def test_a_data_address_that_cannot_be_reached_is_said(
         thread = threading.Thread(target=welcome)
         thread.start()
         with pytest.raises(SetupError, match=r"data address .* both its ports must be open"):
-            Link(address, timeout=3, curve=ClientCurve(client, keys.public))
+            open_zeromq(address, timeout=3, curve=ClientCurve(client, keys.public))
         thread.join()
 
 
@@ -242,13 +244,12 @@ def test_a_connection_given_up_before_the_hello_is_said_as_well() -> None:
                 assert time.monotonic() < deadline, "libzmq keeps a connection that speaks no ZMTP"
                 time.sleep(0.01)
             with pytest.raises(SetupError, match="does not speak ZeroMQ"):
-                say_hello(
+                greet(
                     control,
                     HandshakeWatch(monitor, address, curve),
                     address,
+                    wire.pack(hello(None, "")),
                     timeout=30,
-                    kernel_deadline=None,
-                    lease="",
                     exit_report=None,
                 )
 
@@ -258,7 +259,7 @@ def test_a_server_that_hangs_up_on_a_plain_client_is_said_at_the_timeout() -> No
         serving(lambda connection: None) as address,
         pytest.raises(SetupError, match=r"drops them at once.*tapml rpc serve"),
     ):
-        Link(address, timeout=0.5)
+        open_zeromq(address, timeout=0.5)
 
 
 def greet_and_hang_up_on_keys(connection: plain_sockets.socket) -> None:

@@ -11,7 +11,6 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.client import connect
-from tapml_rpc.link import Link
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.curve import ClientCurve, apply_client
@@ -19,6 +18,7 @@ from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
 from tapml_rpc.security.standing import HELLOS
 from tapml_rpc.security.token import add_token, make_token
 from tapml_rpc.session import Session
+from tapml_rpc.zeromq.opening import open_zeromq
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
@@ -89,7 +89,7 @@ def test_without_keys_or_with_strange_ones_nobody_does(served: Served) -> None:
 
 
 def test_an_admitted_client_cannot_speak_for_anothers_session(served: Served) -> None:
-    link = Link(served.address, timeout=10, curve=served.curve(served.clients["ada"]))
+    link = open_zeromq(served.address, timeout=10, curve=served.curve(served.clients["ada"]))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         thief = context.socket(zmq.DEALER)
@@ -108,7 +108,7 @@ def test_an_admitted_client_cannot_speak_for_anothers_session(served: Served) ->
 
 def test_a_client_that_breaks_the_bounds_reads_which(served: Served) -> None:
     """Past our own client's checks: a chunk too long is refused, one far too long ends it."""
-    link = Link(served.address, timeout=60, curve=served.curve(served.clients["ada"]))
+    link = open_zeromq(served.address, timeout=60, curve=served.curve(served.clients["ada"]))
     try:
         refused = link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES + 1))
         link.wait(refused)
@@ -120,7 +120,7 @@ def test_a_client_that_breaks_the_bounds_reads_which(served: Served) -> None:
     finally:
         link.close()
     assert works(
-        Session(Link(served.address, timeout=60, curve=served.curve(served.clients["bob"])))
+        Session(open_zeromq(served.address, timeout=60, curve=served.curve(served.clients["bob"])))
     )
 
 

@@ -169,9 +169,9 @@ def test_a_client_that_goes_behind_a_long_write_is_missed_while_the_device_works
         buffer = session.allocate(NBYTES)
         lend_to(worker, session)
         link = cast("Link", session._link)
-        sent = link._sequence
+        sent = link._unanswered.sequence
         session.call(library, "add_one", [x, y])
-        assert link._sequence > sent
+        assert link._unanswered.sequence > sent
         writing = threading.Thread(target=write, args=(link, buffer.handle))
         writing.start()
         stack.callback(writing.join, PATIENCE_SECONDS)

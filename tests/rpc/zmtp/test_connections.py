@@ -15,9 +15,10 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tapml_rpc.connection import EndedError
 from tapml_rpc.wire import MAX_CHUNK_BYTES
 from tapml_rpc.zmtp import framing
-from tapml_rpc.zmtp.incoming import AHEAD_BYTES, EndedError, Incoming
+from tapml_rpc.zmtp.incoming import AHEAD_BYTES, Incoming
 from tapml_rpc.zmtp.peer import MOST_UNSENT_BYTES, Peer
 from tapml_rpc.zmtp.stream import Stream
 from tapml_targets.errors import ProtocolError, SetupError

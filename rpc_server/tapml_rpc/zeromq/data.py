@@ -5,71 +5,28 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import Final
 
 import zmq
 
+from tapml_rpc.connection import Check
 from tapml_rpc.security.curve import ClientCurve
 from tapml_rpc.security.handshake import HandshakeWatch
 from tapml_rpc.tracker.route import is_relayed, open_stream
-from tapml_rpc.welcome import connect_dealer
+from tapml_rpc.zeromq.dealer import Socket, connect_dealer
 from tapml_rpc.zmtp.incoming import Place
-from tapml_rpc.zmtp.stream import Check, Stream
+from tapml_rpc.zmtp.stream import Stream
 from tapml_targets.errors import InputError, SetupError
 
-_ZERO_COPY_BYTES = 64 << 10
-_POLL_MILLISECONDS = 50
-_BOTH_OPEN = "both its ports must be open to this client"
-
-Socket = zmq.Socket[bytes]
-
-
-class DataConnection(Protocol):
-    """Messages to a server and from it; one thread at a time."""
-
-    @property
-    def torn(self) -> bool:
-        """Whether an exception may have left a message half sent or half received."""
-
-    def send(
-        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
-    ) -> None:
-        """Send a message: a header and, if it has one, a chunk.
-
-        Parameters
-        ----------
-        check
-            Called now and then while the server takes nothing; what it raises ends the waiting.
-
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        """
-
-    def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
-        """The next message's header and chunk; None where it has not all come in time.
-
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        ProtocolError
-            If the server sent what is no message within bounds.
-        """
-
-    def beat(self) -> None:
-        """Let the server hear that we are here; from any thread."""
-
-    def close(self, packed: bytes) -> None:
-        """Send a last message if the server takes it, and close. Never raises."""
-
-    def abort(self) -> None:
-        """Close without a word."""
+_ZERO_COPY_BYTES: Final = 64 << 10
+_POLL_MILLISECONDS: Final = 50
+_BOTH_OPEN: Final = "both its ports must be open to this client"
 
 
 class DealerData:
-    """A :class:`DataConnection` on a DEALER of libzmq, which its context closes."""
+    """A :class:`tapml_rpc.connection.DataConnection` on a DEALER, which its context closes."""
+
+    memory_is_reused = False
 
     def __init__(self, dealer: Socket) -> None:
         self.torn = False
@@ -105,7 +62,7 @@ class DealerData:
         return packed, chunk
 
     def beat(self) -> None:
-        """See the protocol: libzmq answers heartbeats by itself."""
+        """Nothing: libzmq answers heartbeats by itself."""
 
     def close(self, packed: bytes) -> None:
         """See the protocol."""
