@@ -26,8 +26,8 @@ from tapml.check.oclgrind import MAX_MESSAGES, environment, find_oclgrind
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_rpc.remote import RemoteBuffer
+from tapml_targets.child_probe import LIST_SECONDS, ask_child
 from tapml_targets.errors import SetupError
-from tapml_targets.ranking import LIST_SECONDS, ask_child
 
 COMMAND_SECONDS: Final = 120.0
 """How long one kernel may be simulated."""

@@ -14,8 +14,13 @@ from typing import Final
 
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
-from tapml_targets.opencl.discovery import VENDORS_VARIABLE
-from tapml_targets.opencl.vendors import SYSTEM_VENDORS, icd_files, library_path, vendor_folder
+from tapml_targets.opencl.vendors import (
+    SYSTEM_VENDORS,
+    VENDORS_VARIABLE,
+    icd_files,
+    library_path,
+    vendor_folder,
+)
 
 VARIABLE: Final = "TAPML_OCLGRIND"
 """Names the driver's library where it is neither in this environment nor the system's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tapml.cli.remote_devices import (
@@ -21,7 +22,7 @@ from tapml_targets.description_format import to_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, TapmlError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.platforms import platform_names
-from tapml_targets.ranking import RANKED_DTYPES, RankedDevice, rank_devices
+from tapml_targets.ranking import RANKED_DTYPES, RankedDevice, left_out_drivers, rank_devices
 
 
 def add_parser(subparsers: Any) -> None:
@@ -96,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             row | {"self_test": _self_test(device, arguments)}
             for row, device in zip(describe_all(ranked), ranked, strict=True)
         ]
+    left_out = {platform: left_out_drivers(platform) for platform in platforms}
     tracker = arguments.tracker or usual_tracker()
     measure = arguments.self_test
     lent, problem = remote_devices(tracker, arguments.platform, self_test=measure)
@@ -105,17 +107,30 @@ def run(arguments: argparse.Namespace) -> int:
     problems |= silent
     remote = [*lent, *asked]
     if arguments.json:
-        print(json.dumps({"devices": rows, "remote": remote, "problems": problems}, indent=2))
+        left_out = {platform: drivers for platform, drivers in left_out.items() if drivers}
+        known = {"devices": rows, "remote": remote, "problems": problems, "left_out": left_out}
+        print(json.dumps(known, indent=2))
     else:
         elsewhere = {"servers": asked} if asked else {}
         if tracker and not problem:
             elsewhere = {f"tracker {tracker}": lent, **elsewhere}
-        _print_table(rows, elsewhere, problems)
+        _print_table(rows, elsewhere, problems | _left_out_lines(left_out))
     usable = remote or any(row["default"] for row in rows)
     # What was asked for by its address is what a script waits for; a tracker of the environment is
     # there for every command, also for one that is about this machine.
     missed = silent or (arguments.tracker and problem)
     return 0 if usable and not missed else EXIT_NO_DEVICE
+
+
+def _left_out_lines(left_out: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What to say about each driver that hung or crashed, by the driver."""
+    return {
+        f"{platform}, the driver of {Path(name).name}": (
+            f"left out for a day: {why}; `tapml devices --probe` lets it in again"
+        )
+        for platform, drivers in left_out.items()
+        for name, why in drivers.items()
+    }
 
 
 def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str, Any] | None:

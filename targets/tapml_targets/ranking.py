@@ -12,17 +12,15 @@ installed drivers stay the same, for a day at most.
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from tapml_targets import errors, probe_cache
+from tapml_targets.child_probe import NO_ANSWER, SECONDS_VARIABLE, ask_child, probe_seconds
 from tapml_targets.description_format import from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (
@@ -35,10 +33,6 @@ from tapml_targets.errors import (
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.platforms import check_platform, load_driver_module, platform_names
 
-LIST_SECONDS: Final = 30.0
-"""How long a driver may take to list its devices, and to build and run the probe kernel."""
-SECONDS_VARIABLE: Final = "TAPML_PROBE_SECONDS"
-_NO_ANSWER: Final = "no answer within"
 _TYPE_ORDER: Final = {"gpu": 0, "accelerator": 1, "cpu": 2, "checker": 3}
 # A busy machine has made a device seem twice as slow as it is.
 _MUCH_FASTER: Final = 3.0
@@ -120,14 +114,18 @@ def default_device(platform: str, dtype: str = "float32") -> DeviceDescription:
         if not device.problem and device.description.device_type != "checker":
             return device.description
     if not ranked:
-        raise NoSuchDeviceError(f"this machine has no {platform} device; {_remedy(platform)}")
+        left = _left_out_text(platform)
+        raise NoSuchDeviceError(
+            f"this machine has no {platform} device; {left or _remedy(platform)}"
+        )
     reasons = "; ".join(
         f"{device.spec} {device.description.name}: "
         f"{device.problem or 'a checker, used only when named'}"
         for device in ranked
     )
     alone = all(device.description.device_type == "checker" for device in ranked)
-    remedy = f"; {_remedy(platform)}" if alone else ""
+    remedy = _left_out_text(platform) or (_remedy(platform) if alone else "")
+    remedy = f"; {remedy}" if remedy else ""
     raise NoSuchDeviceError(f"no {platform} device can be used for {dtype}: {reasons}{remedy}")
 
 
@@ -140,11 +138,11 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
         If the platform's package is missing, or its drivers hang or crash when asked.
     """
     check_platform(platform)
-    if not _has_probe(platform):
+    if not _has(platform, "probe"):
         # No foreign driver is behind it.
         devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
         return devices
-    discovery = importlib.import_module(f"tapml_targets.{platform}.discovery")
+    discovery = _discovery(platform)
     if refresh:
         # What was left out may have been mended.
         discovery.forget_faulty_drivers()
@@ -205,8 +203,10 @@ def find_device(text: str, dtype: str = "float32") -> DeviceDescription:
         if device.index == index:
             return device
     known = "; ".join(f"{platform}:{device.index} {device.name}" for device in devices)
+    left = _left_out_text(platform)
     raise NoSuchDeviceError(
         f"there is no device {text!r}; this machine has {known or 'no ' + platform + ' device'}"
+        + (f"; {left}" if left else "")
     )
 
 
@@ -234,7 +234,7 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
     platform = description.platform
     if dtype != _ALWAYS_THERE and dtype not in description.limits.features:
         return RankedDevice(description, None, f"it has no {dtype}")
-    if not _has_probe(platform) or description.device_type == "checker":
+    if not _has(platform, "probe") or description.device_type == "checker":
         # A checker is used only when named, and takes half a minute for what others do in 2 ms.
         return RankedDevice(description, None)
     state = {"device": fingerprint(description), "drivers": drivers_state(platform)}
@@ -252,7 +252,7 @@ def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
     arguments = ["try", description.platform, str(description.index), dtype]
     answer, problem = ask_child(arguments, probe_seconds())
     if answer is None:
-        if problem.startswith(_NO_ANSWER):
+        if problem.startswith(NO_ANSWER):
             problem += f" ({SECONDS_VARIABLE}=300 in the environment gives a slow machine longer)"
         return {"problem": f"its self-test failed: {problem}"}
     if "problem" in answer:
@@ -262,68 +262,6 @@ def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
     return {"milliseconds": answer["milliseconds"]}
 
 
-def probe_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """How long a driver may take: :data:`LIST_SECONDS`, or what ``TAPML_PROBE_SECONDS`` says.
-
-    An emulated or very small board takes minutes for what others do in a second.
-
-    Raises
-    ------
-    InputError
-        If the variable is no number of seconds from 1 to 3600.
-    """
-    text = environ.get(SECONDS_VARIABLE, "")
-    if not text:
-        return LIST_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= 3600:
-        raise InputError(f"{SECONDS_VARIABLE} is {text!r}: expected 1 to 3600 seconds")
-    return seconds
-
-
-def ask_child(
-    arguments: list[str], seconds: float, environ: Mapping[str, str] = os.environ
-) -> tuple[dict[str, Any] | None, str]:
-    """Run :mod:`tapml_targets.probe`; returns its answer, or None and what happened instead."""
-    root = str(Path(__file__).resolve().parent.parent)
-    environ = dict(environ)
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tapml_targets.probe", *arguments],
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        out, log = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        last = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2][:300]
-        return None, f"{_NO_ANSWER} {seconds:g} s" + (f": {last}" if last else "")
-    finally:
-        # A driver's own child processes are in the same group.
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    lines = log.decode(errors="replace").strip().splitlines()
-    last = lines[-1][:300] if lines else ""
-    if process.returncode < 0:
-        try:
-            name = signal.Signals(-process.returncode).name
-        except ValueError:
-            name = f"signal {-process.returncode}"
-        return None, f"the driver ended the process with {name}" + (f": {last}" if last else "")
-    try:
-        answer = json.loads(out)
-    except ValueError:
-        return None, last or f"exit code {process.returncode} without an answer"
-    return (answer, "") if isinstance(answer, dict) else (None, "an answer that is no map")
-
-
 def _error(answer: dict[str, Any]) -> TapmlError:
     kind = getattr(errors, str(answer.get("kind")), SetupError)
     if not (isinstance(kind, type) and issubclass(kind, TapmlError)):
@@ -331,8 +269,12 @@ def _error(answer: dict[str, Any]) -> TapmlError:
     return kind(str(answer["problem"]))
 
 
-def _has_probe(platform: str) -> bool:
-    return (Path(__file__).parent / platform / "probe.py").exists()
+def _has(platform: str, module: str) -> bool:
+    return (Path(__file__).parent / platform / f"{module}.py").exists()
+
+
+def _discovery(platform: str) -> ModuleType:
+    return importlib.import_module(f"tapml_targets.{platform}.discovery")
 
 
 def drivers_state(platform: str) -> str:
@@ -340,17 +282,45 @@ def drivers_state(platform: str) -> str:
 
     Empty for a platform without foreign drivers.
     """
-    path = Path(__file__).parent / platform / "discovery.py"
-    if not path.exists():
+    if not _has(platform, "discovery"):
         return ""
-    state: str = importlib.import_module(f"tapml_targets.{platform}.discovery").drivers_state()
+    state: str = _discovery(platform).drivers_state()
     return state
+
+
+def left_out_drivers(platform: str) -> dict[str, str]:
+    """The drivers of a platform that hung or crashed when they were asked for their devices.
+
+    They are left out for a day, or until a listing refreshes.
+
+    Returns
+    -------
+    dict
+        By the file that names a driver, what it did.
+
+    Raises
+    ------
+    InputError
+        If there is no such platform.
+    """
+    check_platform(platform)
+    if not _has(platform, "discovery"):
+        return {}
+    return dict(_discovery(platform).left_out())
 
 
 def _listing_state(platform: str) -> tuple[str, int]:
     # A driver for processors counts those that this process may use: `taskset`, a container.
     affinity = getattr(os, "sched_getaffinity", None)
     return drivers_state(platform), len(affinity(0)) if affinity else os.cpu_count() or 0
+
+
+def _left_out_text(platform: str) -> str:
+    left = left_out_drivers(platform)
+    if not left:
+        return ""
+    drivers = "; ".join(f"{Path(name).name}: {why}" for name, why in left.items())
+    return f"left out for a day: {drivers}; `tapml devices --probe` lets it in again"
 
 
 def _remedy(platform: str) -> str:

@@ -140,14 +140,11 @@ def test_a_refresh_lets_drivers_in_again_that_were_left_out(
     assert lifted == [True]
 
 
-def test_a_slow_machine_is_told_how_to_be_given_longer_and_is(
+def test_a_slow_machine_is_told_how_to_be_given_longer(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung = ranking.rank_devices("opencl")[-1]
     assert "TAPML_PROBE_SECONDS=300" in hung.problem
-    assert ranking.probe_seconds({"TAPML_PROBE_SECONDS": "300"}) == 300
-    with pytest.raises(InputError, match="TAPML_PROBE_SECONDS is 'soon': expected 1 to 3600"):
-        ranking.probe_seconds({"TAPML_PROBE_SECONDS": "soon"})
 
 
 def test_another_driver_version_is_tried_anew(machine: Machine) -> None:
@@ -283,12 +280,6 @@ def test_the_probe_computes_in_each_dtype_a_device_has(
         with pytest.raises(Exception, match=f"needs {dtype}"):
             LoadedLibrary(driver, probe_library(dtype))
     driver.close()
-
-
-def test_a_child_that_does_not_answer_is_ended_at_its_deadline() -> None:
-    answer, problem = ranking.ask_child(["list", "opencl"], 0.05)
-    assert answer is None
-    assert problem == "no answer within 0.05 s"
 
 
 def test_a_probe_that_computes_wrong_sums_is_refused(opencl_device: DeviceDescription) -> None:

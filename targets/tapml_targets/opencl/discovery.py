@@ -14,13 +14,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint, package_version
 from tapml_targets.opencl import quarantine
 from tapml_targets.opencl.vendors import (
+    DRIVER_VARIABLES,
     SYSTEM_VENDORS,
+    VENDORS_VARIABLE,
     bundled_vendors,
     icd_files,
     intel_driver,
@@ -28,9 +30,6 @@ from tapml_targets.opencl.vendors import (
     stamp,
     vendor_folder,
 )
-
-VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
-_DRIVER_VARIABLES: Final = ("OCL_", "OPENCL_", "POCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_")
 
 
 def import_pyopencl() -> Any:
@@ -68,13 +67,22 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get(VENDORS_VARIABLE):
         return result
     contents = icd_files()
-    sound = {name: data for name, data in contents.items() if not quarantine.reason(name, data)}
+    aside = left_out(environ)
+    sound = {name: data for name, data in contents.items() if name not in aside}
     if sound.keys() == contents.keys() and intel_driver() is None:
         return result
     # Intel's driver finds what it needs by its own run path; the environment's `lib` must not go
     # on LD_LIBRARY_PATH, where it would reach every other program.
     result[VENDORS_VARIABLE] = str(vendor_folder(sound))
     return result
+
+
+def left_out(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Name of each `.icd` file whose driver is left out, and what it did when it was asked."""
+    if environ.get(VENDORS_VARIABLE):
+        return {}
+    reasons = {name: quarantine.reason(name, data, environ) for name, data in icd_files().items()}
+    return {name: why for name, why in reasons.items() if why}
 
 
 def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[str, str]:
@@ -95,13 +103,14 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
         # The user has chosen these drivers.
         return {}
     faulty = {}
+    known = left_out()
     for name, data in icd_files().items():
-        if quarantine.reason(name, data):
+        if name in known:
             continue
         alone = dict(os.environ) | {VENDORS_VARIABLE: str(vendor_folder({name: data}))}
         problem = ask(alone)
         if problem:
-            quarantine.add(name, data, problem)
+            quarantine.add(name, data, os.environ, problem)
             faulty[name] = problem
     return faulty
 
@@ -109,7 +118,7 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
 def forget_faulty_drivers() -> None:
     """Let every driver in again: the next look finds out which ones are faulty."""
     for name, data in icd_files().items():
-        quarantine.lift(name, data)
+        quarantine.lift(name, data, os.environ)
 
 
 def drivers_state() -> str:
@@ -117,7 +126,7 @@ def drivers_state() -> str:
     environ = prepare_environment(os.environ)
     digest = hashlib.sha256(sys.prefix.encode())
     for name in sorted(environ):
-        if name.startswith(_DRIVER_VARIABLES):
+        if name.startswith(DRIVER_VARIABLES):
             digest.update(f"{name}={environ[name]}\0".encode())
     digest.update((package_version("pyopencl") or "no pyopencl").encode())
     chosen = environ.get(VENDORS_VARIABLE)

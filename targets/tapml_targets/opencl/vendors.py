@@ -16,6 +16,9 @@ from typing import Final
 from tapml_targets.cache_folder import cache_folder
 
 SYSTEM_VENDORS: Final = Path("/etc/OpenCL/vendors")
+VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
+DRIVER_VARIABLES: Final = ("OCL_", "OPENCL_", "POCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_")
+"""How the variables begin that loaders and drivers look at."""
 _INTEL_DISTRIBUTION: Final = "intel-opencl-rt"
 _INTEL_DRIVER: Final = "libintelocl.so"
 # A path of Intel's build machine, in the `.icd` files that come with the wheel.

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tapml_targets import probe_cache
+from tapml_targets.child_probe import ask_child
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError, TapmlError
 from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library_format import library_hash, pack
 from tapml_targets.platforms import load_driver_module
-from tapml_targets.ranking import ask_child, drivers_state
+from tapml_targets.ranking import drivers_state
 from tapml_targets.self_test.facts import REVISION, Fact, SelfTest, from_plain, to_plain
 from tapml_targets.self_test.parts import has_self_test, libraries_of, parts_of
 

@@ -23,17 +23,17 @@ from tapml_targets.installed import install_hint, package_version
 from tapml_targets.webgpu import quarantine
 from tapml_targets.webgpu.failures import error_log
 from tapml_targets.webgpu.vendors import (
+    ADDED_VARIABLE,
+    CHOSEN_VARIABLES,
+    DRIVER_VARIABLES,
     browser_manifests,
     library_of,
     stamp,
     system_manifests,
 )
 
-CHOSEN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
-ADDED_VARIABLE: Final = "VK_ADD_DRIVER_FILES"
 # A layer of Mesa that talks to a window system and puts devices in another order.
 _NO_SELECTION: Final = "NODEVICE_SELECT"
-_DRIVER_VARIABLES: Final = ("VK_", "MESA_", "LP_", "WGPU_", "CUDA_VISIBLE", "DRI_PRIME")
 # Vulkan, Metal and Direct3D 12; OpenGL lists the same devices again, with less that works.
 _BACKENDS: Final = ("Primary",)
 _OPENGL: Final = ("OpenGL", "OpenGLES", "GL")
@@ -113,7 +113,7 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     added = [path for path in (environ.get(ADDED_VARIABLE) or "").split(os.pathsep) if path]
     added += [str(path) for path in browser_manifests() if str(path) not in added]
     everything = [*system_manifests(), *map(Path, added)]
-    sound = [str(manifest) for manifest in everything if not quarantine.reason(manifest)]
+    sound = [str(each) for each in everything if not quarantine.reason(each, environ)]
     if len(sound) < len(everything):
         result[CHOSEN_VARIABLES[0]] = os.pathsep.join(sound)
     elif added:
@@ -131,6 +131,17 @@ def browser_environment(environ: Mapping[str, str]) -> dict[str, str]:
     kept = [path for path in added if path and path not in own]
     result = {name: value for name, value in environ.items() if name != ADDED_VARIABLE}
     return result | ({ADDED_VARIABLE: os.pathsep.join(kept)} if kept else {})
+
+
+def left_out(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Path of each manifest whose driver is left out, and what it did when it was asked."""
+    if any(environ.get(name) for name in CHOSEN_VARIABLES):
+        return {}
+    reasons = {
+        str(manifest): quarantine.reason(manifest, environ)
+        for manifest in [*system_manifests(), *browser_manifests()]
+    }
+    return {manifest: why for manifest, why in reasons.items() if why}
 
 
 def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[str, str]:
@@ -151,12 +162,13 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
         # The user has chosen these drivers.
         return {}
     faulty = {}
+    known = left_out()
     for manifest in [*system_manifests(), *browser_manifests()]:
-        if quarantine.reason(manifest):
+        if str(manifest) in known:
             continue
         problem = ask(dict(os.environ) | {CHOSEN_VARIABLES[0]: str(manifest)})
         if problem:
-            quarantine.add(manifest, problem)
+            quarantine.add(manifest, os.environ, problem)
             faulty[str(manifest)] = problem
     return faulty
 
@@ -164,7 +176,7 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
 def forget_faulty_drivers() -> None:
     """Let every driver in again: the next look finds out which ones are faulty."""
     for manifest in [*system_manifests(), *browser_manifests()]:
-        quarantine.lift(manifest)
+        quarantine.lift(manifest, os.environ)
 
 
 def drivers_state() -> str:
@@ -172,7 +184,7 @@ def drivers_state() -> str:
     environ = prepare_environment(os.environ)
     digest = hashlib.sha256(sys.prefix.encode())
     for name in sorted(environ):
-        if name.startswith(_DRIVER_VARIABLES):
+        if name.startswith(DRIVER_VARIABLES):
             digest.update(f"{name}={environ[name]}\0".encode())
     digest.update((package_version("wgpu") or "no wgpu").encode())
     for manifest in [*system_manifests(), *browser_manifests()]:

@@ -15,6 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+CHOSEN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+ADDED_VARIABLE: Final = "VK_ADD_DRIVER_FILES"
+DRIVER_VARIABLES: Final = ("VK_", "MESA_", "LP_", "WGPU_", "CUDA_VISIBLE", "DRI_PRIME")
+"""How the variables begin that loaders and drivers look at."""
 _MANIFEST: Final = "vk_swiftshader_icd.json"
 # Where packages put the browser with the driver beside it.
 _BROWSERS: Final = (

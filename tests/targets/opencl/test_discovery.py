@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_targets import ranking
+from tapml_targets import child_probe, ranking
 from tapml_targets.errors import NoSuchDeviceError
 from tapml_targets.opencl import discovery, vendors
 
@@ -31,7 +31,7 @@ def system_vendors(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPa
         shutil.copy(file, folder)
     monkeypatch.setattr(vendors, "SYSTEM_VENDORS", folder)
     monkeypatch.setattr(discovery, "SYSTEM_VENDORS", folder)
-    monkeypatch.delenv(discovery.VENDORS_VARIABLE, raising=False)
+    monkeypatch.delenv(vendors.VENDORS_VARIABLE, raising=False)
     return folder
 
 
@@ -47,13 +47,13 @@ def faulty_driver(folder: Path, kind: str) -> Path:
 
 
 def test_a_folder_the_user_chose_stays(own_cache: Path) -> None:
-    chosen = {discovery.VENDORS_VARIABLE: "/some/where", "OTHER": "1"}
+    chosen = {vendors.VENDORS_VARIABLE: "/some/where", "OTHER": "1"}
     assert discovery.prepare_environment(chosen) == chosen
 
 
 def test_the_environment_keeps_everything_else(system_vendors: Path) -> None:
     found = discovery.prepare_environment({"OTHER": "1", "LD_LIBRARY_PATH": "/a"})
-    found.pop(discovery.VENDORS_VARIABLE, None)
+    found.pop(vendors.VENDORS_VARIABLE, None)
     assert found == {"OTHER": "1", "LD_LIBRARY_PATH": "/a"}
 
 
@@ -62,7 +62,7 @@ def test_the_runtime_from_pypi_is_put_beside_the_systems_drivers(system_vendors:
     if driver is None:
         pytest.skip("intel-opencl-rt is not installed in this Python environment")
     (system_vendors / "other.icd").write_text("libother.so\n")
-    folder = Path(discovery.prepare_environment({})[discovery.VENDORS_VARIABLE])
+    folder = Path(discovery.prepare_environment({})[vendors.VENDORS_VARIABLE])
     contents = {file.name: file.read_text() for file in folder.iterdir()}
     assert contents["tapml-intel-cpu.icd"].strip() == str(driver)
     assert contents["other.icd"] == "libother.so\n"
@@ -108,11 +108,13 @@ def test_a_faulty_driver_does_not_cost_the_others(
     everything = vendors.vendor_folder(vendors.icd_files())
 
     def ask(environ: Mapping[str, str]) -> str:
-        return ranking.ask_child(["list", "opencl"], 5.0, environ)[1]
+        return child_probe.ask_child(["list", "opencl"], 5.0, environ)[1]
 
-    assert ask(dict(os.environ) | {discovery.VENDORS_VARIABLE: str(everything)})
+    assert ask(dict(os.environ) | {vendors.VENDORS_VARIABLE: str(everything)})
     faulty = discovery.set_faulty_drivers_aside(ask)
     assert list(faulty) == ["0-faulty.icd"]
+    assert discovery.left_out() == faulty
+    assert discovery.left_out(dict(os.environ) | {"POCL_DEBUG": "all"}) == {}, "another case"
     assert ask(discovery.prepare_environment(os.environ)) == ""
     assert discovery.set_faulty_drivers_aside(ask) == {}
     discovery.forget_faulty_drivers()
@@ -142,7 +144,7 @@ def test_without_any_driver_there_is_no_device_and_a_remedy(
     bundled = (file for folder in vendors.bundled_vendors() for file in folder.glob("*.icd"))
     if {file.name for file in bundled} - {"oclgrind.icd"}:
         pytest.skip("pyopencl's own loader has drivers of its own here")
-    monkeypatch.setenv(discovery.VENDORS_VARIABLE, str(empty))
+    monkeypatch.setenv(vendors.VENDORS_VARIABLE, str(empty))
     assert all(each.device_type == "checker" for each in ranking.list_devices("opencl"))
     with pytest.raises(NoSuchDeviceError, match=r"\.\[opencl-cpu\]"):
         ranking.default_device("opencl")

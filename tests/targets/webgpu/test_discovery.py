@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tapml_targets import ranking
+from tapml_targets import child_probe, ranking
 from tapml_targets.errors import NoSuchDeviceError
 from tapml_targets.webgpu import discovery, vendors
 from tests.conftest import RequireDevice
 
-CHOSEN = discovery.CHOSEN_VARIABLES[0]
+CHOSEN = vendors.CHOSEN_VARIABLES[0]
 
 
 @pytest.fixture
 def manifests(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that is looked up in the place of the system's and the browsers'."""
-    for name in (*discovery.CHOSEN_VARIABLES, discovery.ADDED_VARIABLE):
+    for name in (*vendors.CHOSEN_VARIABLES, vendors.ADDED_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "icd.d"
     folder.mkdir()
@@ -40,7 +40,7 @@ def manifest(folder: Path, name: str, library: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", discovery.CHOSEN_VARIABLES)
+@pytest.mark.parametrize("name", vendors.CHOSEN_VARIABLES)
 def test_drivers_the_user_chose_stay(own_cache: Path, name: str) -> None:
     found = discovery.prepare_environment({name: "/some/where.json", "OTHER": "1"})
     assert found.pop("NODEVICE_SELECT") == "1"
@@ -52,8 +52,8 @@ def test_the_browsers_driver_is_added_to_what_is_there(
 ) -> None:
     browsers = [Path("/opt/browser/vk_swiftshader_icd.json")]
     monkeypatch.setattr(discovery, "browser_manifests", lambda: browsers)
-    found = discovery.prepare_environment({discovery.ADDED_VARIABLE: "/own.json"})
-    assert found[discovery.ADDED_VARIABLE] == f"/own.json:{browsers[0]}"
+    found = discovery.prepare_environment({vendors.ADDED_VARIABLE: "/own.json"})
+    assert found[vendors.ADDED_VARIABLE] == f"/own.json:{browsers[0]}"
     assert CHOSEN not in found
     assert discovery.prepare_environment(found) == found, "twice is once"
 
@@ -64,11 +64,11 @@ def test_a_browser_is_given_no_driver_of_another_browser(
     """Firefox took SwiftShader, which Chromium brings, for this machine's driver."""
     browsers = [Path("/opt/browser/vk_swiftshader_icd.json")]
     monkeypatch.setattr(discovery, "browser_manifests", lambda: browsers)
-    used = discovery.prepare_environment({discovery.ADDED_VARIABLE: "/own.json", "OTHER": "1"})
+    used = discovery.prepare_environment({vendors.ADDED_VARIABLE: "/own.json", "OTHER": "1"})
     found = discovery.browser_environment(used)
-    assert (found[discovery.ADDED_VARIABLE], found["OTHER"]) == ("/own.json", "1")
+    assert (found[vendors.ADDED_VARIABLE], found["OTHER"]) == ("/own.json", "1")
     none = discovery.browser_environment(discovery.prepare_environment({}))
-    assert discovery.ADDED_VARIABLE not in none
+    assert vendors.ADDED_VARIABLE not in none
 
 
 def test_a_manifest_without_its_driver_is_passed_over(tmp_path: Path) -> None:
@@ -110,11 +110,13 @@ def test_a_faulty_driver_does_not_cost_the_others(
             shutil.copy(each, manifests)
 
     def ask(environ: Mapping[str, str]) -> str:
-        return ranking.ask_child(["list", "webgpu"], 60.0, environ)[1]
+        return child_probe.ask_child(["list", "webgpu"], 60.0, environ)[1]
 
     aside = discovery.set_faulty_drivers_aside(ask)
     assert list(aside) == [str(faulty)]
     assert "SIGABRT" in aside[str(faulty)]
+    assert discovery.left_out() == aside
+    assert discovery.left_out(dict(os.environ) | {"MESA_DEBUG": "1"}) == {}, "another case"
     left = discovery.prepare_environment(os.environ)[CHOSEN]
     assert left == os.pathsep.join(map(str, sorted(manifests.glob("lvp*"))))
     discovery.forget_faulty_drivers()

@@ -1,0 +1,32 @@
+"""``tapml devices`` where a driver cannot even be asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import RequireDevice
+from tests.offload.commands import run_process
+
+# PoCL asserts that the folder it is given has a name.
+CRASHING = {"POCL_CACHE_DIR": ""}
+
+
+def test_a_driver_that_is_left_out_is_named_with_what_it_did_and_what_to_do(
+    require_device: RequireDevice, tmp_path: Path
+) -> None:
+    require_device("opencl", vendor="Portable")
+    listing = ("devices", "--platform", "opencl")
+    for _ in ("asked", "remembered"):
+        said = run_process(*listing, cache=tmp_path, **CRASHING).output
+        assert "opencl, the driver of pocl.icd: left out for a day" in said
+        assert "SIGABRT" in said and "`tapml devices --probe`" in said
+    ended = run_process("devices", "--json", cache=tmp_path, **CRASHING)
+    found = json.loads(ended.output)
+    assert list(found["left_out"]) == ["opencl"] and list(found["left_out"]["opencl"]) == [
+        "pocl.icd"
+    ]
+    # Without what made it crash it is there again, at once.
+    found = json.loads(run_process(*listing, "--json", cache=tmp_path).output)
+    assert not found["left_out"]
+    assert any("Portable" in device["vendor_platform"] for device in found["devices"])
