@@ -28,9 +28,10 @@ CHECKS = (
     ("mypy", ["-m", "mypy"]),
     ("web", ["-m", "scripts.web_checks"]),
 )
-# Much of a test is waiting for processes it started; a file's tests share what its fixtures made.
+# Much of a test is waiting for processes it started: three at a time on two cores took 19 minutes
+# where two took 24. A file's tests share what its fixtures made.
 # Files with few tests may take longest: their order is that of tests/conftest.py.
-WHOLE_SUITE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+WHOLE_SUITE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 EXAMPLES = """\
 examples:
   python3 scripts/test.py                          the checks and every test
