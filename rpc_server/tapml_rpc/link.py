@@ -8,6 +8,7 @@ data connection, so that an answer reaches it without another thread in between;
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,11 +21,12 @@ from tapml_rpc.transport import Ticket
 from tapml_rpc.unanswered import Unanswered
 from tapml_rpc.watch import Describe, Watch
 from tapml_rpc.welcome import Welcome
-from tapml_targets.errors import DeviceLostError, InputError, SetupError, TapmlError
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError, TapmlError
 
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
 _LAST_COMMANDS: Final = 5
+_FIRST_SECONDS: Final = 5.0
 
 
 def _nothing() -> None:
@@ -84,11 +86,7 @@ class Link:
         self._busy = False
         self._uncredited = 0
         self._last_commands: deque[object] = deque(maxlen=_LAST_COMMANDS)
-        try:
-            # Says whose connection it is: a server does not wait long for a first message.
-            data.send(self._credit(0))
-        except EndedError as error:
-            raise SetupError(f"the server's data connection does not last: {error}") from None
+        self._say_whose_it_is()
         self._watch = watch(self._describe)
 
     def send(
@@ -170,6 +168,11 @@ class Link:
     ) -> Ticket:
         self._check()
         chunk_bytes = len(chunk)
+        if chunk_bytes > wire.MAX_CHUNK_BYTES:
+            raise ProtocolError(
+                f"a chunk of {chunk_bytes} bytes is over the bound of {wire.MAX_CHUNK_BYTES}; "
+                "send it in several messages"
+            )
         unanswered, bounds = self._unanswered, self.bounds
         while (
             unanswered.upload_bytes + chunk_bytes > bounds.upload_window
@@ -182,6 +185,19 @@ class Link:
         unanswered.add(ticket)
         self._send(packed, chunk)
         return ticket
+
+    def _say_whose_it_is(self) -> None:
+        """A server does not wait long for a first message, nor do we for its being taken."""
+        deadline = time.monotonic() + _FIRST_SECONDS
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise EndedError("the server takes nothing")
+
+        try:
+            self._data.send(self._credit(0), check=check)
+        except EndedError as error:
+            raise SetupError(f"the server's data connection does not last: {error}") from None
 
     def _check(self) -> None:
         if self.closed:

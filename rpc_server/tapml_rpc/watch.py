@@ -103,7 +103,8 @@ class Watch(ABC):
         if self._thread.is_alive():
             return False
         os.close(self._wake_reader)
-        os.close(self._wake_writer)
+        writer, self._wake_writer = self._wake_writer, -1
+        os.close(writer)
         return True
 
     @abstractmethod
@@ -174,4 +175,5 @@ class Watch(ABC):
             self.lose(DeviceLostError(what))
 
     def _wake(self) -> None:
-        os.write(self._wake_writer, b".")
+        if self._wake_writer >= 0:
+            os.write(self._wake_writer, b".")

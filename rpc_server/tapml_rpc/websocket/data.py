@@ -14,11 +14,12 @@ class WebSocketData:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._half_split = False
 
     @property
     def torn(self) -> bool:
         """See the protocol."""
-        return self._stream.torn
+        return self._half_split or self._stream.torn
 
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
@@ -29,7 +30,12 @@ class WebSocketData:
     def receive(self, wait_milliseconds: int) -> tuple[memoryview, memoryview] | None:
         """See the protocol."""
         message = self._stream.receive(wait_milliseconds)
-        return None if message is None else frames.split(message)
+        if message is None:
+            return None
+        self._half_split = True
+        parts = frames.split(message)
+        self._half_split = False
+        return parts
 
     def close(self, packed: bytes) -> None:
         """Close: here the control connection says goodbye."""

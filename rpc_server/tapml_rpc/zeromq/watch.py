@@ -13,6 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
+from tapml_rpc.zeromq.dealer import Socket
 
 # A server of this machine that runs or waits for a processor is slow, not gone: a driver may
 # compile for long on a busy machine and leave the thread that answers no turn.
@@ -23,7 +24,6 @@ _WHY_SECONDS: Final = 2.0
 # Servers whose libzmq looks for vanished hosts wait for 30 s.
 BEAT_SECONDS: Final = 5.0
 
-Socket: TypeAlias = zmq.Socket[bytes]
 ExitReport: TypeAlias = Callable[[float], "str | None"]
 Busy: TypeAlias = Callable[[], bool]
 

@@ -112,9 +112,9 @@ class Stream:
             if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
                 return None
             self._half_received = True
-        self._half_received = False
         if message[2] > 2:
             raise ProtocolError(f"the server sent a message of {message[2]} frames")
+        self._half_received = False
         return message[:2]
 
     def beat(self) -> None:
