@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tapml.cli.remote_devices import (
@@ -125,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _left_out_lines(left_out: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """What to say about each driver that hung or crashed, by the driver."""
     return {
-        f"{platform}, the driver of {Path(name).name}": (
+        f"{platform}, the driver of {name}": (
             f"left out for a day: {why}; `tapml devices --probe` lets it in again"
         )
         for platform, drivers in left_out.items()

@@ -21,9 +21,11 @@ from tapml_targets.installed import install_hint, package_version
 from tapml_targets.opencl import quarantine
 from tapml_targets.opencl.vendors import (
     DRIVER_VARIABLES,
+    OWN_VARIABLE,
     SYSTEM_VENDORS,
     VENDORS_VARIABLE,
     bundled_vendors,
+    chosen_vendors,
     icd_files,
     intel_driver,
     library_path,
@@ -64,22 +66,25 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     A folder the user has chosen with ``OCL_ICD_VENDORS`` stays as it is.
     """
     result = dict(environ)
-    if environ.get(VENDORS_VARIABLE):
+    if chosen_vendors(environ):
         return result
+    for name in (VENDORS_VARIABLE, OWN_VARIABLE):
+        result.pop(name, None)
     contents = icd_files()
-    aside = left_out(environ)
+    # A process that is given more variables than this one has the same drivers.
+    aside = left_out()
     sound = {name: data for name, data in contents.items() if name not in aside}
     if sound.keys() == contents.keys() and intel_driver() is None:
         return result
     # Intel's driver finds what it needs by its own run path; the environment's `lib` must not go
     # on LD_LIBRARY_PATH, where it would reach every other program.
-    result[VENDORS_VARIABLE] = str(vendor_folder(sound))
+    result[VENDORS_VARIABLE] = result[OWN_VARIABLE] = str(vendor_folder(sound))
     return result
 
 
 def left_out(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Name of each `.icd` file whose driver is left out, and what it did when it was asked."""
-    if environ.get(VENDORS_VARIABLE):
+    if chosen_vendors(environ):
         return {}
     reasons = {name: quarantine.reason(name, data, environ) for name, data in icd_files().items()}
     return {name: why for name, why in reasons.items() if why}
@@ -99,7 +104,7 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
     dict
         Name of each faulty driver's `.icd` file and what it did.
     """
-    if os.environ.get(VENDORS_VARIABLE):
+    if chosen_vendors(os.environ):
         # The user has chosen these drivers.
         return {}
     faulty = {}

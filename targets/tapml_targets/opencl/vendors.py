@@ -17,6 +17,8 @@ from tapml_targets.cache_folder import cache_folder
 
 SYSTEM_VENDORS: Final = Path("/etc/OpenCL/vendors")
 VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
+OWN_VARIABLE: Final = "TAPML_ICD_VENDORS"
+"""Says again what tapml has set the other to, for processes that are started with both."""
 DRIVER_VARIABLES: Final = ("OCL_", "OPENCL_", "POCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_")
 """How the variables begin that loaders and drivers look at."""
 _INTEL_DISTRIBUTION: Final = "intel-opencl-rt"
@@ -33,6 +35,12 @@ _LIBRARY_FOLDERS: Final = tuple(
         "/opt/rocm/lib",
     )
 )
+
+
+def chosen_vendors(environ: Mapping[str, str]) -> str:
+    """The folder that a user has chosen; empty for none."""
+    folder = environ.get(VENDORS_VARIABLE, "")
+    return "" if folder == environ.get(OWN_VARIABLE) else folder
 
 
 def icd_files() -> dict[str, bytes]:

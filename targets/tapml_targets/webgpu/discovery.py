@@ -26,7 +26,9 @@ from tapml_targets.webgpu.vendors import (
     ADDED_VARIABLE,
     CHOSEN_VARIABLES,
     DRIVER_VARIABLES,
+    OWN_VARIABLE,
     browser_manifests,
+    chosen_drivers,
     library_of,
     stamp,
     system_manifests,
@@ -108,14 +110,18 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     result = dict(environ)
     result.setdefault(_NO_SELECTION, "1")
-    if any(environ.get(name) for name in CHOSEN_VARIABLES):
+    if chosen_drivers(environ):
         return result
+    for name in (CHOSEN_VARIABLES[0], OWN_VARIABLE):
+        result.pop(name, None)
     added = [path for path in (environ.get(ADDED_VARIABLE) or "").split(os.pathsep) if path]
     added += [str(path) for path in browser_manifests() if str(path) not in added]
     everything = [*system_manifests(), *map(Path, added)]
-    sound = [str(each) for each in everything if not quarantine.reason(each, environ)]
+    # A process that is given more variables than this one has the same drivers.
+    aside = left_out()
+    sound = [str(each) for each in everything if str(each) not in aside]
     if len(sound) < len(everything):
-        result[CHOSEN_VARIABLES[0]] = os.pathsep.join(sound)
+        result[CHOSEN_VARIABLES[0]] = result[OWN_VARIABLE] = os.pathsep.join(sound)
     elif added:
         result[ADDED_VARIABLE] = os.pathsep.join(added)
     return result
@@ -135,7 +141,7 @@ def browser_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def left_out(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Path of each manifest whose driver is left out, and what it did when it was asked."""
-    if any(environ.get(name) for name in CHOSEN_VARIABLES):
+    if chosen_drivers(environ):
         return {}
     reasons = {
         str(manifest): quarantine.reason(manifest, environ)
@@ -158,7 +164,7 @@ def set_faulty_drivers_aside(ask: Callable[[Mapping[str, str]], str]) -> dict[st
     dict
         Path of each faulty driver's manifest and what it did.
     """
-    if any(os.environ.get(name) for name in CHOSEN_VARIABLES):
+    if chosen_drivers(os.environ):
         # The user has chosen these drivers.
         return {}
     faulty = {}

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 CHOSEN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+OWN_VARIABLE: Final = "TAPML_VK_DRIVER_FILES"
+"""Says again what tapml has set the first to, for processes that are started with both."""
 ADDED_VARIABLE: Final = "VK_ADD_DRIVER_FILES"
 DRIVER_VARIABLES: Final = ("VK_", "MESA_", "LP_", "WGPU_", "CUDA_VISIBLE", "DRI_PRIME")
 """How the variables begin that loaders and drivers look at."""
@@ -30,6 +32,12 @@ _BROWSERS: Final = (
 )
 _PLAYWRIGHT: Final = "ms-playwright/chromium*/chrome-linux*"
 _MAX_MANIFEST: Final = 64 << 10
+
+
+def chosen_drivers(environ: Mapping[str, str]) -> bool:
+    """Whether a user has chosen the drivers."""
+    first, second = (environ.get(name, "") for name in CHOSEN_VARIABLES)
+    return bool(second) or first not in ("", environ.get(OWN_VARIABLE))
 
 
 def system_manifests(environ: Mapping[str, str] = os.environ) -> list[Path]:

@@ -53,7 +53,7 @@ def test_a_folder_the_user_chose_stays(own_cache: Path) -> None:
 
 def test_the_environment_keeps_everything_else(system_vendors: Path) -> None:
     found = discovery.prepare_environment({"OTHER": "1", "LD_LIBRARY_PATH": "/a"})
-    found.pop(vendors.VENDORS_VARIABLE, None)
+    assert found.pop(vendors.VENDORS_VARIABLE, "") == found.pop(vendors.OWN_VARIABLE, "")
     assert found == {"OTHER": "1", "LD_LIBRARY_PATH": "/a"}
 
 
@@ -115,6 +115,8 @@ def test_a_faulty_driver_does_not_cost_the_others(
     assert list(faulty) == ["0-faulty.icd"]
     assert discovery.left_out() == faulty
     assert discovery.left_out(dict(os.environ) | {"POCL_DEBUG": "all"}) == {}, "another case"
+    # What tapml has set is no user's choice, in this process and in those it starts.
+    assert discovery.left_out(discovery.prepare_environment(os.environ)) == faulty
     assert ask(discovery.prepare_environment(os.environ)) == ""
     assert discovery.set_faulty_drivers_aside(ask) == {}
     discovery.forget_faulty_drivers()

@@ -117,6 +117,8 @@ def test_a_faulty_driver_does_not_cost_the_others(
     assert "SIGABRT" in aside[str(faulty)]
     assert discovery.left_out() == aside
     assert discovery.left_out(dict(os.environ) | {"MESA_DEBUG": "1"}) == {}, "another case"
+    # What tapml has set is no user's choice, in this process and in those it starts.
+    assert discovery.left_out(discovery.prepare_environment(os.environ)) == aside
     left = discovery.prepare_environment(os.environ)[CHOSEN]
     assert left == os.pathsep.join(map(str, sorted(manifests.glob("lvp*"))))
     discovery.forget_faulty_drivers()
