@@ -8,6 +8,7 @@ import errno
 import importlib
 import os
 import re
+import shlex
 import sys
 import traceback
 from typing import Any, Final, NoReturn
@@ -83,8 +84,21 @@ class _Parser(argparse.ArgumentParser):
                 f"{self.prog}: unknown option {given!r}.{hint} See `{self.prog} --help`.\n",
             )
         if unknown:
-            self.error(f"unexpected {' '.join(map(repr, unknown))}")
+            meant = self._with_quotes(sys.argv[1:] if args is None else list(args), unknown)
+            hint = f"; one value with spaces takes quotes: {meant}" if meant else ""
+            self.error(f"unexpected {' '.join(map(repr, unknown))}{hint}")
         return known, unknown
+
+    def _with_quotes(self, words: list[str], unknown: list[str]) -> str:
+        """An option whose value goes on in `unknown`, as it would be right; empty for none."""
+        for action in self._actions:
+            for name in action.option_strings:
+                if action.nargs is None and name in words:
+                    start = words.index(name) + 1
+                    end = start + 1 + len(unknown)
+                    if words[start + 1 : end] == unknown:
+                        return f"{name} {shlex.quote(' '.join(words[start:end]))}"
+        return ""
 
     def error(self, message: str) -> NoReturn:
         word = message.partition("invalid choice: ")[2].partition("'")[2].partition("'")[0]

@@ -137,6 +137,10 @@ def test_text_for_a_model_without_a_tokenizer(finished: FinishedSession, tmp_pat
         (["offload", "--modle", "x"], "Did you mean '--model'? See `tapml offload --help`"),
         (["replay", "suite", "--devcie=opencl"], "unknown option '--devcie'"),
         (["report", "session", "another"], "unexpected 'another'"),
+        (
+            ["run", "session", "--tokens", "1", "2", "3"],
+            "unexpected '2' '3'; one value with spaces takes quotes: --tokens '1 2 3'",
+        ),
         (["reduce", "repro", "--seconds", "few"], "expected seconds above 0, got 'few'"),
         (["offload", "--prompts", "0"], "expected at least 1, got 0"),
         (["offload", "--new-tokens", "few"], "expected a whole number, got 'few'"),
