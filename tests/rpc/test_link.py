@@ -8,7 +8,7 @@ import zmq
 from tapml_rpc import link as links
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
-from tapml_rpc.client import Session
+from tapml_rpc.client import connect
 from tapml_rpc.link import Link
 from tapml_rpc.unanswered import Unanswered
 from tapml_rpc.watch import Describe, Watch
@@ -17,6 +17,7 @@ from tapml_rpc.zeromq.data import DealerData
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError, SetupError
 from tapml_targets.limits import Limits
+from tests.rpc.peers import ServerProcess
 
 
 def never(describe: Describe) -> Watch:
@@ -37,12 +38,11 @@ def test_a_data_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.Mo
 
 
 def test_a_chunk_that_no_server_takes_is_refused_here_and_counts_for_nothing(
-    session: Session,
+    server: ServerProcess,
 ) -> None:
-    link = session._link
-    if not isinstance(link, Link):
-        pytest.skip("nothing is sent within a process")
-    with pytest.raises(ProtocolError, match="send it in several messages"):
-        link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES + 1))
-    assert link.drain(), "nothing is on its way"
-    session.fence()
+    with connect(server.address) as session:
+        link = session._link
+        with pytest.raises(ProtocolError, match="send it in several messages"):
+            link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES + 1))
+        assert link.drain(), "nothing is on its way"
+        session.fence()

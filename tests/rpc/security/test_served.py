@@ -106,15 +106,20 @@ def test_an_admitted_client_cannot_speak_for_anothers_session(served: Served) ->
         link.close()
 
 
-def test_a_client_that_breaks_the_bounds_reads_which(served: Served) -> None:
-    """Past our own client's checks: a chunk too long is refused, one far too long ends it."""
+def test_a_client_that_breaks_the_bounds_reads_which(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk too long is refused, one far too long ends it."""
+    most = wire.MAX_CHUNK_BYTES
+    # In this process alone: our own client would refuse to send it.
+    monkeypatch.setattr(wire, "MAX_CHUNK_BYTES", 1 << 30)
     link = open_zeromq(served.address, timeout=60, curve=served.curve(served.clients["ada"]))
     try:
-        refused = link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES + 1))
+        refused = link.send([["fence"]], bytes(most + 1))
         link.wait(refused)
         assert "a chunk of 4194305 bytes; at most 4194304" in str(refused.failure)
         assert not link.closed
-        link.wait(link.send([["fence"]], bytes(wire.MAX_CHUNK_BYTES)))
+        link.wait(link.send([["fence"]], bytes(most)))
         with pytest.raises(DeviceLostError, match=r"data connection is gone.*a chunk 4194304"):
             link.wait(link.send([["fence"]], bytes(wire.MAX_FRAME_BYTES + 1)))
     finally:
