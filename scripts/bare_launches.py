@@ -1,8 +1,8 @@
-"""The launches of a plan's ``decode`` with nothing around them: peer of scripts/bench_decode.py.
+"""Launches a plan's ``decode`` with bare pyopencl: the peer of scripts/bench_decode.py.
 
-``python -m scripts.bare_launches LIBRARY PLATFORM:INDEX`` prints their number, and then, for every
-line of standard input, the seconds they take enqueued one by one, and the seconds from the moment
-on which the same launches, all enqueued before, are let go.
+``python -m scripts.bare_launches LIBRARY PLATFORM:INDEX`` prints their number. For every line of
+standard input it prints the seconds of the launches enqueued one by one, and the seconds from the
+release of the same launches, all enqueued before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Launch: TypeAlias = tuple[Any, tuple[int, ...], tuple[int, ...]]
 
 
 def prepare(library: Library, context: Any, queue: Any) -> tuple[list[Launch], list[Any]]:
-    """Kernels of the entry, and their buffers, to be held: random float32, zeros elsewhere."""
-    # Extents of decode are numbers, all of them.
+    """Kernels of the entry and their buffers, filled with random float32 or zeros."""
+    # All extents of decode are numbers.
     shapes = [
         TensorShape(tuple(evaluate(extent, {}) for extent in each.shape), each.dtype)
         for each in library.entries[ENTRY].parameters
@@ -67,7 +67,7 @@ def _buffers(context: Any, queue: Any, shapes: list[TensorShape], plan: CallPlan
         buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, max(1, shape.nbytes))
         content = np.zeros(shape.nbytes, np.uint8)
         if dtype(shape.dtype).name == "float32":
-            # Zeros alone would let a kernel run on numbers that cost nothing.
+            # Arithmetic on zeros may be faster.
             content = (random.standard_normal(shape.shape, np.float32) * 0.02).view(np.uint8)
         cl.enqueue_copy(queue, buffer, np.ascontiguousarray(content))
         slots.append(buffer)
@@ -75,7 +75,7 @@ def _buffers(context: Any, queue: Any, shapes: list[TensorShape], plan: CallPlan
 
 
 def one_by_one(queue: Any, launches: list[Launch]) -> float:
-    """Seconds of the launches as a loop enqueues them."""
+    """Seconds of the launches enqueued in a loop."""
     started = time.perf_counter()
     for kernel, threads, block in launches:
         cl.enqueue_nd_range_kernel(queue, kernel, threads, block)
@@ -84,10 +84,10 @@ def one_by_one(queue: Any, launches: list[Launch]) -> float:
 
 
 def released(context: Any, queue: Any, launches: list[Launch]) -> float:
-    """Seconds of the launches from the moment on which they, all enqueued, are let go."""
+    """Seconds from the release of the launches, which were all enqueued before."""
     gate = cl.UserEvent(context)
     for index, (kernel, threads, block) in enumerate(launches):
-        # The queue is in order: who waits for the first waits for the gate.
+        # The queue is in order, so all launches wait for the gate.
         wait_for = [gate] if index == 0 else None
         cl.enqueue_nd_range_kernel(queue, kernel, threads, block, wait_for=wait_for)
     queue.flush()

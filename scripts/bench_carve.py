@@ -1,11 +1,7 @@
-"""Carving against the plain reference run, hashing and writing included: the ratio of their times.
-
-Run it alone with ``python -m scripts.bench_carve``, or through ``scripts/bench.py``.
-"""
+"""Time ratio of a carved run to a plain one, hashing and writing included."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import tempfile
@@ -14,18 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.carved_model import import_shipped, reference_executor
 from tapml.carving.record import carve
-from tapml.compiler.reference import compile_reference
 from tapml.execute.executor import Executor
 from tapml.execute.generate import greedy
-from tapml.graph.cache import PlanCache
-from tapml.graph.importer import import_model
 from tapml.models import LoadedModel, calibration_prompts
-from tapml.models.huggingface import load_model
 
-MODEL: Final = "pydoc-llama"
 BAR: Final = 1.25
-# Every prompt that ships with the model, several times: enough for the start not to matter.
+# Every prompt that ships with the model, several times, so that the start does not matter.
 _PROMPTS: Final = 64
 _REPEATS: Final = 3
 _NEW_TOKENS: Final = 24
@@ -33,10 +25,9 @@ _ROUNDS: Final = 7
 
 
 def measure() -> list[dict[str, Any]]:
-    """Prefill alone, and decode as what more tokens add, plain and carved in turn."""
-    model = load_model(MODEL)
-    imported = import_model(model, cache=PlanCache())
-    executor = Executor(imported.plan, imported.weights, compile_reference(imported.plan))
+    """Measure prefill, and decode as the time of additional tokens, plain and carved in turn."""
+    model, imported = import_shipped()
+    executor = reference_executor(imported)
     prompts = [p.token_ids for p in calibration_prompts(model, _PROMPTS)] * _REPEATS
     few = prompts[:_PROMPTS]
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +56,6 @@ def measure() -> list[dict[str, Any]]:
 
 
 def _row(what: str, times: Sequence[tuple[float, float]], runs: int) -> dict[str, Any]:
-    """The median of the rounds' ratios; both times are of one round each."""
     ratio = statistics.median(carved / plain for plain, carved in times)
     plain = statistics.median(plain for plain, _ in times)
     carved = statistics.median(carved for _, carved in times)
@@ -87,10 +77,10 @@ def _rounds(
     path: Path,
     tokens: int,
 ) -> list[tuple[float, float]]:
-    """Seconds plain and carved, in turn, after one round of each that is not counted."""
+    """Seconds plain and carved, in turn, after one warm-up round."""
     times: list[tuple[float, float]] = []
     for _ in range(_ROUNDS + 1):
-        # A suite that is replaced has to be deleted, which is no part of carving.
+        # Deleting the previous suite is not part of carving.
         shutil.rmtree(path, ignore_errors=True)
         plain = _seconds(lambda: _plain(model, executor, prompts, tokens))
         times.append((plain, _seconds(lambda: _carve(model, executor, prompts, path, tokens))))
@@ -119,7 +109,3 @@ def _seconds(action: Callable[[], None]) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=1))

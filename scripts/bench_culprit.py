@@ -1,15 +1,12 @@
-"""Naming the one wrong operator among all: carved tests against bisection by prefix.
+"""Finds one wrong operator by carved tests and by bisection over prefixes.
 
-The peer is what people do without carved tests: the first k operators in graph order run on the
-target, the rest on the reference, the model's logits are compared, and the range that k lies in is
-halved until one operator is left. It gets the reference's logits for free.
-
-Run it alone with ``python -m scripts.bench_culprit``, or through ``scripts/bench.py``.
+The peer works without carved tests: the first k operators in graph order run on the target, the
+rest on the reference, the model's logits are compared, and the range of k is halved until one
+operator is left. The reference's logits are free for it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import tempfile
@@ -19,33 +16,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.carved_model import compile_all, import_shipped
 from tapml.carving.record import carve
-from tapml.carving.replay import replay
-from tapml.carving.replay_memory import ReplayMemory
-from tapml.carving.suite import Suite
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
-from tapml.compare.sensitivity import Twin
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
-from tapml.graph.cache import PlanCache
-from tapml.graph.importer import import_model
-from tapml.graph.plan import GraphPlan
-from tapml.graph.rooting import root
-from tapml.graph.rooting_report import RootingReport
+from tapml.importing.cache import PlanCache
 from tapml.models import LoadedModel, calibration_prompts
-from tapml.models.huggingface import load_model
-from tapml.offload.model_check import ReferenceTrace, check_model, trace_reference
+from tapml.oracles.oracle import Oracle
+from tapml.oracles.twin_runs import Twin
+from tapml.plan.graph_plan import GraphPlan
+from tapml.plan.rooting_report import RootingReport
+from tapml.replaying.memory import ReplayMemory
+from tapml.replaying.replayer import replay
+from tapml.rooting.rooting import root
+from tapml.suite.suite import Suite
+from tapml.verdicts.policy import Policy
+from tapml.workloads import workload_of
+from tapml.workloads.trace import ReferenceTrace
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.errors import SetupError
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.target import Target
 
-MODEL: Final = "pydoc-llama"
-# Every one of these is planted alone; spread over the graph.
+# Every fourth operator is made wrong, one at a time.
 _STRIDE: Final = 4
 _NEW_TOKENS: Final = 2
 _STORE: Final = r"(?m)^(\s*{name}_ptr\[(.+?)\] = )(.+);$"
@@ -53,7 +49,7 @@ _STORE: Final = r"(?m)^(\s*{name}_ptr\[(.+?)\] = )(.+);$"
 
 @dataclass(frozen=True)
 class _Bench:
-    """What both sides work with, all of it warm."""
+    """The warm state that both sides share."""
 
     model: LoadedModel
     plan: GraphPlan
@@ -69,7 +65,7 @@ class _Bench:
 
 @dataclass(frozen=True)
 class _Search:
-    """How one search went: operators run, seconds, and what it named."""
+    """The result of one search: operators run, seconds, and the operator named."""
 
     operator_runs: int
     seconds: float
@@ -78,7 +74,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Planted:
-    """One wrong operator and the searches for it; `cold` computes the expectations on the way."""
+    """One wrong operator and its searches; `cold` also computes the expectations."""
 
     operator: str
     carved: _Search
@@ -87,9 +83,8 @@ class _Planted:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Plant one wrong operator after the other and let both sides look for it."""
-    model = load_model(MODEL)
-    imported = import_model(model, cache=PlanCache())
+    """Plant one wrong operator after the other and search by both ways."""
+    model, imported = import_shipped()
     plan, policy = imported.plan, Policy()
     reference = compile_reference(plan)
     deviation = _logit_deviation(plan, root(model, imported, cache=PlanCache()))
@@ -102,24 +97,15 @@ def measure() -> list[dict[str, Any]]:
             Oracle(plan.operators, lambda _: twins, policy) as oracle,
         ):
             executor = Executor(plan, imported.weights, reference, session)
-            trace = trace_reference(model.stored, executor, prompts, _NEW_TOKENS, deviation)
+            trace = workload_of(model).trace_all(executor, prompts, _NEW_TOKENS, deviation)
             with carve(model, executor, prompts, path, max_new_tokens=_NEW_TOKENS) as suite:
-                libraries = _compile(compiler, plan, session)
+                target = Target("opencl", limits=session.device.limits)
+                libraries = compile_all(compiler, plan.operators.values(), target)
                 bench = _Bench(
                     model, plan, libraries, session, executor, suite, oracle, twins, policy, trace
                 )
                 pairs = [_search(bench, name) for name in _culprits(plan, libraries)]
     return _rows(plan, pairs)
-
-
-def _compile(compiler: Compiler, plan: GraphPlan, session: Session) -> dict[str, Library]:
-    target = Target("opencl", limits=session.device.limits)
-    libraries = {}
-    for operator, library in compiler.compile_all(plan.operators.values(), target):
-        if isinstance(library, CompileError):
-            raise library
-        libraries[operator.name] = library
-    return libraries
 
 
 def _culprits(plan: GraphPlan, libraries: Mapping[str, Library]) -> list[str]:
@@ -128,7 +114,7 @@ def _culprits(plan: GraphPlan, libraries: Mapping[str, Library]) -> list[str]:
 
 
 def _wrong(library: Library, operator: str) -> Library | None:
-    """The Library with every second element of its output doubled; None where it cannot be."""
+    """The Library with every second element of its output doubled; None if it has no such store."""
     (module,) = library.modules
     output = next(p.name for p in library.operators[operator].parameters if p.role == "output")
     pattern = _STORE.format(name=re.escape(output))
@@ -144,7 +130,7 @@ def _search(bench: _Bench, culprit: str) -> _Planted:
     if wrong is None:
         raise SetupError(f"{culprit} has no store that can be made wrong")
     libraries = {**bench.libraries, culprit: wrong}
-    # Each once before it counts, so that neither pays for building the wrong kernel.
+    # Once without counting, so that neither side pays for building the wrong kernel.
     _by_carved_tests(bench, libraries, bench.oracle)
     carved = _by_carved_tests(bench, libraries, bench.oracle)
     with Oracle(bench.plan.operators, lambda _: bench.twins, bench.policy) as oracle:
@@ -201,7 +187,7 @@ def _by_bisection(bench: _Bench, libraries: Mapping[str, Library]) -> _Search:
             placed -= 1
             bench.executor.unplace(names[placed])
         runs += steps
-        if check_model(bench.model, bench.executor, bench.trace).status == "pass":
+        if workload_of(bench.model).check_model(bench.executor, bench.trace).status == "pass":
             low = middle + 1
         else:
             high, wrong_seen = middle, True
@@ -214,8 +200,8 @@ def _by_bisection(bench: _Bench, libraries: Mapping[str, Library]) -> _Search:
 def _calls_per_check(bench: _Bench) -> int:
     """Operators that one model-wise check runs."""
     entries = bench.plan.entries
-    decodes = sum(len(each.tokens) - 1 for each in bench.trace.prompts)
-    prefills = len(bench.trace.prompts)
+    decodes = sum(len(each.choices) - 1 for each in bench.trace.cases)
+    prefills = len(bench.trace.cases)
     return prefills * len(entries["prefill"].calls) + decodes * len(entries["decode"].calls)
 
 
@@ -268,8 +254,3 @@ def _rows(plan: GraphPlan, planted: Sequence[_Planted]) -> list[dict[str, Any]]:
         row("named rightly", right, named(bisected))
         | {"ratio": None, "met": right == len(planted)},
     ]
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(json.dumps(row))

@@ -1,11 +1,7 @@
-"""The demo's migration without downloads: cold with empty caches, then warm with full ones.
-
-Run it alone with ``python -m scripts.bench_demo``, or through ``scripts/bench.py``.
-"""
+"""The demo migration without downloads: cold with empty caches, then warm."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,10 +14,10 @@ BARS: Final = {"cold": 120.0, "warm": 45.0}
 
 
 def measure() -> list[dict[str, Any]]:
-    """Run `tapml offload` twice on a cache of its own, each time in a new session."""
+    """Run `tapml offload` twice with a separate cache, each time in a new session."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        # PoCL keeps kernels of its own; a cold run has none of those either.
+        # PoCL caches kernels too; a cold run has none.
         caches = {
             "TAPML_CACHE_DIR": str(Path(folder) / "cache"),
             "POCL_CACHE_DIR": str(Path(folder) / "pocl"),
@@ -46,8 +42,3 @@ def measure() -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(json.dumps(row))

@@ -1,33 +1,24 @@
-"""Replay cost per test from 50 tests to 5,000 of the same operators and shapes: it must be flat.
-
-Run it alone with ``python -m scripts.bench_flat``, or through ``scripts/bench.py``.
-"""
+"""Replay cost per test with 50 to 5,000 tests of the same operators: it must be flat."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.carved_model import import_shipped, reference_executor
 from tapml.carving.record import carve
-from tapml.carving.replay_suite import SuiteReplayer
-from tapml.carving.selection import Filters
-from tapml.compare.expectation_store import store_of
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
-from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
-from tapml.execute.executor import Executor
-from tapml.graph.cache import PlanCache
-from tapml.graph.importer import import_model
 from tapml.models import calibration_prompts
-from tapml.models.huggingface import load_model
+from tapml.oracles.expectation_store import store_of
+from tapml.oracles.oracle import Oracle
+from tapml.replaying.suite_replay import SuiteReplayer
+from tapml.suite.selection import Filters
+from tapml.verdicts.policy import Policy
 from tapml_rpc.local import open_local
 
-MODEL: Final = "pydoc-llama"
 TESTS: Final = (50, 500, 5000)
 # Fewest and most tests may differ by so much per test: one of either is a matter of microseconds.
 BAR: Final = 1.25
@@ -38,9 +29,8 @@ _STEPS: Final = 40
 
 def measure(device: str = "opencl", sizes: tuple[int, ...] = TESTS) -> list[dict[str, Any]]:
     """Carve suites of so many tests; replay each, first without and then with expectations."""
-    model = load_model(MODEL)
-    imported = import_model(model, cache=PlanCache())
-    executor = Executor(imported.plan, imported.weights, compile_reference(imported.plan))
+    model, imported = import_shipped()
+    executor = reference_executor(imported)
     decode = imported.plan.entries["decode"]
     sites = sum(call.layer == 0 for call in decode.calls)
     prompt = calibration_prompts(model, 1)[0].token_ids[:_PROMPT_TOKENS]
@@ -86,8 +76,3 @@ def _seconds(replayer: SuiteReplayer) -> tuple[float, int]:
     if found.status != "pass":
         raise SystemExit(f"the clean replay is {found.status}: nothing to measure")
     return round(milliseconds, 3), found.tests
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(json.dumps(row))

@@ -1,125 +1,46 @@
-"""What being sure costs: float64 twin and sensitivity against the replay itself, cold and cached.
-
-Run it alone with ``python -m scripts.bench_oracle``, or through ``scripts/bench.py``.
-"""
+"""Cost of the float64 twin and the sensitivity per test, cold and cached, against the replay."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
-from tapml.carving.carved_test import CarvedTest
-from tapml.carving.record import carve
-from tapml.carving.replay import replay
-from tapml.carving.replay_memory import ReplayMemory
-from tapml.carving.suite import Suite
-from tapml.compare.expectation_store import store_of
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
-from tapml.compiler.compiler import Compiler
-from tapml.compiler.reference import compile_reference
+from scripts.carved_model import open_carved
 from tapml.compiler.twin import compile_twins
-from tapml.execute.executor import Executor
-from tapml.graph.cache import PlanCache
-from tapml.graph.importer import import_model
-from tapml.models import calibration_prompts
-from tapml.models.huggingface import load_model
-from tapml_rpc.client import Session
-from tapml_rpc.local import open_local
-from tapml_rpc.remote import RemoteLibrary
-from tapml_targets.errors import CompileError
-from tapml_targets.target import Target
+from tapml.oracles.expectation_store import store_of
+from tapml.oracles.oracle import Oracle
+from tapml.suite.carved_test import CarvedTest
+from tapml.verdicts.policy import Policy
 
-MODEL: Final = "pydoc-llama"
 TWIN_BAR: Final = 5.0
 _TESTS: Final = 600
 _PROMPTS: Final = 4
 _NEW_TOKENS: Final = 12
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """A suite and a device that has every operator's kernels."""
-
-    suite: Suite
-    session: Session
-    libraries: Mapping[str, RemoteLibrary]
-    memory: ReplayMemory
-    policy: Policy
-
-    def tests(self, count: int) -> Iterator[CarvedTest]:
-        """So many tests, spread evenly over the suite: every number has the same mix."""
-        return islice(self.suite.tests(), 0, None, max(1, self.suite.count() // count))
-
-
 def measure() -> list[dict[str, Any]]:
     """Twin and sensitivity per test, against the replay of the same tests."""
-    with _opened() as bench:
-        operators = bench.suite.operators
-        twins = compile_twins(operators.values())
-        path = store_of(bench.suite.path)
-        with Oracle(operators, lambda _: twins, bench.policy, cache=path) as oracle:
+    with open_carved(_PROMPTS, _NEW_TOKENS) as carved:
+        suite, policy = carved.suite, Policy()
+        # Spread evenly over the suite: every number has the same mix.
+        tests = list(islice(suite.tests(), 0, None, max(1, suite.count() // _TESTS)))[:_TESTS]
+        twins = compile_twins(suite.operators.values())
+        with Oracle(suite.operators, lambda _: twins, policy, cache=store_of(suite.path)) as oracle:
             # Kernels and weights are on the device, and expectations in the cache, from here on.
-            _replay(bench, oracle, _TESTS)
-            replayed = _replay(bench, oracle, _TESTS)
-            with Oracle(operators, lambda _: twins, bench.policy) as fresh:
-                computed = _expect(bench, fresh, _TESTS)
-            cached = _expect(bench, oracle, _TESTS)
-    return _rows(replayed, computed, cached)
+            carved.replay(tests, oracle)
+            results = carved.replay(tests, oracle)
+            with Oracle(suite.operators, lambda _: twins, policy) as fresh:
+                computed = _expect(tests, fresh)
+            cached = _expect(tests, oracle)
+    return _rows([r.timing.reading + r.timing.device for r in results], computed, cached)
 
 
-@contextmanager
-def _opened() -> Iterator[_Bench]:
-    model = load_model(MODEL)
-    imported = import_model(model, cache=PlanCache())
-    plan = imported.plan
-    executor = Executor(plan, imported.weights, compile_reference(plan))
-    with tempfile.TemporaryDirectory() as folder, Compiler() as compiler:
-        path = Path(folder) / "suite"
-        prompts = calibration_prompts(model, _PROMPTS)
-        with (
-            carve(model, executor, prompts, path, max_new_tokens=_NEW_TOKENS) as suite,
-            open_local("opencl") as session,
-        ):
-            target = Target("opencl", limits=session.device.limits)
-            libraries = {}
-            for operator, library in compiler.compile_all(plan.operators.values(), target):
-                if isinstance(library, CompileError):
-                    raise library
-                libraries[operator.name] = session.upload(library)
-            with ReplayMemory(session) as memory:
-                yield _Bench(suite, session, libraries, memory, Policy())
-
-
-def _replay(bench: _Bench, oracle: Oracle, count: int) -> list[float]:
-    """Replay `count` tests; seconds of each, without judging."""
-    operators = bench.suite.operators
+def _expect(tests: Iterable[CarvedTest], oracle: Oracle) -> list[float]:
     times = []
-    for test in islice(bench.tests(count), count):
-        result = replay(
-            operators[test.operator],
-            test,
-            bench.libraries[test.operator],
-            bench.session,
-            oracle,
-            bench.policy,
-            memory=bench.memory,
-        )
-        times.append(result.timing.reading + result.timing.device)
-    return times
-
-
-def _expect(bench: _Bench, oracle: Oracle, count: int) -> list[float]:
-    times = []
-    for test in islice(bench.tests(count), count):
+    for test in tests:
         started = time.perf_counter()
         oracle.expect(test)
         times.append(time.perf_counter() - started)
@@ -149,8 +70,3 @@ def _rows(
             }
         )
     return rows
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(json.dumps(row))

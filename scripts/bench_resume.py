@@ -1,10 +1,8 @@
-"""How long a session takes to go on: from the command to the first step that is not in its journal.
+"""Time to resume a session: from the command to the first step that is not in its journal.
 
 Two finished sessions, the demo's and one of more than 500 operators
-(:mod:`scripts.many_operators`), are made once and kept between benches. Of a copy the last
-operator's verdict is taken back, and the real command goes on with it.
-
-Run it alone with ``python -m scripts.bench_resume``, or through ``scripts/bench.py``.
+(:mod:`scripts.many_operators`), are made once and kept between runs. In a copy the last operator's
+verdict is deleted, and the real command resumes it.
 """
 
 from __future__ import annotations
@@ -19,15 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.carved_model import cache_in
+from scripts.many_operators import make_session
 from tapml.cli.progress import watch
-from tapml.offload.journal import Journal
-from tapml.offload.kept_model import open_kept
-from tapml.offload.session import JOURNAL
-from tapml.report.data import FORMAT as REPORT
+from tapml.runs.journal import JOURNAL
+from tapml.session.journal import open_journal
+from tapml.session.kept_model import open_kept
+from tapml.session.report_data import FORMAT as REPORT
 from tapml_targets.cache_folder import cache_folder
 
 LAYERS: Final = 23
@@ -39,31 +38,20 @@ _PASSED: Final = "pass"
 
 def measure(layers: int = LAYERS, device: str = "") -> list[dict[str, Any]]:
     """Resume the session of many operators and the demo's, several times each."""
-    with _own_cache(cache_folder("bench", "resume")) as folder:
+    folder = cache_folder("bench", "resume")
+    # Compiled code lies beside the sessions, so that nothing else evicts it.
+    with cache_in(folder / "cache"):
         many = folder / f"many-{layers}"
-        if not _stands(many):
+        if not _is_current(many):
             _make_many(many, layers, device)
         demo = folder / "demo"
-        if not _stands(demo):
+        if not _is_current(demo):
             _make_demo(demo, device)
         return [_row(many, bar=True), _row(demo, bar=False)]
 
 
-@contextlib.contextmanager
-def _own_cache(folder: Path) -> Iterator[Path]:
-    """Compiled code lies beside the sessions, so that nothing else makes room there."""
-    before = os.environ.get("TAPML_CACHE_DIR")
-    os.environ["TAPML_CACHE_DIR"] = str(folder / "cache")
-    try:
-        yield folder
-    finally:
-        del os.environ["TAPML_CACHE_DIR"]
-        if before is not None:
-            os.environ["TAPML_CACHE_DIR"] = before
-
-
-def _stands(session: Path) -> bool:
-    """Whether a session was finished by these versions, so that it has nothing to do anew."""
+def _is_current(session: Path) -> bool:
+    """Whether these versions finished the session, so that a rerun has nothing to do."""
     kept = open_kept(session)
     report = session / "report.json"
     if kept is None or kept.outdated or not report.is_file():
@@ -73,8 +61,6 @@ def _stands(session: Path) -> bool:
 
 
 def _make_many(session: Path, layers: int, device: str) -> None:
-    from scripts.many_operators import make_session
-
     shutil.rmtree(session, ignore_errors=True)
     print(f"making a session of more than {22 * layers} operators (about ten minutes)", flush=True)
     with watch(quiet=False) as watcher:
@@ -93,7 +79,7 @@ def _make_demo(session: Path, device: str) -> None:
 def _row(session: Path, *, bar: bool) -> dict[str, Any]:
     operators = len(json.loads((session / "report.json").read_text(encoding="utf-8"))["operators"])
     with tempfile.TemporaryDirectory() as folder:
-        # The first one fills the caches of the file system.
+        # The first run warms the file system's caches.
         _, *seconds = (_resume(session, Path(folder) / str(n)) for n in range(1 + _REPEATS))
     median = statistics.median(seconds)
     row: dict[str, Any] = {
@@ -111,13 +97,13 @@ def _resume(session: Path, copy: Path) -> float:
     shutil.copytree(session, copy)
     with contextlib.closing(sqlite3.connect(copy / JOURNAL)) as connection:
         connection.execute(
-            "DELETE FROM verdict WHERE stage = 'operator' AND subject ="
-            " (SELECT subject FROM verdict WHERE stage = 'operator' ORDER BY id DESC LIMIT 1)"
+            "DELETE FROM result WHERE stage = 'operator' AND subject ="
+            " (SELECT subject FROM result WHERE stage = 'operator' ORDER BY id DESC LIMIT 1)"
         )
         connection.commit()
     started = time.time()
     _offload("--session", str(copy))
-    with Journal(copy / JOURNAL) as journal:
+    with open_journal(copy / JOURNAL) as journal:
         steps = [moment for moment, _, _ in journal.events("step") if moment > started]
     if len(steps) != 1:
         raise RuntimeError(f"expected one new step of the resumed session, found {len(steps)}")
@@ -127,13 +113,8 @@ def _resume(session: Path, copy: Path) -> float:
 
 def _offload(*arguments: str) -> None:
     command = [sys.executable, "-m", "tapml.cli.main", "offload", "--quiet", *arguments]
-    # An installed package has its byte code; a checkout may be told not to write any.
+    # An installed package has byte code; a checkout may be configured not to write any.
     variables = dict(os.environ)
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     variables["PYTHONPYCACHEPREFIX"] = str(Path(variables["TAPML_CACHE_DIR"]) / "byte-code")
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=variables)
-
-
-if __name__ == "__main__":
-    for each in measure():
-        print(json.dumps(each))

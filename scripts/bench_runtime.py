@@ -1,16 +1,13 @@
 """The runtime against TVM's own RPC: one operator test over loopback, transfers, an empty call.
 
-Both serve the same LLVM shared object from a process of their own, and take turns within one run,
-so that only the runtime differs and a busy machine slows both. TVM's RPC needs ``cloudpickle``,
-which it does not declare; without it the peer's columns are left empty.
-
-Run it alone with ``python -m scripts.bench_runtime``, or through ``scripts/bench.py``.
+Both serve the same LLVM shared object from a server process, and take turns within one run, so that
+only the runtime differs and a busy machine slows both. TVM's RPC needs ``cloudpickle``, which it
+does not declare; without it the peer's columns stay empty.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import statistics
@@ -67,9 +64,9 @@ class Measurement:
     name
         What was measured.
     seconds, peer_seconds
-        Median time; `peer_seconds` is None where the peer is not installed.
+        Median time; `peer_seconds` is None if the peer is not installed.
     nbytes
-        Payload that moved, for a rate; 0 where there is none.
+        Payload, for a rate; 0 if there is none.
     """
 
     name: str
@@ -227,7 +224,7 @@ class _Peer:
 def _peer(
     shared_object: Path, way: Callable[[str], str] = lambda address: address
 ) -> Iterator[_Peer | None]:
-    """TVM's RPC in a process of its own; `way` says under which address it is reached."""
+    """TVM's RPC in a separate process; `way` maps its address."""
     if importlib.util.find_spec("cloudpickle") is None:
         print("TVM's RPC is left out: pip install cloudpickle", file=sys.stderr)
         yield None
@@ -247,7 +244,7 @@ def _peer(
         host, _, reached = way(f"127.0.0.1:{port}").rpartition(":")
         yield _Peer(rpc.connect(host, int(reached)), shared_object)
     finally:
-        # It has children of its own, and does not end while a session is open.
+        # It has child processes, and does not end while a session is open.
         os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
 
@@ -273,23 +270,13 @@ def _add_library(code: bytes) -> Library:
     launch = Launch("add", tuple(TensorArgument(parameter.name) for parameter in parameters))
     return Library(
         target="cpu",
-        modules=(CodeModule("elf-shared-object", code),),
+        modules=(CodeModule("elf-shared-object", code, kind="machine"),),
         kernels={"add": Kernel("add", "add", 0)},
         operators={"add": OperatorProgram("add", parameters, (launch,))},
     )
 
 
 def _check(found: Floats, expected: Floats) -> None:
-    # A fast wrong answer is none; the ends are enough to see a missing piece.
+    # Results must be right; comparing the ends is enough to detect a missing piece.
     assert found.shape == expected.shape
     assert found[0] == expected[0] and found[-1] == expected[-1]
-
-
-def main() -> None:
-    """Print the measurements, one JSON object per line."""
-    for measurement in measure():
-        print(json.dumps(measurement))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,16 @@
-"""A large suite, carved and replayed in little memory: peak bytes of all processes, curves, rates.
+"""Carves and replays a large suite in little memory: peak bytes of all processes, and rates.
 
-    python3 scripts/bench_size.py                  6 GB of tensors (about half an hour)
-    python3 scripts/bench_size.py --gigabytes 0.5
+    python3 scripts/bench.py --part size                     6 GB of tensors (about half an hour)
+    python3 scripts/bench.py --part size --gigabytes 0.5
 
-A random Llama whose attention is wide and whose weights are small, prompts of its whole context
-with tokens of their own: nothing in the suite is stored twice by luck. The real commands run, each
-with all the processes it starts. Memory is proportional set size: anonymous and shared pages are
-counted once however many processes see them; pages of files, which the system takes back when it
-needs them, are listed apart.
+The model is a random Llama with wide attention and small weights; prompts fill its context with
+different tokens, so that no tensors are equal by chance. The real commands run, with all their
+processes. Memory is proportional set size: anonymous and shared pages count once in all; pages of
+files, which the system reclaims on demand, are listed separately.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -25,22 +23,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+from scripts.processes import family, memory, own_bytes
 
 CONTEXT: Final = 512
 BAR_BYTES: Final = 1 << 30
 _SEED: Final = 20240229
 _SAMPLE_SECONDS: Final = 0.25
 _VOCABULARY: Final = 512
-# What one prompt of the whole context stores with this model, measured.
+# Bytes that one prompt of full context stores with this model, measured.
 _BYTES_PER_PROMPT: Final = 217e6
-# The oracle keeps what it found beside the suite: up to one and a half times the outputs.
+# The oracle stores its results beside the suite: up to one and a half times the outputs.
 _FREE_FACTOR: Final = 2.6
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One command: how long it took, its peak and how memory went, in bytes."""
+    """One command: seconds, peak bytes, memory over time, and its output."""
 
     seconds: float
     peak: int
@@ -51,7 +49,7 @@ class Measured:
 
 
 def measure(gigabytes: float = 6.0, device: str = "opencl") -> list[dict[str, Any]]:
-    """Carve and replay a suite of so many gigabytes; rows for ``scripts/bench.py``."""
+    """Carve and replay a suite of `gigabytes`."""
     with tempfile.TemporaryDirectory(prefix="suite-size-") as scratch:
         folder = Path(scratch)
         free = shutil.disk_usage(folder).free
@@ -105,7 +103,7 @@ def make_model(folder: Path) -> int:
 
 
 def token_arguments(count: int) -> list[str]:
-    """Prompts of the whole context but for what is generated, no two alike."""
+    """Different prompts that fill the context except for the generated tokens."""
     numbers = random.Random(_SEED)  # noqa: S311
     arguments = []
     for _ in range(count):
@@ -128,8 +126,9 @@ def watch(cache: Path, *arguments: str) -> Measured:
         )
         try:
             while process.poll() is None:
-                own, files = _memory(process.pid)
-                curve.append(own)
+                members = family(process.pid)
+                curve.append(sum(map(own_bytes, members)))
+                files = sum(memory(member).get("Pss_File", 0) for member in members)
                 peak_files = max(peak_files, files)
                 time.sleep(_SAMPLE_SECONDS)
         finally:
@@ -139,36 +138,6 @@ def watch(cache: Path, *arguments: str) -> Measured:
         text = output.read()
     seconds = time.monotonic() - started
     return Measured(seconds, max(curve), peak_files, tuple(curve), process.returncode, text)
-
-
-def _memory(root: int) -> tuple[int, int]:
-    """Proportional bytes of a process and its descendants: anonymous and shared, and of files."""
-    own = files = 0
-    for process in _family(root):
-        try:
-            text = Path(f"/proc/{process}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        sizes = {
-            line.split(":")[0]: int(line.split()[1]) << 10
-            for line in text.splitlines()
-            if line.startswith("Pss_")
-        }
-        own += sizes.get("Pss_Anon", 0) + sizes.get("Pss_Shmem", 0)
-        files += sizes.get("Pss_File", 0)
-    return own, files
-
-
-def _family(root: int) -> list[int]:
-    """A process and its descendants."""
-    family = [root]
-    for process in family:
-        for thread in Path(f"/proc/{process}/task").glob("*/children"):
-            try:
-                family += [int(child) for child in thread.read_text().split()]
-            except OSError:
-                continue
-    return family
 
 
 def _row(what: str, measured: Measured, stored: int, weights: int) -> dict[str, Any]:
@@ -184,20 +153,3 @@ def _row(what: str, measured: Measured, stored: int, weights: int) -> dict[str, 
         "bar_mb": round(BAR_BYTES / 1e6),
         "met": over <= BAR_BYTES and measured.exit_code == 0,
     }
-
-
-def main() -> int:
-    """Measure and print; 1 if the bar is missed."""
-    from scripts.bench import print_table
-
-    parser = argparse.ArgumentParser(description="Carve and replay a large suite.")
-    parser.add_argument("--gigabytes", type=float, default=6.0)
-    parser.add_argument("--device", default="opencl")
-    options = parser.parse_args()
-    rows = measure(options.gigabytes, options.device)
-    print_table(rows)
-    return 0 if all(row["met"] for row in rows) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

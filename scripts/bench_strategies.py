@@ -1,39 +1,33 @@
-"""What the strategies cost in model-wise runs, and what hybrid runs move between host and device.
+"""Model-wise runs of each strategy, and bytes that hybrid runs copy between host and device.
 
 ``bisect``: the demo model, clean and with operators whose carved tests all pass and with which the
 whole model fails (:mod:`tests.offload.hidden_faults`), one by one and in halves. ``moved``: bytes
 between host and device for several placements beside the fewest that do.
-
-Run it alone with ``python -m scripts.bench_strategies``, or through ``scripts/bench.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
 import sqlite3
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import ceil, log2
 from pathlib import Path
 from typing import Any, Final
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+from scripts.carved_model import MODEL, cache_in
+from tapml.offload.session import OffloadSession
+from tapml.plan import format as plan_format
+from tapml.runs.journal import JOURNAL
+from tapml.session.folder import FINISHED, PLAN
+from tapml.session.settings import Order, RunOptions, Settings, Strategy
+from tapml_rpc.local import open_local
+from tapml_targets.target import Target
+from tests.offload.hidden_faults import right_where_tests_look
+from tests.offload.plants import Plant, plant
 
-from tapml.graph import plan_format  # noqa: E402
-from tapml.offload.finished_folder import FINISHED, PLAN  # noqa: E402
-from tapml.offload.session import JOURNAL, OffloadSession  # noqa: E402
-from tapml.offload.settings import Order, RunOptions, Settings, Strategy  # noqa: E402
-from tapml_rpc.local import open_local  # noqa: E402
-from tapml_targets.target import Target  # noqa: E402
-from tests.offload.hidden_faults import right_where_tests_look  # noqa: E402
-from tests.offload.plants import Plant, plant  # noqa: E402
-
-MODEL: Final = "pydoc-llama"
-# Every operator has a test; later decode steps have none.
+# Enough for a test of every operator, not for later decode steps.
 BUDGET_BYTES: Final = 2 << 20
 # The last projection of a decode step, and the last of its attention's.
 FAULTS: Final = ("matmul_transposed_8", "matmul_2")
@@ -48,8 +42,8 @@ _PLACEMENTS: Final[tuple[tuple[str, Order, tuple[str, ...]], ...]] = (
 
 
 def measure(device: str = "opencl") -> list[dict[str, Any]]:
-    """Run all of it on a cache of its own."""
-    with tempfile.TemporaryDirectory() as folder, _own_cache(Path(folder) / "cache") as cache:
+    """Measure with a separate cache."""
+    with tempfile.TemporaryDirectory() as folder, cache_in(Path(folder) / "cache") as cache:
         base = Path(folder) / "base"
         settings = Settings(MODEL, "opencl", device=device, budget_bytes=BUDGET_BYTES)
         OffloadSession.create(base, settings).run(options=RunOptions(strategy="bisect"))
@@ -108,7 +102,7 @@ def _run(base: Path, options: RunOptions) -> dict[str, Any]:
 
 
 def _plant(base: Path, faults: Sequence[str], cache: Path, device: str) -> None:
-    """Have the cache hold wrong Libraries for these operators, right ones for all others."""
+    """Fill the cache with wrong Libraries for `faults` and right ones for all others."""
     right = cache.with_name("right")
     if right.exists():
         shutil.rmtree(cache)
@@ -126,24 +120,7 @@ def _plant(base: Path, faults: Sequence[str], cache: Path, device: str) -> None:
 
 
 def _forget_model_runs(session: Path) -> None:
-    """Every strategy begins with operators that are validated and a model that is not."""
+    """Delete the model-wise results: every strategy begins with validated operators only."""
     with contextlib.closing(sqlite3.connect(session / JOURNAL)) as connection:
-        connection.execute("DELETE FROM verdict WHERE stage = 'model'")
+        connection.execute("DELETE FROM result WHERE stage = 'model'")
         connection.commit()
-
-
-@contextlib.contextmanager
-def _own_cache(folder: Path) -> Iterator[Path]:
-    before = os.environ.get("TAPML_CACHE_DIR")
-    os.environ["TAPML_CACHE_DIR"] = str(folder)
-    try:
-        yield folder
-    finally:
-        del os.environ["TAPML_CACHE_DIR"]
-        if before is not None:
-            os.environ["TAPML_CACHE_DIR"] = before
-
-
-if __name__ == "__main__":
-    for each in measure():
-        print(json.dumps(each))

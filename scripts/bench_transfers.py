@@ -1,8 +1,8 @@
 """Bytes each way beside raw sockets, bare ``zmq``, bare ``websockets`` and TVM's RPC.
 
-Everybody is a process of its own on this machine's loopback and takes turns within one run, so that
-a busy machine slows all. Plain ZeroMQ is judged beside the raw socket where the cores of both ends
-are held still (`scripts.wire_peers.placement` says why); as the scheduler likes, all are measured.
+Each peer is a separate process on loopback and takes turns within one run, so that a busy machine
+slows all. Plain ZeroMQ is compared with the raw socket on pinned cores
+(`scripts.wire_peers.placement` has the reasons); without pinning all are measured.
 
     python -m scripts.bench_transfers --runs 5    medians and ranges of the shares, in Markdown
 
@@ -50,8 +50,9 @@ NOT_BUILT: Final = "not built"
 RAW, ZMQ, RELAY, WEBSOCKETS = "raw socket", "zmq", "zmq, handed on", "websockets"
 TVM = bench_runtime.PEER
 PLAIN, CURVE, WEB = "tapml, ZeroMQ", "tapml, CURVE", "tapml, WebSocket"
-# Whose rate each is a share of.
-_BESIDE: Final = {ZMQ: RAW, RELAY: RAW, PLAIN: RAW, WEB: WEBSOCKETS}
+PRIVATE = "tapml, private server"
+# The peer that each rate is compared with.
+_BESIDE: Final = {ZMQ: RAW, RELAY: RAW, PLAIN: RAW, PRIVATE: RAW, CURVE: RAW, WEB: WEBSOCKETS}
 
 _Openers = Mapping[str, Callable[[], AbstractContextManager[Peer | None]]]
 
@@ -68,6 +69,7 @@ def measure(seconds: float = _SECONDS) -> Iterator[dict[str, Any]]:
         RAW: raw_socket.open_peer,
         ZMQ: bare_zmq.open_peer,
         PLAIN: tapml.open_zmq,
+        PRIVATE: tapml.open_private,
     }
     fixed = fixed_placements()
     if not fixed:
@@ -118,7 +120,7 @@ def _open_tvm(folder: Path) -> Iterator[Peer | None]:
 def _transfers(
     placement: Placement, openers: _Openers, seconds: float, decided: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one placement; `decided` says that others judge plain ZeroMQ beside raw sockets."""
+    """Rows of one placement; `decided` if others compare plain ZeroMQ with raw sockets."""
     with ExitStack() as stack:
         go_to_client = stack.enter_context(placed(placement))
         peers: dict[str, Peer] = {}
@@ -136,7 +138,7 @@ def _transfers(
                 rates = _rates(peers, direction, nbytes, count, seconds)
                 yield from rows_of(what, rates, openers, decided)
                 if count > 1:
-                    # Each transfer after those of all others: no process finds its caches warm.
+                    # Each transfer follows those of all others, so that no process has warm caches.
                     rates = _rates(peers, direction, nbytes, 1, seconds)
                     yield from (_unjudged(f"{what}, cold", who, rates) for who in rates)
 
@@ -145,7 +147,7 @@ def _rates(
     peers: dict[str, Peer], direction: str, nbytes: int, count: int, seconds: float
 ) -> dict[str, float]:
     """MB/s of each peer that moves `nbytes`, waits for the answer, and again, `count` times."""
-    # As a session moves one tensor after the other: none lies where the one before lay.
+    # Like the tensors of a session, each transfer has its own memory.
     around = max(1, ROUND_BYTES // nbytes)
     data = np.random.default_rng(20240229).integers(0, 256, (around, nbytes), np.uint8)
     arguments: list[Any] = list(data) if direction == "upload" else [nbytes] * around
@@ -176,14 +178,14 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """One transfer's rows: each peer's rate in MB/s, its share of the bare one's, and its bars.
 
-    With `decided` plain ZeroMQ's share of a raw socket is given and not judged.
+    With `decided` plain ZeroMQ's share of a raw socket is reported without a bar.
     """
     bars: dict[str, list[tuple[str, float]]] = {
         PLAIN: [],
         CURVE: [("200 MB/s", 200.0)],
         WEB: [],
     }
-    # Beside a peer that could not be opened nobody is judged.
+    # There is no bar without the peer.
     if RAW in rates and not decided:
         bars[PLAIN].append(("60 % of the raw socket", 0.6 * rates[RAW]))
     if WEBSOCKETS in rates:
@@ -213,14 +215,14 @@ def _unjudged(what: str, who: str, rates: Mapping[str, float]) -> dict[str, Any]
 
 
 def _runs(text: str) -> int:
-    """How often to measure; of no run there is nothing to tell."""
+    """Parse the number of runs."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"expected a number of runs from 1, got {text!r}")
     return int(text)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure so many times and print what share each has, as a table of Markdown."""
+    """Measure several times and print the shares as a Markdown table."""
     parser = argparse.ArgumentParser(description="Transfers beside bare ones, several runs.")
     parser.add_argument("--runs", type=_runs, default=5, metavar="N")
     options = parser.parse_args(arguments)

@@ -1,7 +1,4 @@
-"""How long after a save of a hand-written kernel its verdict stands: `tapml kernel check --watch`.
-
-Run it alone with ``python -m scripts.bench_watch``, or through ``scripts/bench.py``.
-"""
+"""Time from the save of a hand-written kernel to its verdict in `kernel check --watch`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ SAVES: Final = 21
 BAR_SECONDS: Final = 1.0
 # One of static shape; one that takes any length, and has an exact probe.
 OPERATORS: Final = ("fused_rms_norm_2", "softmax")
-# What is put into a right kernel for each outcome.
+# Text to insert in a right kernel for each outcome.
 _CHANGES: Final = {"pass": "", "fail": "  return;\n", "does not build": "  flot x;\n"}
 _END_SECONDS: Final = 60.0
 
@@ -43,7 +40,7 @@ def _operator(session: Path, operator: str) -> dict[str, Any]:
     right = source.read_text(encoding="utf-8")
     waits: dict[str, list[float]] = {outcome: [] for outcome in _CHANGES}
     with _watching(session, operator) as until:
-        # Before, a save shares the processors with what makes probes and measures closely.
+        # Until then background work for probes and closer measurements competes with a save.
         until(lambda data: data["times"]["reference_ms"] is not None)
         time.sleep(5)
         for number in range(SAVES):
@@ -76,7 +73,7 @@ def _text(right: str, outcome: str, number: int) -> str:
 
 @contextmanager
 def _watching(session: Path, operator: str) -> Iterator[Callable[[Wanted], dict[str, Any]]]:
-    """A running watch, as what waits for its next verdict of a kind; ended as Ctrl-C would."""
+    """Run a watch; yields a function that waits for its next verdict of a kind."""
     command = _command("kernel", "check", session, operator, "--watch", "--json")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     output = process.stdout
@@ -105,8 +102,3 @@ def _command(*arguments: str | Path) -> list[str]:
 
 def _tapml(*arguments: str | Path) -> None:
     subprocess.run(_command(*arguments), check=True, stdout=subprocess.DEVNULL)
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(json.dumps(row))

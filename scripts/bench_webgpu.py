@@ -1,10 +1,7 @@
 """WebGPU: compiling for it, a launch beside the bare wgpu library, and a browser as a device.
 
-The browser is Chromium without a window, on the page of a tracker of its own; bytes, operator tests
-and decode steps go to it over the tracker's relay, as anybody's would. A decode step's messages are
-counted where they leave this process.
-
-Run it alone with ``python -m scripts.bench_webgpu``, or through ``scripts/bench.py``.
+The browser is headless Chromium on the page of a separate tracker; bytes, operator tests and decode
+steps go over the tracker's relay. A decode step's messages are counted as they leave this process.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 
 from scripts.bench_runtime import take_turns
 from tapml_rpc.client import RemoteTensor, Session
@@ -33,27 +31,25 @@ from tapml_rpc.in_process import open_in_process
 from tapml_rpc.reach import open_device
 from tapml_rpc.tracker.browser_process import BrowserProcess, find_browser
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import CompileError
 from tapml_targets.library import EntryCall, Library
 from tapml_targets.ranking import rank_devices
 from tapml_targets.target import Target
 from tests.rpc.tracker.trackers import TrackerProcess
-from tests.web.libraries import add_library
+from tests.targets.libraries import library as small_library
 
 SECONDS: Final = 5.0
 LAUNCHES: Final = 128
 MOVED_BYTES: Final = 64 << 20
 NAME: Final = "bench"
 _PAGE: Final = Path(__file__).parents[1] / "rpc_server/tapml_rpc/web_page"
-# Compiles the demo's operators twice, from an empty cache and from a full one; without an argument
-# it only makes the plan, which a cache then holds.
+# Compiles the demo's operators twice, with an empty and with a full cache; without an argument it
+# only fills the cache with the plan.
 _COMPILE: Final = """
 import json, sys, time
 from tapml.compiler.compiler import Compiler
-from tapml.graph.cache import PlanCache
-from tapml.graph.importer import import_model
+from tapml.importing.cache import PlanCache
+from tapml.importing.importer import import_model
 from tapml.models.huggingface import load_model
-from tapml_targets.library import EntryCall, Library
 from tapml_targets.ranking import find_device
 from tapml_targets.target import Target
 operators = import_model(load_model("pydoc-llama"), cache=PlanCache()).plan.operators.values()
@@ -75,7 +71,7 @@ if len(sys.argv) > 1:
 
 
 def measure() -> list[dict[str, Any]]:
-    """All rows; the browser's are left out, and that said, where none is installed."""
+    """Measure all rows."""
     devices = [each.description for each in rank_devices("webgpu") if not each.problem]
     rows = [_script_size()]
     rows += _compiling(devices[0])
@@ -102,7 +98,7 @@ def _script_size() -> dict[str, Any]:
 
 
 def _compiling(device: DeviceDescription) -> Iterator[dict[str, Any]]:
-    """Cold compilations, each in a new process, of which some have loaded TVM before."""
+    """Cold compilations, each in a new process, with and without TVM loaded before."""
     spec = f"{device.platform}:{device.index}"
     with tempfile.TemporaryDirectory() as folder:
         planned = Path(folder) / "planned"
@@ -154,11 +150,11 @@ def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
 
 
 def _many_launches() -> Library:
-    library = add_library()
+    library = small_library("webgpu")
     chain = library.entries["chain"]
     calls = (EntryCall("add_one", ("in", "out")),) * LAUNCHES
     values = tuple(each for each in chain.values if each.name in ("in", "out"))
-    entry = replace(chain, name="many", storages=(), values=values, calls=calls)
+    entry = structs.replace(chain, name="many", storages=(), values=values, calls=calls)
     return replace(library, entries={"many": entry})
 
 
@@ -197,7 +193,7 @@ def _bare(wgpu: Any, device: DeviceDescription) -> Callable[[int], None]:
             current.set_bind_group(0, group)
             current.dispatch_workgroups(1, 1, 1)
         current.end()
-        # This wgpu's on_submitted_work_done_sync does not work; what can be read is done.
+        # This wgpu's on_submitted_work_done_sync does not work, so wait for a read.
         encoder.copy_buffer_to_buffer(storage[0], 0, answer, 0, 4)
         gpu.queue.submit([encoder.finish()])
         answer.map_sync(wgpu.MapMode.READ)
@@ -246,7 +242,7 @@ def _browser(session: Session) -> Iterator[dict[str, Any]]:
 
 
 def _operator_test(session: Session) -> Iterator[dict[str, Any]]:
-    library = session.upload(add_library())
+    library = session.upload(small_library("webgpu"))
     a = np.random.default_rng(7).random(512, np.float32)
 
     def test() -> None:
@@ -266,22 +262,15 @@ def _operator_test(session: Session) -> Iterator[dict[str, Any]]:
 
 
 def _decode(session: Session) -> Iterator[dict[str, Any]]:
+    from scripts.carved_model import compile_all, import_shipped
     from tapml.compiler.compiler import Compiler
     from tapml.compiler.link import link_entries
     from tapml.execute.plan_runner import PlanRunner
-    from tapml.graph.cache import PlanCache
-    from tapml.graph.importer import import_model
-    from tapml.models.huggingface import load_model
 
-    model = load_model("pydoc-llama")
-    imported = import_model(model, cache=PlanCache())
+    model, imported = import_shipped()
     with Compiler() as compiler:
         target = Target("webgpu", limits=session.device.limits)
-        libraries = {}
-        for operator, library in compiler.compile_all(imported.plan.operators.values(), target):
-            if isinstance(library, CompileError):
-                raise library
-            libraries[operator.name] = library
+        libraries = compile_all(compiler, imported.plan.operators.values(), target)
         linked = link_entries(imported.plan, libraries)
     with PlanRunner(imported.plan, imported.weights, linked, session) as runner:
         for turn in range(3):
@@ -297,7 +286,7 @@ def _decode(session: Session) -> Iterator[dict[str, Any]]:
 
 
 def _count_messages(session: Session) -> list[int]:
-    """A number that counts what leaves for the device from now on."""
+    """Count the messages that leave for the device from now on."""
     link, count = session._link, [0]
     send = link.send
 
@@ -307,8 +296,3 @@ def _count_messages(session: Session) -> list[int]:
 
     link.send = counted  # type: ignore[method-assign]
     return count
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(json.dumps(row), flush=True)

@@ -1,16 +1,16 @@
 """The wire: bytes each way beside raw sockets, bare ``zmq``, bare ``websockets`` and TVM's RPC.
 
-Everybody is a process of its own on this machine's loopback and takes turns within one run, so that
-a busy machine slows all. Beside bytes (`scripts.bench_transfers`): commands a second, what a
-prepared launch costs over the wire, one operator test beside TVM's RPC with the same LLVM library,
-and what a second session on the same Library uploads.
+Each peer is a separate process on loopback and takes turns within one run, so that a busy machine
+slows all. In addition to transfers (`scripts.bench_transfers`): commands a second, the cost of a
+prepared launch over the wire, one operator test compared with TVM's RPC with the same LLVM library,
+and the uploads of a second session.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from scripts import bench_far_link, bench_runtime, bench_transfers
+from scripts import bench_runtime, bench_transfers
 from scripts.bench_runtime import take_turns
 from scripts.bench_transfers import PLAIN, TVM, WEB, row
 from scripts.wire_fuzz.kernel import packed_library
@@ -31,12 +31,14 @@ from tapml_targets.errors import TapmlError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.library_format import unpack
 from tapml_targets.ranking import find_device
+from tests.rpc.network import free_ports, shaped_link
 
 _SECONDS: Final = 2.0
 _COMMANDS: Final = 20_000
 _LAUNCHES: Final = 5_000
 _BATCH: Final = 500
 _WEIGHT_BYTES: Final = 8 << 20
+_ROUND_TRIP_SECONDS: Final = 0.050
 
 
 def measure(seconds: float = _SECONDS) -> list[dict[str, Any]]:
@@ -47,7 +49,7 @@ def measure(seconds: float = _SECONDS) -> list[dict[str, Any]]:
         "commands": _commands,
         "launches": _launches,
         "operator test": _operator_test,
-        "far link": bench_far_link.measure,
+        "far link": _far_link,
         "second session": _second_session,
     }
     for name, part in parts.items():
@@ -97,7 +99,7 @@ def _streams(session: Session, who: str) -> Iterator[dict[str, Any]]:
 
 
 def _recorded(session: Session) -> Callable[[int], None]:
-    """Runs a recorded call so many times and waits."""
+    """A function that runs a recorded call `count` times and waits."""
     library = session.upload(packed_library())
     tensors = [RemoteTensor(session.allocate(256), 0, (64,), "float32") for _ in range(2)]
     session.fill(tensors[0].buffer, b"\0")
@@ -160,38 +162,70 @@ def _bare(driver: Driver) -> Callable[[int], None]:
 def _operator_test(seconds: float) -> Iterator[dict[str, Any]]:
     """One test with 4 KB of inputs, the same LLVM library on both sides."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        shared_object = folder / "add.so"
-        bench_runtime._compile_add(shared_object)
-        # A server each, as TVM's has one client: who shares a device goes through the supervisor.
+        # Two servers, because TVM's has one client: clients that share a device go through the
+        # supervisor.
         addresses = {
             PLAIN: stack.enter_context(tapml.serve()).line["address"],
             WEB: stack.enter_context(tapml.serve("--websocket", "ws://127.0.0.1:0")).line[
                 "websocket"
             ],
         }
-        random = np.random.default_rng(20240229)
-        a, b = (random.random(512, np.float32) for _ in range(2))
-        ours = {
-            who: bench_runtime._Ours(
-                stack.enter_context(connect(address)), shared_object.read_bytes()
-            )
-            for who, address in addresses.items()
+        times = _operator_test_times(stack, addresses, seconds)
+    for who, taken in times.items():
+        found = row(f"operator test, 4 KB, {who}", round(1e6 * taken), "us")
+        if who != TVM and TVM in times:
+            found["bar"], found["met"] = "TVM's RPC", taken <= times[TVM]
+        yield found
+
+
+def _far_link(seconds: float) -> Iterator[dict[str, Any]]:
+    """The same over a link of 50 ms per round trip; the bar is less than two round trips.
+
+    The link is a process that copies streams between two loopback addresses and delays every byte
+    by 25 ms. It shows how often each side waits for the other.
+    """
+    with ExitStack() as stack:
+        link = stack.enter_context(shaped_link(delay_ms=500 * _ROUND_TRIP_SECONDS, kind="streams"))
+        [port] = free_ports(1)
+        server = stack.enter_context(
+            tapml.serve("--data-port", str(port), "--websocket", "ws://127.0.0.1:0")
+        )
+        addresses = {
+            PLAIN: link.reach(server.line["address"], port),
+            WEB: link.reach(server.line["websocket"], port),
         }
-        theirs = stack.enter_context(bench_runtime._peer(shared_object))
-        turns = {who: partial(each.operator_test, a, b, a + b) for who, each in ours.items()}
-        if theirs is not None:
-            turns[TVM] = partial(theirs.operator_test, a, b, a + b)
-        times = take_turns(turns, seconds)
-        for who, taken in times.items():
-            found = row(f"operator test, 4 KB, {who}", round(1e6 * taken), "us")
-            if who != TVM and TVM in times:
-                found["bar"], found["met"] = "TVM's RPC", taken <= times[TVM]
-            yield found
+        times = _operator_test_times(stack, addresses, seconds, link.reach)
+    for who, taken in times.items():
+        found = row(f"operator test over a link of 50 ms, {who}", round(1e3 * taken, 1), "ms")
+        if who != TVM:
+            found["bar"], found["met"] = "one round trip", taken < 2 * _ROUND_TRIP_SECONDS
+        yield found
+
+
+def _operator_test_times(
+    stack: ExitStack,
+    addresses: Mapping[str, str],
+    seconds: float,
+    route: Callable[[str], str] = lambda address: address,
+) -> dict[str, float]:
+    """Median seconds of one operator test per server; `route` maps the address of TVM's."""
+    shared_object = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "add.so"
+    bench_runtime._compile_add(shared_object)
+    random = np.random.default_rng(20240229)
+    a, b = (random.random(512, np.float32) for _ in range(2))
+    sides: dict[str, Any] = {
+        who: bench_runtime._Ours(stack.enter_context(connect(address)), shared_object.read_bytes())
+        for who, address in addresses.items()
+    }
+    theirs = stack.enter_context(bench_runtime._peer(shared_object, route))
+    if theirs is not None:
+        sides[TVM] = theirs
+    turns = {who: partial(side.operator_test, a, b, a + b) for who, side in sides.items()}
+    return take_turns(turns, seconds)
 
 
 def _second_session(seconds: float) -> Iterator[dict[str, Any]]:
-    """What is sent for weights the server holds by hash."""
+    """Bytes sent for weights that the server already holds by hash."""
     random = np.random.default_rng(20240229)
     weights = [random.integers(0, 256, _WEIGHT_BYTES, np.uint8) for _ in range(8)]
     with tapml.serve() as server:

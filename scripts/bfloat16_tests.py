@@ -1,8 +1,8 @@
 """A float32 suite's operators and tests in bfloat16, for devices that compute in it.
 
-No model is carved in bfloat16: what runs it here is the CPU. So every float32 of an operator's
-function becomes bfloat16, its carved inputs are rounded, and the reference computes what must come
-out.
+No model is carved in bfloat16, which only the CPU runs here. So every float32 of an operator's
+function becomes bfloat16, its carved inputs are rounded, and the reference computes the expected
+outputs.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from scripts.carved_model import compile_all
 from scripts.mutants.subject import Subject
-from tapml.carving.carved_test import CarvedTest
-from tapml.carving.probing import Probing
-from tapml.carving.suite import Suite
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
-from tapml.compare.twin_runs import run_operator
 from tapml.compiler.compiler import Compiler
-from tapml.compiler.reference import ReferenceModule, compile_reference
+from tapml.compiler.reference import compile_reference
+from tapml.compiler.reference_module import ReferenceModule
 from tapml.compiler.twin import compile_twins
-from tapml.graph.plan import Operator
+from tapml.oracles.oracle import Oracle
+from tapml.oracles.probing import Probing
+from tapml.oracles.twin_runs import run_operator
+from tapml.plan.graph_plan import Operator
+from tapml.suite.carved_test import CarvedTest
+from tapml.suite.suite import Suite
+from tapml.verdicts.policy import Policy
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import CompileError
 from tapml_targets.library import Parameter
 from tapml_targets.target import Target
-from tests.compare.cases import MemoryCase
+from tests.oracles.cases import MemoryCase
 
 _LARGEST: Final = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
 
@@ -57,11 +59,7 @@ def open_bfloat16(folder: Path, device: DeviceDescription) -> Iterator[Subject]:
         for test in suite.tests():
             rounded = _rounded(operators[test.operator], test, reference)
             tests.setdefault(test.operator, []).append(rounded)
-        libraries = {}
-        for operator, library in compiler.compile_all([operators[n] for n in tests], target):
-            if isinstance(library, CompileError):
-                raise library
-            libraries[operator.name] = library
+        libraries = compile_all(compiler, [operators[name] for name in tests], target)
         with Oracle(operators, compile_twins, policy) as oracle:
             probing = Probing(oracle, lambda: reference)
             yield Subject(operators, libraries, tests, probing, policy)
@@ -89,7 +87,7 @@ def narrowed(operator: Operator) -> Operator:
 
 
 def _narrowed(parameter: Parameter) -> Parameter:
-    return replace(parameter, dtype=parameter.dtype.replace("float32", "bfloat16"))
+    return structs.replace(parameter, dtype=parameter.dtype.replace("float32", "bfloat16"))
 
 
 def _rounded(operator: Operator, test: CarvedTest, reference: ReferenceModule) -> MemoryCase:
@@ -106,7 +104,7 @@ def _rounded(operator: Operator, test: CarvedTest, reference: ReferenceModule) -
 
 
 def _as_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
-    """float32 as the raw bits of bfloat16; all else as it is."""
+    """float32 as the raw bits of bfloat16; other arrays unchanged."""
     if values.dtype != np.float32:
         return values
     return values.clip(-_LARGEST, _LARGEST).astype(ml_dtypes.bfloat16).view(np.uint16)

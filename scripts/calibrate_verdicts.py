@@ -1,12 +1,13 @@
-"""Measures the ratio of right and wrong kernels, which the limits of tapml.compare.limits rest on.
+"""Measures the ratios of right and wrong kernels, from which tapml.verdicts.limits is derived.
 
     python -m scripts.calibrate_verdicts [--json FILE] [--seeds N] [--dtype NAME] [--check]
 
-Cases are operators on random numbers, apart from any model and from the mutants that verdicts are
+Cases are operators on random numbers, independent of any model and of the mutants that verdicts are
 scored by. Each runs on LLVM and on every OpenCL device; each is also made wrong in ways real
 kernels are (a shifted index, a lost term, ...). Prints, per dtype and operator class, the largest
 ratio of a right kernel and the smallest of a wrong one; docs/verdicts.md holds what it printed.
-With --check it ends with 1 where a limit is nearer to a right kernel than its safety factor allows.
+With --check the exit code is 1 if a limit is nearer to a right kernel than its safety factor
+allows.
 """
 
 from __future__ import annotations

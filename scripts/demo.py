@@ -18,22 +18,21 @@ from scripts.python_version import require_python  # noqa: E402
 require_python()
 
 from scripts import environment  # noqa: E402
-from scripts.environment import location  # noqa: E402
 
 EXTRAS = ("host", "opencl")
 SHIPPED_MODEL = "pydoc-llama"
-# -P: nothing in the current folder stands in for a module.
+# -P: no file in the current folder shadows a module.
 TAPML = (sys.executable, "-P", "-m", "tapml.cli.main")
 EXAMPLES = """\
 examples:
   python3 scripts/demo.py                            the shipped model to OpenCL
   python3 scripts/demo.py --model ~/models/my-llama  a local Llama folder instead
-  python3 scripts/demo.py --session my-session       in a folder of its own; again to go on there
+  python3 scripts/demo.py --session my-session       in another folder; repeat to resume there
 
 environment:
   TAPML_VENV   folder of the environment (default: .venv in the project)
 
-The session lies in ./tapml-demo and begins anew with every run. The exit code is that of
+The session is in ./tapml-demo and restarts with every run. The exit code is that of
 `tapml offload`: 0 pass, 1 mismatch, 2 input or environment, 3 no such device, 4 device lost.
 """
 
@@ -53,19 +52,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--session", type=Path, help="folder of the session")
     options, others = parser.parse_known_args(arguments)
 
-    environment.enter(environment.ensure(EXTRAS), Path(__file__).resolve(), arguments)
-    setup = environment.setup_seconds()
-    os.environ.pop("TAPML_SETUP_SECONDS", None)
+    environment.enter(environment.ensure(EXTRAS))
     if options.target == "opencl" and not has_opencl_device():
         print("no OpenCL device answers here; a driver for the CPU is installed", file=sys.stderr)
-        added = environment.ensure(["opencl-cpu"]).seconds
-        setup.downloading += added.downloading
-        setup.unpacking += added.unpacking
+        environment.ensure(["opencl-cpu"])
 
     if options.model == SHIPPED_MODEL:
-        # It is tiny: on a busy machine two threads that wait for each other take twice as long.
+        # The model is tiny: on a busy machine two threads that wait for each other take twice as
+        # long.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    session = options.session or default_session()
+    session = options.session or Path("tapml-demo")
     again = [] if options.session else ["--restart"]
     started = time.monotonic()
     status = run(
@@ -73,19 +69,15 @@ def main(arguments: list[str]) -> int:
         "--session", str(session), *again, *others,
     )  # fmt: skip
     if status in (0, 1):
-        print(
-            f"\nmigration: {time.monotonic() - started:.0f} s;  set-up before it: downloading "
-            f"{setup.downloading:.0f} s, unpacking {setup.unpacking:.0f} s",
-            file=sys.stderr,
-        )
+        print(f"\nmigration: {time.monotonic() - started:.0f} s", file=sys.stderr)
         print(f"report: {(session / 'report.html').resolve().as_uri()}", file=sys.stderr)
     elif status == 130:
-        print(f"go on with: python3 {sys.argv[0]} --session {session}", file=sys.stderr)
+        print(f"continue with: python3 {sys.argv[0]} --session {session}", file=sys.stderr)
     return status
 
 
 def has_opencl_device() -> bool:
-    """Whether a driver lists a device that has built and run a kernel and is no simulator."""
+    """Whether a driver lists a device, not a simulator, that has built and run a kernel."""
     listing = subprocess.run(
         [*TAPML, "devices", "--platform", "opencl", "--json"],
         check=False,
@@ -93,13 +85,6 @@ def has_opencl_device() -> bool:
         stdout=subprocess.DEVNULL,
     )
     return listing.returncode == 0
-
-
-def default_session() -> Path:
-    """Return a folder below the current one, or below the user's cache if that is read-only."""
-    here = Path.cwd()
-    base = here if location.is_writable(here) else location.cache_folder(os.environ)
-    return base / "tapml-demo"
 
 
 def run(*command: str) -> int:
@@ -113,11 +98,4 @@ def run(*command: str) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except environment.SetupError as error:
-        print(f"scripts/demo.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; an environment that is not finished is never used", file=sys.stderr)
-        sys.exit(130)
+    environment.run_script(main, "scripts/demo.py")

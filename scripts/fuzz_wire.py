@@ -1,14 +1,14 @@
-"""Lies to a server about everything PROTOCOL.md says, and looks whether it stands.
+"""Fuzzes a server with invalid messages of every kind in PROTOCOL.md.
 
     python3 scripts/fuzz_wire.py --frames 200000 --seed 1              a stranger, over ZeroMQ
     python3 scripts/fuzz_wire.py --frames 200000 --seed 1 --session    with a valid session
     python3 scripts/fuzz_wire.py --binding websocket                   the other binding
     python3 scripts/fuzz_wire.py --seed 1 --session --only 4711        one conversation, shown
 
-It starts the server, and beside itself a good client that checks the result of every operator test.
-Exit code 1 where the server died, grew, left something behind or answered with a fault of its own,
-or where the good client saw an error or waited for more than five seconds. The same seed says the
-same bytes; a failure is replayed on fresh servers and shrunk to the messages it needs.
+It starts the server, and a good client that checks the result of every operator test. The exit code
+is 1 if the server died, grew, leaked or answered with an internal error, or if the good client saw
+an error or waited for more than five seconds. A seed always sends the same bytes; a failure is
+replayed on fresh servers and shrunk to the messages it needs.
 """
 
 from __future__ import annotations
@@ -44,12 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--binding", choices=BINDINGS, default="zmq")
     parser.add_argument("--session", action="store_true", help="lie within a valid session")
     parser.add_argument("--device", default="opencl")
-    parser.add_argument(
-        "--module",
-        default="",
-        metavar="NAME",
-        help="server to start with `python -m` in place of `tapml rpc serve`",
-    )
     parser.add_argument("--only", type=int, metavar="K", help="say conversation K alone, shown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     options = parser.parse_args(arguments)
@@ -59,11 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
         binding=options.binding,
         session=options.session,
         device=options.device,
-        module=options.module,
     )
     if options.only is not None:
         return _show(settings, options.only)
-    # An order to end must not leave the server behind.
+    # SIGTERM must not leave the server running.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     campaign = Campaign(settings, _progress)
     report = campaign.run()
@@ -121,7 +114,7 @@ def _show(settings: Settings, index: int) -> int:
 
 
 def _explain(settings: Settings, finding: Finding) -> None:
-    """Say a failing session again, shrink it, and print what is left."""
+    """Replay a failing session, shrink it, and print the rest."""
     print(f"\n{finding.what}\nseed {settings.seed}, conversations {finding.first}-{finding.last}:")
     said = [
         shot
@@ -133,7 +126,7 @@ def _explain(settings: Settings, finding: Finding) -> None:
         return bool(replay(settings, some, Heard()))
 
     if not fails(said):
-        print("it does not fail when these are said again alone")
+        print("it does not fail when these are replayed alone")
         return
     alone = next(
         (

@@ -1,34 +1,44 @@
-"""Kill a session at every boundary it crosses, one by one, resume it, and compare the verdicts.
+"""Kills a session at every failpoint it crosses, one by one, resumes it, and compares the verdicts.
 
-The test suite does this once per kind and place, along one session (tests/offload/test_kills.py);
-here every single crossing gets a session of its own: recorded in an unbroken run, then before and
-after each the session is killed (or its disk fills), resumed, and held against the unbroken run.
-A minute or two per ten crossings; ``--part 2/8`` does every eighth, to spread it over machines.
+The test suite does this once per kind and place, along one session (tests/offload/*/test_kills.py);
+here every crossing gets a separate session: crossings are recorded in an unbroken run, then before
+and after each the session is killed (or its disk fills), resumed, and compared with the unbroken
+run. A minute or two per ten crossings; ``--part 2/8`` does every eighth, to spread it over
+machines.
 
     python3 scripts/kill_everywhere.py                       everything, on the tiny model
     python3 scripts/kill_everywhere.py --full                a full disk instead of a kill
     python3 scripts/kill_everywhere.py --only 'rename *'     some of the crossings
     python3 scripts/kill_everywhere.py --part 1/20 --markdown table.md
     python3 scripts/kill_everywhere.py --seed 1 --minutes 60 in an order of chance, as many as fit
+    python3 scripts/kill_everywhere.py --folder harm         keep the outcomes: killed itself, it
+                                                             continues where it was
 
-The bar: no crossing may end in anything but the same verdicts, whole files and no step done twice.
+The bar: every crossing ends in the same verdicts, complete files and no step done twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+import msgspec
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from tapml.runs.folder import RunFolder  # noqa: E402
+from tapml.runs.kind import RunKind  # noqa: E402
+from tapml.runs.result_key import ResultKey  # noqa: E402
 from tests.offload.commands import Ended  # noqa: E402
 from tests.offload.forked import run_forked  # noqa: E402
 from tests.offload.phases import last_phase  # noqa: E402
@@ -56,7 +66,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a session that was harmed at a crossing, and of its resume."""
+    """The outcome of a session that was harmed at a crossing, and of its resume."""
 
     crossing: Crossing
     phase: str
@@ -65,8 +75,12 @@ class Outcome:
     seconds: float
 
 
+KIND = RunKind("tapml-kill-everywhere/1", results={"crossing": Outcome})
+SOURCES = ("tapml", "targets", "rpc_server", "tests/offload")
+
+
 def main() -> int:
-    """Return 1 if any crossing ended in something else than the same verdicts."""
+    """Return 1 if any crossing did not end in the same verdicts."""
     options = _parse()
     root = Path(tempfile.mkdtemp(prefix="kill-everywhere-"))
     try:
@@ -83,17 +97,7 @@ def main() -> int:
         if options.seed is not None:
             random.Random(options.seed).shuffle(wanted)  # noqa: S311
         print(f"{len(crossings)} crossings, {len(wanted)} of them here", flush=True)
-        outcomes = []
-        deadline = time.monotonic() + options.minutes * 60
-        for index, crossing in enumerate(wanted):
-            if time.monotonic() > deadline:
-                print(f"{len(wanted) - index} left out: {options.minutes} minutes are over")
-                break
-            outcome = _harm(crossing, unbroken, root, "full" if options.full else "kill")
-            outcomes.append(outcome)
-            said = outcome.problem or "same verdicts"
-            ended = f"{outcome.ended} in '{outcome.phase}'"
-            print(f"[{index + 1}/{len(wanted)}] {crossing}: {ended}, {said}", flush=True)
+        outcomes = _harm_all(wanted, unbroken, root, options)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     table = _table(outcomes)
@@ -101,6 +105,48 @@ def main() -> int:
     if options.markdown is not None:
         options.markdown.write_text(table + "\n", encoding="utf-8")
     return 1 if any(outcome.problem for outcome in outcomes) else 0
+
+
+def _harm_all(
+    wanted: list[Crossing], unbroken: FinishedSession, root: Path, options: argparse.Namespace
+) -> list[Outcome]:
+    """Harm a session at each crossing; reuse earlier outcomes of the same code."""
+    outcomes: list[Outcome] = []
+    what, source = "full" if options.full else "kill", _source()
+    deadline = time.monotonic() + options.minutes * 60
+    run_folder = RunFolder(options.folder or root / "run", KIND)
+    if not run_folder.exists:
+        run_folder.begin()
+    with run_folder.run() as run, run.phases.phase("harm", total=len(wanted)) as phase:
+        for index, crossing in enumerate(wanted):
+            key = ResultKey.of(
+                crossing=str(crossing), what=what, device=options.device, source=source
+            )
+            known = run.journal.result(key)
+            if known is not None:
+                outcome = msgspec.convert(known.data, Outcome)
+            elif time.monotonic() > deadline:
+                print(f"{len(wanted) - index} left out: {options.minutes} minutes are over")
+                break
+            else:
+                outcome = _harm(crossing, unbroken, root, what)
+                status = "fail" if outcome.problem else "pass"
+                run.journal.record(key, "crossing", str(crossing), status, asdict(outcome))
+            outcomes.append(outcome)
+            said = outcome.problem or "same verdicts"
+            ended = f"{outcome.ended} in '{outcome.phase}'"
+            before = " (known)" if known is not None else ""
+            print(f"[{index + 1}/{len(wanted)}] {crossing}: {ended}, {said}{before}", flush=True)
+            phase.progress(index + 1, len(wanted), str(crossing))
+    return outcomes
+
+
+def _source() -> str:
+    """Hash of the code that is killed and resumed."""
+    digest = hashlib.sha256()
+    for path in sorted(path for name in SOURCES for path in (ROOT / name).rglob("*.py")):
+        digest.update(f"{path}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _parse() -> argparse.Namespace:
@@ -113,6 +159,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="every N-th")
     parser.add_argument("--seed", type=int, help="in an order of chance, not the session's")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long")
+    parser.add_argument("--folder", type=Path, help="where outcomes are kept (default: nowhere)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here")
     return parser.parse_args()
 
@@ -126,7 +173,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _unbroken(root: Path, device: str) -> FinishedSession:
-    """A session of the tiny model that nobody disturbs; its crossings are recorded."""
+    """An undisturbed session of the tiny model, with its crossings recorded."""
     from tests.models.folders import make_folder
 
     model, cache = make_folder(root / "tiny-llama", "one_layer"), root / "cache"
@@ -185,7 +232,7 @@ def _how(ended: Ended) -> str:
 
 
 def _table(outcomes: list[Outcome]) -> str:
-    """One row a site: how many crossings, how the process ended, and what was not as it must be."""
+    """One row per site: number of crossings, how the processes ended, and failures."""
     rows = ["| kind | place | crossings | ended | same verdicts |", "|---|---|--:|---|--:|"]
     sites: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -197,7 +244,7 @@ def _table(outcomes: list[Outcome]) -> str:
     phases = Counter(outcome.phase for outcome in outcomes)
     rows += ["", *(f"- {phase}: {number}" for phase, number in phases.items())]
     bad = [f"{outcome.crossing}: {outcome.problem}" for outcome in outcomes if outcome.problem]
-    return "\n".join([*rows, "", f"{len(bad)} of {len(outcomes)} not as it must be", *bad])
+    return "\n".join([*rows, "", f"{len(bad)} of {len(outcomes)} failed", *bad])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A tiny Llama of many unique operators: every layer has another MLP and another number of heads.
+"""A tiny Llama with many unique operators: every layer has a different MLP and number of heads.
 
-No checkpoint of the family is like that; it is built in torch, saved as safetensors, and handed to
-a session in place of what the loader gives. Sizes are tiny: what is measured is how tapml grows
-with the number of operators.
+No checkpoint of the family is like that, so it is built in torch, saved as safetensors, and passed
+to a session instead of the loader's model. Sizes are tiny, to measure how tapml scales with the
+number of operators.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
-from tapml.models.huggingface import hash_weights
+from tapml.models.families import architectures
 from tapml.models.loaded import LoadedModel
-from tapml.offload import events, rooted_reference
+from tapml.models.weights_hash import hash_weights
+from tapml.offload import rooted_reference
 from tapml.offload.session import OffloadSession, SessionResult
-from tapml.offload.settings import Settings
+from tapml.runs.events import Watcher
+from tapml.session.settings import Settings
 
 HIDDEN: Final = 32
 HEAD_SIZE: Final = 8
@@ -33,9 +35,9 @@ VOCABULARY: Final = 64
 
 
 def make_session(
-    folder: Path, model_folder: Path, layers: int, device: str, watcher: events.Watcher
+    folder: Path, model_folder: Path, layers: int, device: str, watcher: Watcher
 ) -> SessionResult:
-    """Run a session of such a model from its beginning, one operator after the other."""
+    """Run a session of such a model, one operator after the other."""
     model = make_model(model_folder, layers)
     settings = Settings(
         model=str(model_folder),
@@ -46,7 +48,7 @@ def make_session(
         tokens=("1 2 3 4",),
         new_tokens=2,
     )
-    with patch.object(rooted_reference, "load_model", lambda *_, **__: model):
+    with patch.object(rooted_reference, "load_any", lambda *_, **__: model):
         return OffloadSession.create(folder, settings).run(watcher)
 
 
@@ -57,7 +59,7 @@ def make_model(folder: Path, layers: int) -> LoadedModel:
     module = LlamaForCausalLM(config)
     for index, layer in enumerate(module.model.layers):
         own = copy(config)
-        # A configuration's own checks know no such model.
+        # Bypass the configuration's validation, which does not allow this.
         vars(own).update(num_attention_heads=1 + index, intermediate_size=HIDDEN + index + 1)
         layer.self_attn = LlamaAttention(own, index)
         layer.mlp = LlamaMLP(own)
@@ -75,6 +77,7 @@ def make_model(folder: Path, layers: int) -> LoadedModel:
         name=folder.name,
         config=config,
         tokenizer=None,
+        family=architectures()["LlamaForCausalLM"],
         module=module.eval(),
         dtype="float32",
         context_length=CONTEXT,

@@ -55,7 +55,7 @@ MADE: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         },
     ),
 }
-# The command, in a Python that is not interrupted before it can say so: `_run` blocks the signal.
+# Runs the command; `_run` blocks the signal until Python can handle it.
 _TAPML: Final = """\
 import signal, sys
 try:
@@ -96,8 +96,7 @@ def main(arguments: list[str]) -> int:
     """Migrate to each device; the worst exit code."""
     options = _parse(arguments)
     if not options.here:
-        environment.enter(environment.ensure(EXTRAS), Path(__file__).resolve(), arguments)
-        os.environ.pop("TAPML_SETUP_SECONDS", None)
+        environment.enter(environment.ensure(EXTRAS))
     from tapml_targets.errors import TapmlError
 
     # The models are tiny: on a busy machine two threads that wait for each other take longer.
@@ -150,7 +149,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def make_model(name: str, folder: Path) -> str:
-    """What `tapml offload --model` takes; one that is made here lies in `folder`."""
+    """The argument of `tapml offload --model`; a model that is made here is in `folder`."""
     if name == "demo":
         return "pydoc-llama"
     if name not in MADE:
@@ -162,7 +161,7 @@ def make_model(name: str, folder: Path) -> str:
 
 
 def _migrate(model: str, device: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run one migration and say how it ended."""
+    """Run one migration and summarise it."""
     session = folder / f"{Path(model).name}-{device.replace(':', '-')}-{options.dtype}"
     started = time.monotonic()
     with _device(device) as (spec, variables):
@@ -175,7 +174,7 @@ def _migrate(model: str, device: str, options: argparse.Namespace, folder: Path)
             command += ["--tokens", options.tokens]
         if options.new_tokens:
             command += ["--new-tokens", str(options.new_tokens)]
-        # What a person reads is told on standard error, where --json prints to standard output.
+        # With --json, text goes to standard error.
         output = sys.stderr if options.json else None
         exit_code = _run(command, {**os.environ, **variables}, output)
     summary: dict[str, Any] = {
@@ -206,7 +205,7 @@ def _migrate(model: str, device: str, options: argparse.Namespace, folder: Path)
 
 
 def _run(command: list[str], variables: dict[str, str], output: Any) -> int:
-    """Run a command to its end, however often Ctrl-C is pressed: it ends by itself and cleanly.
+    """Run a command to its own clean end, even if Ctrl-C is pressed repeatedly.
 
     Returns its exit code, as a shell gives it.
     """
@@ -216,7 +215,7 @@ def _run(command: list[str], variables: dict[str, str], output: Any) -> int:
     ) as process:
         while True:
             try:
-                # What came meanwhile is raised here.
+                # A pending signal is raised here.
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 status = process.wait()
                 # Ctrl-C may come while its Python ends.
@@ -227,7 +226,7 @@ def _run(command: list[str], variables: dict[str, str], output: Any) -> int:
 
 @contextmanager
 def _device(name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """What `--device` takes, and the environment it takes it in."""
+    """The argument of `--device`, and its environment variables."""
     if name.partition(":")[0] == "webgpu":
         yield name, {}
         return
@@ -236,7 +235,7 @@ def _device(name: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def line_of(summary: dict[str, Any]) -> str:
-    """How a migration ended, in one line."""
+    """One-line summary of a migration."""
     if "operators" not in summary:
         return f"{summary['device']}: exit code {summary['exit_code']}"
     worst = summary["worst_ratio"]
@@ -250,11 +249,4 @@ def line_of(summary: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except environment.SetupError as error:
-        print(f"scripts/migrate_webgpu.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    environment.run_script(main, "scripts/migrate_webgpu.py")

@@ -1,4 +1,4 @@
-"""The first thing every script checks. Any Python 3 can read this file, so that it can say no."""
+"""The version check of every script. Any Python 3 can parse this file."""
 
 import shutil
 import subprocess

@@ -33,11 +33,11 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from scripts.bench import print_table  # noqa: E402
 from scripts.bfloat16_tests import open_bfloat16  # noqa: E402
 from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
-from tapml.carving.probing import is_probe  # noqa: E402
-from tapml.carving.replay import replay_operator  # noqa: E402
-from tapml.carving.replay_results import ReplayResult  # noqa: E402
-from tapml.compare.operator_class import traits_of  # noqa: E402
-from tapml.offload.settings import Settings  # noqa: E402
+from tapml.oracles.probing import is_probe  # noqa: E402
+from tapml.replaying.replayer import replay_operator  # noqa: E402
+from tapml.replaying.results import ReplayResult  # noqa: E402
+from tapml.session.settings import Settings  # noqa: E402
+from tapml.verdicts.operator_class import traits_of  # noqa: E402
 from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.dtype import dtype as lookup  # noqa: E402
 from tapml_targets.errors import DeviceLostError, TapmlError  # noqa: E402
@@ -51,13 +51,13 @@ KINDS: Final = (
     "rope_llama3", "one_kv_head", "tied",
 )  # fmt: skip
 DTYPES: Final = ("float32", "float16")
-# On a busy machine a server may be silent for longer than its client waits.
+# On a busy machine a client's wait for its server may time out.
 _ATTEMPTS: Final = 3
 
 
 @dataclass
 class Tally:
-    """What came of the tests of one model, dtype and driver."""
+    """The results of one model, dtype and driver."""
 
     model: str
     dtype: str
@@ -163,7 +163,7 @@ def _tallies(least: int) -> Iterator[Tally]:
 
 
 def _drivers(dtype: str) -> list[DeviceDescription]:
-    """OpenCL devices that compute in `dtype`, checkers apart."""
+    """OpenCL devices that compute in `dtype`, without checkers."""
     return [
         device.description
         for device in rank_devices("opencl", dtype)
@@ -172,7 +172,7 @@ def _drivers(dtype: str) -> list[DeviceDescription]:
 
 
 def _models(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Settings and names: the shipped model, then random weights of ever other seeds."""
+    """Settings and names: the shipped model, then random weights with different seeds."""
     yield {"model": SHIPPED}, SHIPPED
     for seed in count():
         for kind in KINDS:
@@ -188,7 +188,7 @@ def _models(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _replay(subject: Subject, device: Device, model: str, dtype: str) -> Tally:
-    """Replay every test of a suite; again where the device is lost, which is printed."""
+    """Replay every test of a suite; repeat if the device is lost, which is printed."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return _replay_operators(subject, device, model, dtype)
@@ -212,7 +212,7 @@ def _replay_operators(subject: Subject, device: Device, model: str, dtype: str) 
 
 
 def _print(tallies: list[Tally]) -> None:
-    """Sums per dtype and driver, the largest ratio per class, and every test that was accused."""
+    """Sums per dtype and driver, the largest ratio per class, and tests that did not pass."""
     print()
     sums: dict[tuple[str, str], Tally] = {}
     for tally in tallies:

@@ -5,9 +5,9 @@
     python3 scripts/score_mutants.py --count 60 --seed 7 --json out.json
     python3 scripts/score_mutants.py --device chromium     mutants of WGSL in a browser
 
-Every mutant is the compiler's own Library with one thing changed; docs/mutants.md says how and what
-came of it. Run it in the project's environment (scripts/test.py makes it). Ctrl-C prints what there
-is. The exit code is 1 where an observable mutant was missed.
+Every mutant is the compiler's own Library with one change; docs/mutants.md has the method and
+results. Run it in the project's environment (scripts/test.py makes it). Ctrl-C prints partial
+results. The exit code is 1 if an observable mutant was missed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scripts.mutants.subject import (  # noqa: E402
     open_subject,
 )
 from scripts.started_browser import BROWSERS, started_browser  # noqa: E402
-from tapml.offload.settings import Settings  # noqa: E402
+from tapml.session.settings import Settings  # noqa: E402
 from tapml_rpc.reach import describe_device  # noqa: E402
 from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.errors import TapmlError  # noqa: E402
@@ -86,7 +86,6 @@ def _score(options: argparse.Namespace) -> int:
 def _score_on(
     description: DeviceDescription, options: argparse.Namespace, spec: str | None = None
 ) -> int:
-    """Score on a device of this machine, or on the one that `spec` names."""
     print(f"device: {description.name} ({description.vendor_platform})", flush=True)
     with tempfile.TemporaryDirectory(prefix="tapml-mutants-") as temporary:
         folder = options.suite or Path(temporary) / "suite"
@@ -143,7 +142,7 @@ def _drawn(subject: Subject, options: argparse.Namespace) -> tuple[tuple[Mutant,
 
 
 def _collect(made: Iterator[Score], scores: list[Score], count: int) -> bool:
-    """Fill `scores` and say how far it is; False where Ctrl-C ends it early."""
+    """Fill `scores` and print progress; False if Ctrl-C ends it early."""
     missed = 0
     try:
         for score in made:

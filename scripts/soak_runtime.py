@@ -1,11 +1,11 @@
-"""Runs many operator tests against ``tapml rpc serve`` and counts what is left behind.
+"""Runs many operator tests against ``tapml rpc serve`` and checks for leaks.
 
     python3 scripts/soak_runtime.py --tests 10000          over both bindings, 10,000 each
 
-An operator test is what carving replays: allocate, write, call, read, free, in one batch; every
-tenth records its call and runs that. Before and after, the account is taken: sessions, device
-bytes, processes, shared memory, file descriptors and threads, of the server and of this client.
-Exit code 1 where one of them is not what it was.
+An operator test is like a replay of a carved test: allocate, write, call, read, free, in one batch;
+every tenth records its call and runs that. Sessions, device bytes, processes, shared memory, file
+descriptors and threads, of the server and of this client, are counted before and after. The exit
+code is 1 if any count grew.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-import numpy as np
 import zmq
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from scripts.processes import family, memory, processor_ticks  # noqa: E402
 from scripts.wire_fuzz.bindings import BINDINGS, SERVE_OPTIONS, address_of  # noqa: E402
-from scripts.wire_fuzz.kernel import packed_library  # noqa: E402
+from scripts.wire_fuzz.kernel import operator_test, packed_library  # noqa: E402
 from scripts.wire_fuzz.server import ServerUnderTest  # noqa: E402
 from tapml_rpc import wire  # noqa: E402
-from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session, connect  # noqa: E402
+from tapml_rpc.client import Session, connect  # noqa: E402
 
 _PATIENCE_SECONDS: Final = 60.0
 _PING_SECONDS: Final = 0.5
 _POLL_MILLISECONDS: Final = 100
-_ELEMENTS: Final = 1024
 _RECORD_EVERY: Final = 10
 _WARM_UP: Final = 200
 _BLOB: Final = "/memfd:tapml-blob"
@@ -44,18 +43,18 @@ _BLOB: Final = "/memfd:tapml-blob"
 
 @dataclass(frozen=True)
 class Account:
-    """What there is, of which a fault and its session must leave nothing.
+    """Resource counts, which must return to their values after a fault.
 
     Attributes
     ----------
     sessions, device_bytes
-        As the server says, whoever asks left out.
+        As the server reports, without the bookkeeper.
     processes
         The server and all that descend from it.
     shared_memories
         Pieces of shared memory that these processes hold.
     descriptors, threads
-        Of the server's own process; what it keeps by hash, for sessions to come, left out.
+        Of the server's own process, without blobs kept by hash.
     own_descriptors, own_threads
         Of this process; the threads that watch sessions.
     """
@@ -70,13 +69,13 @@ class Account:
     own_threads: int
 
     def is_within(self, before: Account) -> bool:
-        """Whether nothing is more than it was, and the worker that waits is there."""
+        """Whether no count grew, and the spare worker is there."""
         now, was = asdict(self), asdict(before)
         return self.processes == before.processes and all(now[each] <= was[each] for each in was)
 
 
 class Bookkeeper:
-    """Holds one session with a server for as long as it is looked at, and asks it how it is.
+    """Holds a session with a server to query its resources.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ class Bookkeeper:
     Attributes
     ----------
     worker
-        The process that this session has to itself.
+        The worker process of this session.
     data_port
         Where the server takes ZeroMQ's payloads.
     """
@@ -100,7 +99,7 @@ class Bookkeeper:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._control = self._context.socket(zmq.DEALER)
         self._control.connect(address)
-        (self.worker,) = family_of(pid) - {pid}
+        (self.worker,) = family(pid)[1:]
         hello = {"type": "hello", "versions": [wire.VERSION], "download_window": 0}
         welcome = self._ask(hello, "welcome")
         self.data_port = int(welcome["data_address"].rpartition(":")[2])
@@ -122,20 +121,20 @@ class Bookkeeper:
         self._context.destroy(linger=0)
 
     def pong(self) -> dict[str, Any]:
-        """What the server says of itself now."""
+        """The server's current answer to a ping."""
         with self._lock:
             return self._ask(self._ping, "pong")
 
     def account(self) -> Account:
-        """What there is now."""
+        """The current counts."""
         pong = self.pong()
-        family = family_of(self._pid)
+        members = family(self._pid)
         kept = _blobs(self._pid)
         return Account(
             sessions=pong["sessions"] - 1,
             device_bytes=pong["device_bytes"],
-            processes=len(family),
-            shared_memories=len(set().union(*map(_shared_memories, family))),
+            processes=len(members),
+            shared_memories=len(set().union(*map(_shared_memories, members))),
             descriptors=_entries(f"/proc/{self._pid}/fd") - kept,
             threads=_entries(f"/proc/{self._pid}/task"),
             own_descriptors=_entries("/proc/self/fd"),
@@ -143,14 +142,14 @@ class Bookkeeper:
         )
 
     def settle(self, before: Account) -> None:
-        """Wait until there is no more than there was `before`, and as many processes.
+        """Wait until no count exceeds `before` and the number of processes is equal.
 
-        It may be less: a thread that was reaping an earlier session's worker has ended since.
+        Counts may be lower: a thread that was reaping an earlier session's worker may have ended.
 
         Raises
         ------
         AssertionError
-            If that does not come to be; it says what is more or less.
+            On timeout, naming the differences.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not (now := self.account()).is_within(before):
@@ -176,67 +175,24 @@ class Bookkeeper:
         raise AssertionError(f"the server has sent no {kind} for {_PATIENCE_SECONDS:g} s")
 
 
-def family_of(pid: int) -> set[int]:
-    """A process and all that descend from it, those among them that are being reaped."""
-    found, new = {pid}, [pid]
-    while new:
-        parent = new.pop()
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                born = set(map(int, children.read_text("ascii").split())) - found
-            except OSError:
-                continue
-            found |= born
-            new += born
-    return found
-
-
-def operator_test(session: Session, library: RemoteLibrary, first: float, record: bool) -> None:
-    """One test as carving replays it, its result checked.
-
-    Raises
-    ------
-    AssertionError
-        If the result is wrong.
-    """
-    given = np.arange(_ELEMENTS, dtype=np.float32) + np.float32(first)
-    with session.batch() as batch:
-        tensors = [
-            RemoteTensor(batch.allocate(given.nbytes), 0, given.shape, "float32") for _ in "xy"
-        ]
-        batch.write(tensors[0].buffer, given)
-        if record:
-            batch.run(batch.record(library, "add_one", tensors))
-        else:
-            batch.call(library, "add_one", tensors)
-        read = batch.read(tensors[1].buffer)
-        for tensor in tensors:
-            batch.free(tensor.buffer)
-    if not np.array_equal(np.frombuffer(read.result(), np.float32), given + 1):
-        raise AssertionError("the operator's result is wrong")
-
-
 def run_operator_tests(session: Session, count: int) -> None:
     """Run `count` operator tests in a session."""
     library = session.upload(packed_library())
     for index in range(count):
-        operator_test(session, library, index % 97, not index % _RECORD_EVERY)
+        operator_test(session, library, index % 97, record=not index % _RECORD_EVERY)
     session.fence()
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory of a process, without what it shares with others."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
-    return 1024 * sum(
-        int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")
-    )
+def private_bytes(pid: int) -> int:
+    """Memory of a process that it shares with no other."""
+    return sum(size for kind, size in memory(pid).items() if kind.startswith("Private_"))
 
 
 @contextmanager
 def served(
     device: str, *arguments: str, prefix: Sequence[str] = ()
 ) -> Iterator[tuple[ServerUnderTest, Bookkeeper]]:
-    """``tapml rpc serve`` over both bindings, warm, and who looks at it.
+    """``tapml rpc serve`` over both bindings, warm, and its bookkeeper.
 
     Parameters
     ----------
@@ -248,8 +204,8 @@ def served(
         ServerUnderTest(device, *options, prefix=prefix) as server,
         Bookkeeper(server.line["address"], server.process.pid) as books,
     ):
-        # What a process makes once is not what a session leaves: the first large payload has pyzmq
-        # start its collector, on either side.
+        # Exclude one-time resources: with the first large payload pyzmq starts its collector, on
+        # either side.
         with connect(server.line["address"], timeout=_PATIENCE_SECONDS) as session:
             buffer = session.allocate(4 << 20)
             session.write(buffer, bytes(4 << 20))
@@ -259,7 +215,7 @@ def served(
 
 
 def wait_for_spare(books: Bookkeeper) -> None:
-    """Wait until there is the server, the bookkeeper's worker, and the one that waits."""
+    """Wait for the server, the bookkeeper's worker and the spare worker."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (now := books.account()).processes != 3 or now.sessions or now.device_bytes:
         if time.monotonic() > deadline:
@@ -268,7 +224,7 @@ def wait_for_spare(books: Bookkeeper) -> None:
 
 
 def main() -> int:
-    """Return 1 where something was left behind."""
+    """Return 1 if something leaked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -281,16 +237,16 @@ def main() -> int:
             before = books.account()
             with connect(address_of(binding, server.line)) as session:
                 run_operator_tests(session, _WARM_UP)
-                family = sorted(family_of(server.process.pid))
-                began = {pid: resident_bytes(pid) for pid in (os.getpid(), *family)}
+                members = family(server.process.pid)
+                began = {pid: private_bytes(pid) for pid in (os.getpid(), *members)}
                 held = books.account()
                 started = time.perf_counter()
                 run_operator_tests(session, options.tests)
                 seconds = time.perf_counter() - started
-                worker = max(family[1:], key=_processor_ticks)
-                watched = {"client": os.getpid(), "server": family[0], "worker": worker}
+                worker = max(members[1:], key=processor_ticks)
+                watched = {"client": os.getpid(), "server": members[0], "worker": worker}
                 drift = {
-                    name: (resident_bytes(pid) - began[pid]) / 1024 for name, pid in watched.items()
+                    name: (private_bytes(pid) - began[pid]) / 1024 for name, pid in watched.items()
                 }
                 during = _compare(books, held, "with the session open")
             failed += during + _compare(books, before, "after its end")
@@ -310,23 +266,18 @@ def _compare(books: Bookkeeper, before: Account, when: str) -> int:
     return 0
 
 
-def _processor_ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
 def _entries(folder: str) -> int:
     return sum(1 for _ in Path(folder).iterdir())
 
 
 def _blobs(pid: int) -> int:
-    """How many descriptors of what is kept by hash a process has."""
+    """Number of a process's descriptors of blobs kept by hash."""
     links = _links(pid)
     return sum(link.startswith(_BLOB) for link in links)
 
 
 def _shared_memories(pid: int) -> set[str]:
-    """Those that a process has mapped, by inode: of ours, and of drivers."""
+    """Shared memory that a process has mapped, by inode: ours and the drivers'."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -341,10 +292,10 @@ def _shared_memories(pid: int) -> set[str]:
 
 
 def _links(pid: int) -> list[str]:
-    """What the descriptors of a process are."""
+    """Targets of a process's descriptors."""
     found = []
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        # One may be closed while we look.
+        # One may be closed meanwhile.
         with suppress(OSError):
             found.append(str(descriptor.readlink()))
     return found

@@ -1,4 +1,4 @@
-"""A browser of this machine as a device, for as long as a script wants it."""
+"""Starts a browser of this machine as a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _START_SECONDS: Final = 120.0
 
 @contextmanager
 def started_browser(which: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """A tracker with a browser of its own; both are ended with the block, and with this process.
+    """A tracker with a browser; both end with the block, and with this process.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def started_browser(which: str) -> Iterator[tuple[str, dict[str, str]]]:
     Yields
     ------
     tuple
-        What ``--device`` takes, and the environment that says which tracker is meant.
+        The argument of ``--device``, and the environment that names the tracker.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def started_browser(which: str) -> Iterator[tuple[str, dict[str, str]]]:
         sys.executable, "-P", "-m", "tapml_rpc.tracker.process", "--bind", "tcp://127.0.0.1:0",
         "--browser", which, "--parent", str(os.getpid()),
     ]  # fmt: skip
-    # A group of its own: Ctrl-C is for the work, which then gives the device back.
+    # A separate process group: Ctrl-C is for the work, which then releases the device.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
     ) as tracker:

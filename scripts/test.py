@@ -1,7 +1,7 @@
 """Set up the project's environment, then run the checks and the tests.
 
-`python3 scripts/test.py` is all there is to do, here and in continuous integration. Arguments that
-are not this script's own go to pytest.
+`python3 scripts/test.py` runs everything, here and in continuous integration. Unknown arguments go
+to pytest.
 """
 
 import argparse
@@ -18,25 +18,34 @@ from scripts.python_version import require_python  # noqa: E402
 
 require_python()
 
-from scripts import environment  # noqa: E402
-from scripts.environment import debian, location  # noqa: E402
+from scripts import debian, environment  # noqa: E402
 
-EXTRAS = ("bench", "check", "cpu", "host", "opencl", "opencl-cpu", "qr", "test", "webgpu")
+EXTRAS = (
+    "bench", "check", "compare", "cpu", "host", "invariants", "metal", "models", "opencl",
+    "opencl-cpu", "openvino", "qr", "simulator", "test", "vulkan", "webgpu",
+)  # fmt: skip
 CHECKS = (
     ("ruff check", ["-m", "ruff", "check"]),
     ("ruff format", ["-m", "ruff", "format", "--check"]),
     ("mypy", ["-m", "mypy"]),
     ("web", ["-m", "scripts.web_checks"]),
 )
-# Much of a test is waiting for processes it started: three at a time on two cores took 19 minutes
-# where two took 24. A file's tests share what its fixtures made.
-# Files with few tests may take longest: their order is that of tests/conftest.py.
-WHOLE_SUITE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# Tests often wait for processes they started: on two cores three workers took 19 minutes, two took
+# 24. A file's tests share fixtures. Files with few tests may take longest: tests/conftest.py orders
+# them.
+SPREAD = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# A test's tier is its folder: `end_to_end` and `exhaustive`, anywhere under tests/, or neither.
+TIERS = {
+    "commit": ("--ignore-glob=*/end_to_end/*",),
+    "all": (),
+    "exhaustive": ("-k", "exhaustive", "-o", "norecursedirs=.* node_modules"),
+}
 EXAMPLES = """\
 examples:
   python3 scripts/test.py                          the checks and every test
-  python3 scripts/test.py --fast                   without the tests marked slow
-  python3 scripts/test.py --no-checks tests/graph -k plan
+  python3 scripts/test.py --tier commit            without tests/*/end_to_end
+  python3 scripts/test.py --tier exhaustive        every kill point, mutants, hazards: hours
+  python3 scripts/test.py --no-checks tests/plan -k format
 
 environment:
   TAPML_VENV               folder of the environment (default: .venv in the project)
@@ -54,32 +63,29 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--fast", action="store_true", help="leave out the tests marked slow")
+    parser.add_argument(
+        "--tier",
+        choices=TIERS,
+        default="all",
+        help="which tests: those before a commit, all (the default, as in continuous "
+        "integration), or the exhaustive ones, which the others leave out",
+    )
     parser.add_argument("--no-checks", action="store_true", help="leave out ruff and mypy")
     parser.add_argument("--checks-only", action="store_true", help="run ruff and mypy alone")
     options, to_pytest = parser.parse_known_args(arguments)
 
-    if "TAPML_SETUP_SECONDS" not in os.environ and not options.checks_only:
+    environment.enter(environment.ensure(EXTRAS))
+    if not options.checks_only:
         debian.install_missing()
-    environment.enter(environment.ensure(EXTRAS), Path(__file__).resolve(), arguments)
-    setup = environment.setup_seconds()
-    os.environ.pop("TAPML_SETUP_SECONDS", None)
     # Packages come without bytecode, and the tests start hundreds of processes: without it each
-    # would compile PyTorch anew.
+    # would compile PyTorch again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ.update(tool_variables())
-    if setup.downloading + setup.unpacking > 0:
-        print(
-            f"set-up: downloading {setup.downloading:.0f} s, unpacking {setup.unpacking:.0f} s",
-            flush=True,
-        )
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        os.environ["TAPML_REQUIRE_DEVICES"] = "1"
     failed = [] if options.no_checks else run_checks()
     if options.checks_only:
         return 1 if failed else 0
-    if not to_pytest:
-        to_pytest = [*WHOLE_SUITE]
-    if options.fast:
-        to_pytest = ["-m", "not slow", *to_pytest]
+    to_pytest = [*TIERS[options.tier], *(to_pytest or SPREAD)]
     status = subprocess.call(
         [sys.executable, "-m", "pytest", *to_pytest],
         cwd=environment.ROOT,
@@ -88,20 +94,6 @@ def main(arguments: list[str]) -> int:
     if failed:
         print(f"failed before the tests: {', '.join(failed)} (their output is above)", flush=True)
     return status or (1 if failed else 0)
-
-
-def tool_variables() -> dict[str, str]:
-    """Return the environment variables that the tools and the tests run under."""
-    variables = {}
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        variables["TAPML_REQUIRE_DEVICES"] = "1"
-    if not location.is_writable(environment.ROOT):
-        cache = location.cache_folder(os.environ)
-        variables["RUFF_CACHE_DIR"] = str(cache / "ruff")
-        variables["MYPY_CACHE_DIR"] = str(cache / "mypy")
-        variables["HYPOTHESIS_STORAGE_DIRECTORY"] = str(cache / "hypothesis")
-        variables["PYTEST_ADDOPTS"] = f"-o cache_dir={cache / 'pytest'}"
-    return variables
 
 
 def run_checks() -> list[str]:
@@ -127,11 +119,4 @@ def run_checks() -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except environment.SetupError as error:
-        print(f"scripts/test.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; an environment that is not finished is never used", file=sys.stderr)
-        sys.exit(130)
+    environment.run_script(main, "scripts/test.py")

@@ -1,4 +1,4 @@
-"""Tries a board: an operator compiled here runs there and gives the right numbers.
+"""Tries a board: compiles an operator here, runs it there and checks the result.
 
     python scripts/try_board.py --address tcp://127.0.0.1:9190     # a board that serves already
     sudo python scripts/try_board.py --emulate /var/tmp/board      # one that is made here
@@ -37,7 +37,7 @@ from tapml_targets.target import Target
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = "ca-certificates,ocl-icd-libopencl1,pocl-opencl-icd,python3,python3-venv"
 PLATFORMS: Final = ("manylinux2014", "manylinux_2_17", "manylinux_2_26", "manylinux_2_28")
-# What a wheel for the board's Debian may ask for: Python 3.11 and glibc 2.36.
+# Tags for the board's Debian: Python 3.11 and glibc 2.36.
 PYTHON: Final = "311"
 PORT: Final = 9190
 # Emulated, the first kernel takes a minute to compile.
@@ -73,12 +73,12 @@ def check(address: str) -> float:
 
 
 def call(*command: str | Path) -> None:
-    """Run a command that has to succeed."""
+    """Run a command and check its exit code."""
     subprocess.run([str(word) for word in command], check=True)
 
 
 def make_board(folder: Path) -> Path:
-    """Make a root file system in `folder`, if there is none, and install tapml in it."""
+    """Make a root file system in `folder` if missing, and install tapml in it."""
     board, wheels = folder / "root", folder / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     if not (board / "usr/bin/python3").exists():
@@ -99,14 +99,14 @@ def make_board(folder: Path) -> Path:
         inside(board, "python3", "-m", "venv", "/opt/tapml")
         install = ("/opt/tapml/bin/pip", "--quiet", "install", "--no-index", "--find-links=/wheels")
         inside(board, *install, "tapml[opencl]")
-        # Another wheel of the same version is not taken by itself.
+        # pip would keep another wheel of the same version.
         inside(board, *install, "--force-reinstall", "--no-deps", "tapml")
     return board
 
 
 @contextmanager
 def mounted(board: Path) -> Iterator[None]:
-    """What a running system has: PoCL finds no processors without /sys."""
+    """Mount the system folders: PoCL finds no processors without /sys."""
     places = [board / "proc", board / "sys", board / "dev"]
     call("mount", "-t", "proc", "proc", places[0])
     try:
@@ -115,7 +115,8 @@ def mounted(board: Path) -> Iterator[None]:
         yield
     finally:
         for place in reversed(places):
-            # Lazily: a worker may still be at its end, and this machine's /dev must not stay there.
+            # Lazily, because a worker may still be ending and this machine's /dev must not stay
+            # mounted.
             subprocess.run(["umount", "--lazy", str(place)], check=False, stderr=subprocess.DEVNULL)
 
 
@@ -123,7 +124,7 @@ def guest(board: Path, command: Sequence[str], *, user: str) -> tuple[list[str],
     """A command line in the root file system, and its environment."""
     path = "/opt/tapml/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     home = "/root" if user == "root" else "/home/tapml"
-    # Emulated, and beside other work, the probe takes longer than a board's does.
+    # Emulated, the probe takes longer than on a board.
     environ = {"PATH": path, "HOME": home, "TAPML_PROBE_SECONDS": "300"}
     return ["chroot", f"--userspec={user}", str(board), *command], environ
 

@@ -1,8 +1,8 @@
-"""The checks of ``web/``: types, lint, unit tests, and that the built page is what is committed.
+"""Checks ``web/``: types, lint, unit tests, and that the committed page is the built one.
 
-``python -m scripts.web_checks`` installs web/'s tools from its lock file where they are missing or
-not those of the lock file, and runs all checks. Without node nothing is checked, which is an error
-under ``TAPML_REQUIRE_DEVICES=1`` or ``CI=true``.
+``python -m scripts.web_checks`` installs web/'s tools from its lock file if missing or outdated,
+and runs all checks. Without node nothing is checked, which is an error under
+``TAPML_REQUIRE_DEVICES=1`` or ``CI=true``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAMP = WEB / "node_modules" / ".tapml-lock"
 
 
 def main() -> int:
-    """Return 0 where everything holds, or nothing can be checked here and need not be."""
+    """Return 0 if all checks pass, or if none can run and none is required."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         print("web/ was not checked: it needs node and npm (Debian: nodejs, npm)")

@@ -9,26 +9,27 @@ imported before a test asks for a device. A result of its own for each verdict: 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tapml_targets.platforms import DEFAULT_PLATFORM
+
 if TYPE_CHECKING:
-    from tapml.carving.exported import ExportReplayer
-    from tapml.carving.replay_results import ReplayResult
-    from tapml.compare.policy import Policy
+    from tapml.distributed.results import Check
+    from tapml.export.exported import ExportReplayer
+    from tapml.replaying.results import ReplayResult
+    from tapml.verdicts.policy import Policy
     from tapml_rpc.client import Session
 
-DEFAULT_DEVICE: Final = "opencl"
 REQUIRE_DEVICES: Final = "TAPML_REQUIRE_DEVICES"
 _POLICY: Final[pytest.StashKey[Policy]] = pytest.StashKey()
 
-__all__ = ["carved_cases", "tapml_device", "tapml_replay"]
+__all__ = ["carved_cases", "tapml_device", "tapml_distributed", "tapml_replay"]
 
 
 def carved_cases(file: str) -> list[str]:
@@ -44,7 +45,7 @@ def carved_cases(file: str) -> list[str]:
     InputError
         If the folder is no exported one, or lists no such file.
     """
-    from tapml.carving.export_cases import read_cases
+    from tapml.export.cases import read_cases
     from tapml_targets.errors import InputError
 
     path = Path(file)
@@ -55,7 +56,7 @@ def carved_cases(file: str) -> list[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options, in a group of their own."""
+    """The options, in their own group."""
     group = parser.getgroup("tapml", "carved tests on a device (tapml)")
     group.addoption(
         "--tapml-device",
@@ -64,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="device to run carved tests on: opencl, opencl:1, cpu, a server's address, "
         "tracker:NAME, browser; may be given several times "
-        f"(default: {DEFAULT_DEVICE})",
+        f"(default: {DEFAULT_PLATFORM})",
     )
     group.addoption(
         "--tapml-policy",
@@ -104,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--tapml-device: {error}") from None
     if file is None:
         return
-    from tapml.compare.policy_file import read_policy
+    from tapml.verdicts.policy_file import read_policy
 
     try:
         config.stash[_POLICY] = read_policy(Path(file))
@@ -115,7 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test that needs a device runs on each of those asked for, one device after another."""
     if "tapml_device" in metafunc.fixturenames:
-        devices = metafunc.config.getoption("--tapml-device") or [DEFAULT_DEVICE]
+        devices = metafunc.config.getoption("--tapml-device") or [DEFAULT_PLATFORM]
         devices = list(dict.fromkeys(devices))
         metafunc.parametrize("tapml_device", devices, indirect=True, scope="session")
 
@@ -145,8 +146,8 @@ def _tapml_replayer(
     request: pytest.FixtureRequest, tapml_device: Session
 ) -> Iterator[ExportReplayer]:
     """What replays exported tests on the device in hand."""
-    from tapml.carving.exported import ExportReplayer
-    from tapml.compare.policy import Policy
+    from tapml.export.exported import ExportReplayer
+    from tapml.verdicts.policy import Policy
 
     policy = request.config.stash.get(_POLICY, None) or Policy()
     with ExportReplayer(tapml_device, policy) as replayer:
@@ -161,6 +162,7 @@ def tapml_replay(
 
     Status, ratio, operator and device go to JUnit as properties of the test.
     """
+    from tapml.durable.strict_json import to_strict
     from tapml_targets.errors import DeviceLostError
 
     path = request.path
@@ -178,7 +180,7 @@ def tapml_replay(
             pytest.fail(f"device lost: {error}", pytrace=False)
         verdict, device = result.verdict, _tapml_replayer.session.device
         record("status", verdict.status)
-        record("ratio", _plain(verdict.worst_ratio))
+        record("ratio", to_strict(round(verdict.worst_ratio, 6)))
         record("operator", result.operator)
         record("device", device.name)
         record("driver", f"{device.vendor_platform} {device.driver_version}")
@@ -192,7 +194,7 @@ def tapml_replay(
 
 
 def _failure(replayer: ExportReplayer, file: Path, result: ReplayResult, folder: str | None) -> str:
-    """What a person is told: the verdict, where the errors are, and how to see it again."""
+    """What a person reads: the verdict, where the errors are, and how to see it again."""
     verdict, device = result.verdict, replayer.session.device
     lines = [
         f"{verdict.status}: operator {result.operator} on {device.name} ({device.vendor_platform} "
@@ -212,7 +214,8 @@ def _failure(replayer: ExportReplayer, file: Path, result: ReplayResult, folder:
 
 
 def _write_repro(replayer: ExportReplayer, file: Path, result: ReplayResult, folder: Path) -> str:
-    from tapml.carving.replay_repro import Failure, write_repro
+    from tapml.replaying.failure import Failure
+    from tapml.repro.writing import write_repro
 
     library = replayer.kernels(file.parent, file.name)
     if library is None or not result.verdict.outputs:
@@ -231,5 +234,26 @@ def _write_repro(replayer: ExportReplayer, file: Path, result: ReplayResult, fol
     return f"repro: tapml replay {written}"
 
 
-def _plain(ratio: float) -> float | str:
-    return round(ratio, 6) if math.isfinite(ratio) else str(ratio)
+@pytest.fixture(scope="module")
+def tapml_distributed() -> Iterator[Callable[..., Check]]:
+    """Checks a job as :func:`tapml.distributed.check` does, and fails unless all is equal.
+
+    The tests of a module share one process that has PyTorch imported.
+    """
+    from tapml.distributed.checking import check, open_pool
+
+    with open_pool() as pool:
+
+        def run(job: str | os.PathLike[str], **options: Any) -> Check:
+            __tracebackhide__ = True
+            found = check(job, pool=pool, **options)
+            wrong = [
+                f"{each.setting.name}: {each.outcome}: {each.reason} {each.mistake}".strip()
+                for each in found.results
+                if each.outcome != "equal"
+            ]
+            if wrong:
+                pytest.fail("\n".join(wrong), pytrace=False)
+            return found
+
+        yield run

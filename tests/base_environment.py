@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made_once import made_once
+from tests.shared_artifact import shared_artifact
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,7 +53,7 @@ class BaseInstall:
 @pytest.fixture(scope="session")
 def base_install(tmp_path_factory: pytest.TempPathFactory) -> BaseInstall:
     """The wheel, built from the tree and installed with pyopencl and nothing of the host."""
-    with made_once("base", tmp_path_factory) as folder:
+    with shared_artifact("base", tmp_path_factory) as folder:
         if not folder.exists():
             install(folder)
     return BaseInstall(folder / "venv", next(folder.glob("tapml-*.whl")))
@@ -72,7 +72,7 @@ def install(folder: Path) -> None:
         constraints = ["--constraint", str(ROOT / "constraints.txt")]
         python = str(folder / "venv" / "bin" / "python")
         subprocess.run(
-            [*pip, "--python", python, "install", "--no-compile", *constraints, f"{wheel}[opencl]"],
+            [*pip, "--python", python, "install", *constraints, f"{wheel}[opencl]"],
             check=True,
         )
     except BaseException:

@@ -21,7 +21,13 @@ from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import rank_devices
 
 # A finished session and an environment are made once for all tests that look at one.
-pytest_plugins = ["tests.offload.sessions", "tests.check.checkers", "tests.base_environment"]
+pytest_plugins = [
+    "tests.offload.sessions",
+    "tests.check.checkers",
+    "tests.base_environment",
+    "tests.small_llama",
+    "tests.cpu_budgets",
+]
 
 SEED = 20240229
 
@@ -41,6 +47,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["POCL_CACHE_DIR"] = str(cache)
 
 
+@pytest.fixture(autouse=True)
+def _settings_as_found() -> Iterator[None]:
+    """Fail a test that leaves a setting behind: later tests of its process would run under it."""
+    before = _settings()
+    yield
+    assert _settings() == before, "this test leaves another environment than it found"
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("TAPML_")}
+
+
 class RequireDevice(Protocol):
     """The type of the fixture `require_device`."""
 
@@ -57,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
 
     def place(item: pytest.Item) -> int:
-        early = item.get_closest_marker("begin_early")
+        early = item.get_closest_marker("run_first")
         return 2 if early is None else 0 if early.kwargs.get("first") else 1
 
     items.sort(key=place)

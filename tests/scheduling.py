@@ -13,9 +13,11 @@ from xdist.scheduler import LoadFileScheduling
 # The same name is the same process.
 TOGETHER: Final = {
     "tests/carving": "the small Llama",
-    "tests/compare": "the shipped model",
     "tests/execute": "the small Llama",
-    "tests/graph": "the imported Llama",
+    "tests/importing": "the small Llama",
+    "tests/rooting": "the small Llama",
+    "tests/suite": "the small Llama",
+    "tests/oracles": "the shipped model",
     "tests/mutants": "the mutants",
     "tests/package": "the packages",
 }
@@ -26,4 +28,5 @@ class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return TOGETHER.get(file.rpartition("/")[0], file)
+        folder = file.rpartition("/")[0].removesuffix("/end_to_end").removesuffix("/exhaustive")
+        return TOGETHER.get(folder, file)

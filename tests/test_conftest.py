@@ -35,14 +35,14 @@ def test_files_that_share_what_is_slow_to_make_go_to_one_process() -> None:
     from tests.scheduling import TOGETHER, SharedScheduling
 
     root = Path(__file__).resolve().parent.parent
-    assert all(list((root / folder).glob("test_*.py")) for folder in TOGETHER)
+    assert all(list((root / folder).rglob("test_*.py")) for folder in TOGETHER)
     scheduling = object.__new__(SharedScheduling)
     (one, other) = sorted((root / "tests" / "mutants").glob("test_*.py"))[:2]
     scopes = {
         scheduling._split_scope(f"{file.relative_to(root).as_posix()}::test_it[a::b]")
-        for file in (one, other, root / "tests" / "offload" / "test_kills.py")
+        for file in (one, other, root / "tests" / "session" / "test_lock.py")
     }
-    assert scopes == {TOGETHER["tests/mutants"], "tests/offload/test_kills.py"}
+    assert scopes == {TOGETHER["tests/mutants"], "tests/session/test_lock.py"}
 
 
 def test_present_devices_are_of_the_kind_and_the_vendor_asked_for(

@@ -21,6 +21,7 @@ export default tseslint.config(
         "error",
         { allowForKnownSafeCalls: [{ from: "package", package: "node:test", name: "test" }] },
       ],
+      "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
       "max-lines": ["error", 400],
     },
   },

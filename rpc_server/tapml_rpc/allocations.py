@@ -1,6 +1,6 @@
-"""The commands ``allocate`` and ``free``: a session's memory, and what it gave back for the next.
+"""The commands ``allocate`` and ``free``: a session's memory, reused after ``free``.
 
-A device takes long to make memory, and one operator test needs what the last one did.
+A device takes long to allocate memory, and one operator test needs what the last one did.
 """
 
 from __future__ import annotations
@@ -15,28 +15,20 @@ from tapml_rpc.server_session import HeldBuffer, ServerSession
 from tapml_targets.driver import Buffer, Driver
 from tapml_targets.errors import InputError
 
-# What is kept of the memory a session gives back.
+# What is kept of the memory that a session frees.
 MAX_SPARE_BYTES: Final = 64 << 20
 MAX_SPARE_SIZES: Final = 256
 
 
 class Allocations:
-    """The commands over a session's memory. All methods run on the device thread.
-
-    Parameters
-    ----------
-    driver
-        The open device.
-    bounds
-        What a session may hold.
-    """
+    """The commands over a session's memory. All methods run on the device thread."""
 
     def __init__(self, driver: Driver, bounds: Bounds) -> None:
         self._driver = driver
         self._bounds = bounds
 
     def allocate(self, batch: RunningBatch, index: Index, handle: object, nbytes: object) -> None:
-        """Make a buffer, of memory that was given back where there is some of its size."""
+        """Make a buffer, reusing freed memory of its size if there is some."""
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
         size = wire.integer(nbytes, "byte count")
@@ -55,7 +47,7 @@ class Allocations:
         session.nbytes += size
 
     def free(self, batch: RunningBatch, index: Index, handle: object) -> None:
-        """Take a buffer back, or a recording; one that is not there is no error."""
+        """Free a buffer or a recording; a missing one is no error."""
         session = batch.session
         number = wire.integer(handle, "handle")
         held = session.buffers.pop(number, None)
@@ -75,7 +67,7 @@ class Allocations:
         session.spare_bytes += size
 
     def free_spare(self, session: ServerSession) -> None:
-        """Free the memory a session has given back and the server has kept."""
+        """Free the memory kept of a session's freed buffers."""
         spare, session.spare, session.spare_bytes = session.spare, {}, 0
         for buffers in spare.values():
             for buffer in buffers:

@@ -1,4 +1,4 @@
-"""The one line a server prints on standard output, for whoever started it."""
+"""The one line a server prints on standard output, for the process that started it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 def announce(line: dict[str, Any]) -> None:
     """Print a line of JSON, the last that standard output gets.
 
-    Drivers print what they like; the line's reader must not mistake it for another line. So
-    standard output is standard error from before the line is there to be read.
+    Drivers print to standard output, and the reader must not mistake that for the line: until the
+    line is printed, standard output is standard error.
     """
     output = os.dup(1)
     try:

@@ -1,4 +1,4 @@
-"""The blobs a session has attached, as its worker sees them: memory to copy from, and no more."""
+"""A session's attached blobs in its worker: read-only memory to copy from."""
 
 from __future__ import annotations
 
@@ -21,14 +21,10 @@ class AttachedBlobs:
         return len(self._views)
 
     def receive(self, digest: str, descriptor: int, nbytes: int) -> None:
-        """Map a blob the supervisor has attached; with a descriptor of -1 let go of it.
+        """Map a blob the supervisor has attached; a descriptor of -1 releases it.
 
-        The supervisor has hashed and sealed it. The descriptor is this object's from now on.
-
-        Raises
-        ------
-        ProtocolError
-            If it does not hold `nbytes` bytes.
+        The supervisor has hashed and sealed it. This object owns the descriptor. Raises
+        ProtocolError if it does not hold `nbytes` bytes.
         """
         if descriptor < 0:
             self._views.pop(digest, None)
@@ -45,7 +41,7 @@ class AttachedBlobs:
         self._views[digest] = memoryview(mapping)
 
     def view(self, digest: str) -> memoryview:
-        """A blob's bytes; raises InputError where it is not attached."""
+        """A blob's bytes; raises InputError if it is not attached."""
         view = self._views.get(digest)
         if view is None:
             raise InputError(
@@ -55,7 +51,7 @@ class AttachedBlobs:
         return view
 
     def window(self, digest: str, offset: int, nbytes: int) -> memoryview:
-        """Bytes of a blob; raises InputError where it is not attached or they lie outside it."""
+        """Bytes of a blob; raises InputError if it is not attached or they lie outside it."""
         view = self.view(digest)
         if offset + nbytes > len(view):
             raise InputError(
@@ -65,5 +61,5 @@ class AttachedBlobs:
         return view[offset : offset + nbytes]
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Release all of them."""
         self._views.clear()

@@ -1,4 +1,4 @@
-"""Commands that go as one message, with one answer."""
+"""Commands that are sent as one message, with one answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tapml_rpc.session import Session
 
 
-# Of every call that measures nothing: a decode step has hundreds.
+# For every call without measurements: a decode step has hundreds.
 _NOTHING_TO_REPORT: Final = PendingCall()
 _NOTHING_TO_REPORT.resolve([None, []], memoryview(b""))
 
 
 class Batch:
-    """Commands that go as one message; reads and reports come with its answer.
+    """Commands in one message; reads and reports come with its answer.
 
     Made by :meth:`Session.batch`. Methods without a result are the session's own.
     """
@@ -73,7 +73,7 @@ class Batch:
     def execute(
         self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
     ) -> list[PendingRead]:
-        """Run a program; what its reads will give, in their order.
+        """Run a program; the results of its reads, in their order.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Brings bytes to a device by their hash: what its server holds already is not sent again."""
+"""Uploads bytes to a device by their hash: what its server holds already is not sent again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SMALL_BYTES: Final = 64 << 10
 """Bytes below which hashing and asking cost more than sending."""
-# Attached at a time, one blob more at most: the store keeps what is attached whatever else comes.
+# Bytes attached at a time, and one more blob: the store never evicts what is attached.
 _GROUP_BYTES: Final = 64 << 20
 _GROUP_BLOBS: Final = 16
 _ASKED_AT_ONCE: Final = 4096
@@ -33,14 +33,8 @@ _HASHING_THREADS: Final = 4
 class BlobWrite(NamedTuple):
     """Bytes for a window of a buffer.
 
-    Attributes
-    ----------
-    buffer, byte_offset
-        Where they go.
-    data
-        Any contiguous buffer.
-    digest
-        SHA-256 of the bytes in hex where the caller knows it: it is believed. None has it computed.
+    `data` is any contiguous buffer. `digest` is the SHA-256 of the bytes in hex if the caller knows
+    it, and is not checked here; None has it computed.
     """
 
     buffer: RemoteBuffer
@@ -51,8 +45,6 @@ class BlobWrite(NamedTuple):
 
 @dataclass
 class _Attaching:
-    """Blobs that are being brought and attached, and the pastes from them."""
-
     writes: list[tuple[BlobWrite, memoryview, str]] = field(default_factory=list)
     nbytes: int = 0
     puts: list[list[Ticket]] = field(default_factory=list)
@@ -61,13 +53,7 @@ class _Attaching:
 
 
 class BlobUploads:
-    """Writes of a session that go by hash.
-
-    Parameters
-    ----------
-    session
-        Its lock, queue and link are used.
-    """
+    """Writes of a session by hash, with the session's lock, queue and link."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -75,16 +61,16 @@ class BlobUploads:
     def write_blob(
         self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0, *, digest: str | None = None
     ) -> int:
-        """Write bytes that may be on the server already, e.g. a weight; see :meth:`write_blobs`."""
+        """Write bytes that the server may already hold, e.g. a weight; see :meth:`write_blobs`."""
         return self.write_blobs([BlobWrite(buffer, data, byte_offset, digest)])
 
     def write_blobs(self, writes: Iterable[BlobWrite]) -> int:
-        """Write bytes that may be on the server already, e.g. the weights of a model.
+        """Write bytes that the server may already hold, e.g. the weights of a model.
 
-        All of them are asked for together, what is missing is sent, and the server keeps it for the
-        sessions to come of whoever this is. Where it keeps none, inside a batch, for less than 64
-        KiB, and where it has no room this is :meth:`Session.write`. Windows must not overlap: the
-        order of the writes is not theirs here.
+        The server is asked for all of them at once; what is missing is sent, and kept for later
+        sessions of the same identity. This is :meth:`Session.write` if the server keeps no blobs or
+        has no room, inside a batch, and for less than 64 KiB. Windows must not overlap: the writes
+        may be reordered.
 
         Returns
         -------
@@ -96,7 +82,7 @@ class BlobUploads:
         InputError
             If bytes do not fit their buffer.
         ProtocolError
-            If a digest that was given is another's.
+            If a given digest is not that of its bytes.
         """
         session = self._session
         link = session._link
@@ -125,7 +111,7 @@ class BlobUploads:
         try:
             for group in _groups(writes):
                 sent += _bring(link, group, held)
-                # The pastes before ran meanwhile.
+                # The earlier pastes ran meanwhile.
                 _let_go(link, earlier, keep=group.attaches)
                 earlier = group
                 sent += self._paste(group, held)
@@ -134,7 +120,10 @@ class BlobUploads:
         return sent
 
     def _paste(self, group: _Attaching, held: set[str]) -> int:
-        """Have the device copy what is attached, and send what could not be; bytes sent."""
+        """Have the device copy what is attached, and send what could not be attached.
+
+        Bytes sent.
+        """
         session = self._session
         sent = 0
         # The pieces after one that was refused are refused because of it.
@@ -151,7 +140,7 @@ class BlobUploads:
                 fields = [write.buffer.handle, write.byte_offset, digest, 0, len(view)]
                 session._add(["paste", *fields], 100)
                 continue
-            # No room, or evicted just now: it takes the plain way.
+            # No room, or just evicted: it is sent as a plain write.
             held.discard(digest)
             session.write(write.buffer, view, write.byte_offset)
             sent += len(view)
@@ -161,7 +150,7 @@ class BlobUploads:
 
 
 def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, memoryview, str]]:
-    """Writes with the hash of their bytes, computed by several threads where there is much."""
+    """Writes with the hash of their bytes, computed by several threads if there are many bytes."""
 
     def name(write: tuple[BlobWrite, memoryview]) -> str:
         return write[0].digest or hashlib.sha256(write[1]).hexdigest()
@@ -175,7 +164,7 @@ def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, 
 
 
 def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
-    """Have a group's blobs attached, sending those that are not held; bytes sent."""
+    """Have a group's blobs attached, sending the missing ones; bytes sent."""
     sent = 0
     try:
         for _, view, digest in group.writes:
@@ -186,13 +175,13 @@ def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
             if digest not in group.attaches:
                 group.attaches[digest] = attach(link, digest)
     finally:
-        # What is on its way is sent from the caller's memory.
+        # Blobs are sent from the caller's memory.
         _wait(link, [*chain.from_iterable(group.puts), *group.attaches.values()])
     return sent
 
 
 def _let_go(link: BlobTransport, group: _Attaching, *, keep: dict[str, Ticket]) -> None:
-    """Detach a group's blobs once they are pasted, but for those used again."""
+    """Detach a group's blobs once they are pasted, except those used again."""
     _wait(link, group.pastes)
     for digest, ticket in group.attaches.items():
         if ticket.value is True and digest not in keep:
@@ -200,7 +189,7 @@ def _let_go(link: BlobTransport, group: _Attaching, *, keep: dict[str, Ticket]) 
 
 
 def attach_library(link: Transport, digest: str, packed: bytes) -> bool:
-    """Have a packed Library attached, for ``load`` to find; False where it takes the plain way."""
+    """Have a packed Library attached for ``load``; False if it must be uploaded."""
     if wire.BLOBS not in link.features or not isinstance(link, BlobTransport):
         return False
     ticket = attach(link, digest)
@@ -218,7 +207,7 @@ def attach(link: BlobTransport, digest: str) -> Ticket:
 
 
 def detach(link: BlobTransport, digest: str) -> None:
-    """Say that a blob is not needed any more; who is gone holds none."""
+    """Detach a blob; a lost session holds none."""
     with suppress(DeviceLostError):
         link.request({"type": "blob", "operation": "detach", "digest": digest})
 
@@ -251,7 +240,7 @@ def _held(link: BlobTransport, digests: list[str]) -> set[str]:
 
 
 def _groups(writes: list[tuple[BlobWrite, memoryview, str]]) -> Iterator[_Attaching]:
-    """Blobs to have attached at the same time."""
+    """Groups of blobs to attach at the same time."""
     group = _Attaching()
     for write in writes:
         group.writes.append(write)

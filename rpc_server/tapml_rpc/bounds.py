@@ -1,4 +1,4 @@
-"""What a server grants: every size and count a peer can make it hold, stated at hello."""
+"""A server's bounds: every size and count a peer can make it hold, sent in the welcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tapml_rpc import wire
 
-# Servers of the first release do not state these.
+# Missing if a server lacks the feature `programs`.
 _LATER: Final = frozenset({"programs", "program_commands", "program_bytes"})
 
 
@@ -22,9 +22,9 @@ class Bounds:
     commands
         Commands in one batch.
     unanswered
-        Batches a client may have sent that are not answered yet.
+        Unanswered batches of a client.
     upload_window
-        Chunk bytes a client may have sent in batches that are not answered yet.
+        Chunk bytes in unanswered batches of a client.
     download_window
         Most chunk bytes of streamed reads that the server sends ahead of a client's credit.
     handles
@@ -41,7 +41,7 @@ class Bounds:
         Streams of one session.
     programs, program_commands, program_bytes
         Programs of one session; the commands of one of them; all of them together on the wire. 0
-        from a server that has none.
+        from a server without programs.
     """
 
     chunk_bytes: int = wire.MAX_CHUNK_BYTES
@@ -65,12 +65,9 @@ class Bounds:
 
     @classmethod
     def from_wire(cls, data: Any) -> Bounds:
-        """Check a welcome's bounds; those this side does not know are ignored.
+        """Check a welcome's bounds, ignoring unknown ones.
 
-        Raises
-        ------
-        ProtocolError
-            If a bound is missing or not a whole number.
+        Raises ProtocolError for a malformed one.
         """
         given = data if isinstance(data, dict) else {}
         return cls(

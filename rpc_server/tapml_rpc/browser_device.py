@@ -1,14 +1,14 @@
-"""A browser as a device by the one name ``browser``: found at a tracker, or shown the page here.
+"""A browser as a device by the name ``browser``: found at a tracker, or opened here.
 
 ::
 
     browser             a page that is registered at the tracker, else one that is opened here
     browser:wait        the same, but a person opens the page
     browser:headless    a browser without a window, started for this and ended with it
-    browser:firefox     that, and which; browser:chromium
+    browser:firefox     the same with this browser; browser:chromium
 
-The tracker is that of ``TAPML_TRACKER``, else the one at its default address. Where none runs or it
-has no page, one is started on loopback for as long as the device is used.
+The tracker is that of ``TAPML_TRACKER``, else the one at its default address. If none runs or it
+has no page, one is started on loopback while the device is used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
+from tapml_targets.platforms import browser_platform
 
 if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
@@ -34,14 +35,12 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 BROWSER: Final = "browser"
-PLATFORM: Final = "webgpu"
-"""What every browser is a device of."""
 _WAIT: Final = "wait"
 _HEADLESS: Final = "headless"
 _WAYS: Final = (_WAIT, _HEADLESS, "chromium", "firefox")
 _LIST_SECONDS: Final = 3.0
 _KNOCK_SECONDS: Final = 1.0
-# How often a browser of ours is looked after while its page is waited for, and how long in all.
+# Seconds between checks of a browser while its page is waited for, and in all.
 _LOOK_SECONDS: Final = 3.0
 _LOOKS: Final = 30
 
@@ -52,23 +51,17 @@ def is_browser(spec: str) -> bool:
 
 
 def check_browser(spec: str) -> None:
-    """See that a spec is one of those above.
-
-    Raises
-    ------
-    InputError
-        If it is none; the message names them.
-    """
+    """Check that a spec is one of those above; raises InputError, which names them."""
     _, mark, way = spec.partition(":")
     if mark and way not in _WAYS:
         raise InputError(
-            f"{spec!r} is no way to a browser: expected {BROWSER}, or {BROWSER}: and one of "
+            f"{spec!r} does not name a browser: expected {BROWSER}, or {BROWSER}: and one of "
             f"{', '.join(_WAYS)}; a page by its name is tracker:NAME"
         )
 
 
 def without_opening(spec: str) -> str:
-    """The spec that asks for the same browser, but leaves it to a person to open the page."""
+    """The spec for the same browser, with the page opened by a person."""
     return f"{BROWSER}:{_WAIT}" if spec == BROWSER else spec
 
 
@@ -79,14 +72,12 @@ def lend_browser(
     say: Say | None,
     own_seconds: float | None = None,
 ) -> tuple[Lease, Callable[[], None]]:
-    """Lend a browser's page, after starting what it takes.
+    """Lease a browser's page, starting a tracker and a browser if needed.
 
     Parameters
     ----------
-    spec
-        As above.
     credentials
-        Secrets for the tracker that runs; those of the environment where None.
+        Secrets for a running tracker; those of the environment if None.
     say
         Takes lines for a person: where the page is, what is waited for.
     own_seconds
@@ -95,12 +86,13 @@ def lend_browser(
     Returns
     -------
     tuple
-        The lease, and what gives it back and ends all that was started. That may be called twice.
+        The lease, and a function that gives it back and ends all that was started. That may be
+        called twice.
 
     Raises
     ------
     InputError
-        If `spec` is none.
+        If `spec` is malformed.
     SetupError
         If there is no browser to start, or it does not become a device.
     """
@@ -133,7 +125,7 @@ def lend_browser(
             lease = _wait_for(tracker.address, name, shown, Credentials())
         stack.callback(lease.release)
         ends = stack.pop_all()
-    # A session that nobody closes ends with the process; so does what was started for it.
+    # A session that is never closed ends with the process; so does what was started for it.
     atexit.register(ends.close)
 
     def end() -> None:
@@ -144,7 +136,7 @@ def lend_browser(
 
 
 def _registered(credentials: Credentials | None, tell: Say) -> tuple[str, str] | None:
-    """A running tracker's address and the name of a page it has, a free one first."""
+    """A running tracker's address and the name of one of its pages, a free one first."""
     from tapml_rpc.tracker.listing import list_devices
     from tapml_rpc.tracker.options import DEFAULT_BIND
     from tapml_rpc.tracker.spec import VARIABLE
@@ -162,7 +154,8 @@ def _registered(credentials: Credentials | None, tell: Say) -> tuple[str, str] |
     pages = [
         device
         for device in devices
-        if device.description.platform == PLATFORM and "user_agent" in device.description.details
+        if device.description.platform == browser_platform()
+        and "user_agent" in device.description.details
     ]
     if not pages:
         tell(f"the tracker at {address} has no browser; the page is shown from here")
@@ -180,7 +173,7 @@ def _listens(address: str) -> bool:
 
 
 def _show(url: str, way: str, tell: Say, stack: ExitStack) -> BrowserProcess | None:
-    """Have the page opened; the browser that was started for it, None where a person sees to it."""
+    """Have the page opened; the browser that was started for it, None if a person opens it."""
     from tapml_rpc.tracker.browser_process import AUTOMATIC, BrowserProcess, find_browser
 
     if not way and _has_screen() and webbrowser.open(url):
@@ -202,7 +195,6 @@ def _show(url: str, way: str, tell: Say, stack: ExitStack) -> BrowserProcess | N
 
 
 def _has_screen() -> bool:
-    """Whether a browser that is opened here would be seen."""
     if not sys.platform.startswith("linux"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
@@ -211,7 +203,7 @@ def _has_screen() -> bool:
 def _wait_for(
     tracker: str, name: str, shown: BrowserProcess | None, credentials: Credentials
 ) -> Lease:
-    """Wait for the page; a browser of ours that does not come to be a device is an error."""
+    """Wait for the page; raises an error if a browser of ours does not become a device."""
     from tapml_rpc.tracker.request import request_device
 
     if shown is None:
@@ -224,7 +216,7 @@ def _wait_for(
         except NoSuchDeviceError:
             if not shown.alive:
                 break
-    how = "shows the page, which is no device" if shown.alive else "has ended"
+    how = "shows the page, which has not registered as a device" if shown.alive else "has ended"
     raise SetupError(
         f"{shown.browser.path} {how}: it may have no WebGPU; `{BROWSER}:{_WAIT}` leaves the choice "
         f"of a browser to you. It said:\n{shown.said() or 'nothing'}"

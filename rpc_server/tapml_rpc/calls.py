@@ -1,4 +1,4 @@
-"""The commands that run operators and entries: each said in full, or recorded and run by handle."""
+"""The commands that run operators and entries, given in full or recorded and run by handle."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ MAX_RECORDINGS: Final = 64
 
 
 class Calls:
-    """The commands ``call``, ``record`` and ``run``. All methods run on the device thread.
-
-    Parameters
-    ----------
-    bounds
-        What a session may hold.
-    """
+    """The commands ``call``, ``record`` and ``run``. All methods run on the device thread."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -68,7 +62,7 @@ class Calls:
         tensors: object,
         symbols: object,
     ) -> None:
-        """Check, plan and bind a call, so that ``run`` has nothing left to do but launch."""
+        """Check, plan and bind a call, so that ``run`` only has to launch."""
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
         if len(session.recordings) >= MAX_RECORDINGS:
@@ -160,7 +154,6 @@ def _tensors(batch: RunningBatch, tensors: object) -> list[TensorUse]:
 
 
 def _explain_tensor(batch: RunningBatch, tensor: object) -> None:
-    """Raise what is wrong with a tensor of a call; the hot path does not look that closely."""
     fields = wire.array(tensor, "tensor", 4)
     if len(fields) != 4:
         raise ProtocolError("a tensor is [handle, byte offset, shape, dtype]")

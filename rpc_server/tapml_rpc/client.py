@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from tapml_rpc.batch import Batch
-from tapml_rpc.knock import told
+from tapml_rpc.diagnose import told
 from tapml_rpc.loss import Held
 from tapml_rpc.options import port_number
 from tapml_rpc.pending import CallResult, PendingCall, PendingRead
@@ -63,22 +63,22 @@ def connect(
     kernel_deadline
         Seconds one command may take; at most, and by default, what the server allows.
     credentials
-        Keys or a token, where the server asks for them; those of the environment
-        (``TAPML_RPC_KEY`` and others) where None.
+        Keys or a token, if the server asks for them; those of the environment (``TAPML_RPC_KEY``
+        and others) if None.
     lease
-        A tracker's lease on the device, where there is one, or its token alone: then an error of
-        the session cannot say why the lease ended.
+        A tracker's lease on the device, if any, or only its token: then an error of the session
+        cannot say why the lease ended.
     on_close
         Called when the session is closed.
 
     Raises
     ------
     SetupError
-        If no server answers, it does not let us in, or it takes no more sessions.
+        If no server answers, it refuses this client, or it takes no more sessions.
     ProtocolError
         If it speaks another version.
     InputError
-        If the address is none.
+        If the address is malformed.
     """
     credentials = credentials or Credentials.from_environment()
     transport = _transport(address, timeout, kernel_deadline, credentials, lease)
@@ -129,12 +129,12 @@ def _transport(
             lease=lease,
         )
     except SetupError as error:
-        # libzmq tries again and again and does not say why.
+        # libzmq keeps trying and does not say why.
         raise type(error)(f"{error}{told(address)}") from None
 
 
 def _check_port(address: str) -> None:
-    """Libzmq takes any text for a port, and then connects to nothing for as long as one waits."""
+    """Check the port: libzmq takes any text, and then connects to nothing until the timeout."""
     if not address.startswith("tcp://"):
         return
     port = address.rpartition(":")[2]
@@ -142,6 +142,6 @@ def _check_port(address: str) -> None:
         if port_number(port):
             return
     raise InputError(
-        f"expected an address such as tcp://127.0.0.1:9190, got {address!r}: {port!r} is no port "
-        "from 1 to 65535"
+        f"expected an address such as tcp://127.0.0.1:9190, got {address!r}: {port!r} is not a "
+        "port from 1 to 65535"
     )

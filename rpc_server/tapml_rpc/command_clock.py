@@ -1,4 +1,4 @@
-"""Which command the device is at, and since when: for whoever watches the deadline."""
+"""Which command the device runs, and since when, for the deadline."""
 
 from __future__ import annotations
 
@@ -13,31 +13,25 @@ Running: TypeAlias = tuple[ServerSession, object, float, int]
 
 
 class CommandClock(Protocol):
-    """Told on the device thread before every command, which may take microseconds: it is quick."""
+    """Quick: called on the device thread before every command, which may take microseconds."""
 
     def begin(self, batch: RunningBatch) -> None:
-        """The command that `batch` says runs from now on, whatever ran before it."""
+        """The command of `batch` runs from now on, whatever ran before it."""
 
     def rest(self) -> None:
-        """None runs: no time of a command passes."""
+        """No command runs: no time passes for any."""
 
 
 class RunningCommand:
-    """A clock for another thread of this process.
-
-    Attributes
-    ----------
-    running
-        What the device is doing now; None while idle.
-    """
+    """A clock for another thread of this process; `running` is None while the device is idle."""
 
     def __init__(self) -> None:
         self.running: Running | None = None
 
     def begin(self, batch: RunningBatch) -> None:
-        """See :class:`CommandClock`."""
+        """The command of `batch` runs from now on."""
         self.running = (batch.session, batch.command, time.monotonic(), batch.place)
 
     def rest(self) -> None:
-        """See :class:`CommandClock`."""
+        """No command runs."""
         self.running = None

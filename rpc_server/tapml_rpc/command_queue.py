@@ -1,4 +1,4 @@
-"""Commands that wait to be sent: small ones travel together, large payloads by themselves."""
+"""Commands that wait to be sent: small ones together, large payloads separately."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.pending import Pending, PendingResults
 from tapml_rpc.transport import Ticket, Transport
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, TapmlError
 
-# A payload from here on goes in messages of its own, straight from the caller's memory; below,
+# A payload from this size on goes in its own messages, straight from the caller's memory; below,
 # joining payloads into one chunk costs less than another message.
 LARGE_BYTES: Final = 256 << 10
 PIECE_BYTES: Final = 1 << 20
@@ -24,13 +24,7 @@ _PADDING: Final = (b"", *(bytes(count) for count in range(1, wire.CHUNK_ALIGNMEN
 
 
 class CommandQueue:
-    """Builds batches for a link.
-
-    Attributes
-    ----------
-    sent
-        Batches sent and not yet waited for.
-    """
+    """Builds batches for a link; `sent` are batches sent and not yet waited for."""
 
     def __init__(self, link: Transport) -> None:
         self.sent: list[Ticket] = []
@@ -40,7 +34,7 @@ class CommandQueue:
         self._pending: PendingResults = {}
         self._chunk_bytes = 0
         self._header_bytes = 0
-        # Commands, pieces and bytes of pieces that were there when the batch in hand began.
+        # Commands, pieces and bytes of pieces that were there when the open batch began.
         self._begun = (0, 0, 0)
 
     def __len__(self) -> int:
@@ -54,12 +48,8 @@ class CommandQueue:
     ) -> None:
         """Queue a command; a full queue is sent.
 
-        Parameters
-        ----------
-        header_bytes
-            About how long the command is on the wire.
-        pending
-            What it will give; for one that runs a program by places in that.
+        `header_bytes` is about its length on the wire. `pending` are its results, for a command
+        that runs a program by their places in that.
         """
         if self._header_bytes + header_bytes > _HEADER_BYTES or len(self._commands) >= _COMMANDS:
             self.flush()
@@ -94,12 +84,8 @@ class CommandQueue:
     ) -> None:
         """Queue a command with its payload; `data` must not change until the batch is sent.
 
-        Parameters
-        ----------
-        field
-            The one that says where in the chunk the payload begins; it is set here.
-        data
-            At most 1 MiB.
+        `field` of the command, the payload's position in the chunk, is set here. `data` has at most
+        1 MiB.
         """
         size = len(data)
         if not size:
@@ -119,27 +105,32 @@ class CommandQueue:
         self._chunk_bytes = position + size
 
     def flush(self) -> Ticket | None:
-        """Send what is queued; None where there was nothing."""
+        """Send what is queued; None if there was nothing."""
         if not self._commands:
             return None
         pieces = self._pieces
         chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         commands, pending = self._commands, self._pending
-        self._start_anew()
-        ticket = self._link.send(commands, chunk, pending)
+        self._start_over()
+        try:
+            ticket = self._link.send(commands, chunk, pending)
+        except TapmlError as error:
+            for result in pending.values():
+                result.fail(error)
+            raise
         if len(self.sent) > _REMEMBERED:
             self.sent = [earlier for earlier in self.sent if not earlier.done]
         self.sent.append(ticket)
         return ticket
 
     def begin(self) -> None:
-        """A batch begins here: what is queued already is none of it."""
+        """A batch begins here: commands queued before are not part of it."""
         self._begun = len(self._commands), len(self._pieces), self._chunk_bytes
 
     def give_up(self) -> None:
         """Forget the work queued since :meth:`begin`; its results will not come.
 
-        Handles are neither work nor results: whoever was given one may use it later.
+        Handles are neither work nor results: they may be used later.
         """
         commands, pieces, self._chunk_bytes = self._begun
         for index in [index for index in self._pending if _command_of(index) >= commands]:
@@ -151,13 +142,7 @@ class CommandQueue:
         del self._pieces[pieces:]
 
     def settle(self) -> None:
-        """Send what is queued and wait for every answer.
-
-        Raises
-        ------
-        TapmlError
-            The stream's first error.
-        """
+        """Send what is queued and wait for every answer; raises the stream's first error."""
         self.flush()
         sent, self.sent = self.sent, []
         for ticket in sent:
@@ -167,12 +152,12 @@ class CommandQueue:
                 raise ticket.failure
 
     def forget_answered(self) -> bool:
-        """Drop answered batches; True when none is on its way. Errors come with the next wait."""
+        """Drop answered batches; True when none is under way. Errors come with the next wait."""
         if self._link.drain():
             self.sent.clear()
         return not self.sent
 
-    def _start_anew(self) -> None:
+    def _start_over(self) -> None:
         self._commands, self._pieces, self._pending = [], [], {}
         self._chunk_bytes = self._header_bytes = 0
         self._begun = 0, 0, 0
@@ -183,7 +168,7 @@ def _command_of(index: int | tuple[int, int]) -> int:
 
 
 def _piece_bytes(size: int) -> int:
-    """In how large pieces a payload goes: one is on its way while the device takes another."""
+    """The piece size of a payload: one piece is sent while the device takes another."""
     if size < 2 * LARGE_BYTES:
         return size
     half = -(-size // 2)
@@ -191,7 +176,7 @@ def _piece_bytes(size: int) -> int:
 
 
 def contiguous_bytes(data: Any) -> memoryview:
-    """The bytes behind a contiguous buffer; raises InputError where it is none."""
+    """The bytes behind a contiguous buffer; raises InputError if it is not contiguous."""
     try:
         view = memoryview(data)
     except TypeError:

@@ -1,4 +1,4 @@
-"""What each command of the protocol does on a driver."""
+"""How each command of the protocol runs on a driver."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tapml_rpc.piece_memory import PieceMemory, Pieces
 from tapml_rpc.programs import Programs
 from tapml_rpc.reads import PIECE_BYTES, Reads
 from tapml_rpc.running_batch import Index, RunningBatch
-from tapml_rpc.server_session import Arriving, ServerSession
-from tapml_targets.driver import Driver, OpensMemory
+from tapml_rpc.server_session import ServerSession
+from tapml_targets.driver import Driver
 from tapml_targets.errors import InputError, ProtocolError
 
 if TYPE_CHECKING:
     import zmq
 
 MAX_PATTERN_BYTES: Final = 4096
-# Of a blob, between two looks at the deadline.
+# Bytes of a blob between two checks of the deadline.
 PASTE_BYTES: Final = 16 << 20
 
 Send: TypeAlias = Callable[
@@ -38,32 +38,10 @@ Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
 class Commands:
     """The commands over one open driver. All methods run on the device thread.
 
-    Parameters
-    ----------
-    driver
-        The open device.
-    libraries
-        Libraries of all sessions.
-    bounds
-        What a session may hold.
-    send
-        Sends a header and a chunk's parts to a session's connection; a large chunk is sent from
-        where it lies, and the tracker given back says when that is done.
-    clock
-        Told which command runs.
-    pieces
-        Memory for streamed reads.
-    blobs
-        What the session has attached; None where there is no blob store.
-
-    Attributes
-    ----------
-    allocations
-        Of all sessions.
-    clock
-        As given.
-    handlers
-        By name; each takes the batch, the command's index and the command's fields.
+    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
+    connection; a large chunk is sent in place, and the returned tracker says when that is done.
+    `clock` is notified which command runs. `blobs` is None without a blob store. `handlers` by name
+    take the batch, the command's index and the command's fields.
     """
 
     def __init__(
@@ -79,7 +57,6 @@ class Commands:
     ) -> None:
         self.clock = clock
         self._driver = driver
-        self._opens = driver if isinstance(driver, OpensMemory) else None
         self._libraries = libraries
         self._bounds = bounds
         self._blobs = AttachedBlobs() if blobs is None else blobs
@@ -123,19 +100,9 @@ class Commands:
         chunk_offset: object,
     ) -> None:
         held, start, length = batch.span(handle, offset, nbytes)
-        if batch.message.arriving is not None and self._opens is not None:
-            with self._opens.open_memory(held.buffer, start, length) as memory:
-                self._receive(batch, batch.message.arriving, memory)
-            return
         data = batch.window(chunk_offset, length)
         if length:
             self._driver.write(held.buffer, start, data)
-
-    def _receive(self, batch: RunningBatch, arriving: Arriving, memory: memoryview) -> None:
-        """Fill memory of the device with what is arriving: the deadline does not count that."""
-        self.clock.rest()
-        arriving.receive_into(memory)
-        self.clock.begin(batch)
 
     def _paste(
         self,

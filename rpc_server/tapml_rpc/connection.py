@@ -1,4 +1,4 @@
-"""What a client asks of the connection that its payloads take, whichever binding that is of."""
+"""The data connection that a client needs, for either binding."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ class EndedError(Exception):
 
 
 class DataConnection(Protocol):
-    """Messages to a server and from it; one thread at a time.
+    """Messages to and from a server; used by one thread at a time.
 
-    Attributes
-    ----------
-    memory_is_reused
-        Whether a chunk lies in memory that the next :meth:`receive` writes to.
+    `memory_is_reused`: a chunk lies in memory that the next :meth:`receive` overwrites.
     """
 
     memory_is_reused: bool
@@ -32,30 +29,19 @@ class DataConnection(Protocol):
     ) -> None:
         """Send a message: a header and, if it has one, a chunk.
 
-        Parameters
-        ----------
-        check
-            Called now and then while the server takes nothing; what it raises ends the waiting.
-
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
+        `check` is called now and then while the server takes nothing; what it raises ends the wait.
+        Raises EndedError if the connection is gone.
         """
 
     def receive(self, wait_milliseconds: int) -> tuple[bytes | memoryview, memoryview] | None:
-        """The next message's header and chunk; None where it has not all come in time.
+        """The next message's header and chunk; None if it is not complete in time.
 
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        ProtocolError
-            If the server sent what is no message within bounds.
+        Raises EndedError if the connection is gone, ProtocolError for a message that is out of
+        bounds.
         """
 
     def close(self, packed: bytes) -> None:
         """Send a last message if the server takes it, and close. Never raises."""
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without a goodbye."""

@@ -1,7 +1,7 @@
 """The control thread: hello, heartbeats, cancellation, deadlines - never behind a payload.
 
-It runs while a kernel hangs, and ends the process when one is over its deadline: a kernel that
-runs cannot be taken back any other way.
+It runs while a kernel hangs, and ends the process when one exceeds its deadline: a running kernel
+cannot be stopped any other way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from tapml_rpc.features import FEATURES
 from tapml_rpc.router import GONE, bind_router, split, take, unpack_control
 from tapml_rpc.running_batch import place_in
 from tapml_rpc.server_session import TOKEN_BYTES, ServerSession
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (
     DeviceLostError,
@@ -42,23 +42,18 @@ from tapml_targets.installed import package_version
 EXIT_KERNEL_DEADLINE: Final = 70
 _POLL_MILLISECONDS: Final = 100
 _PROBE_SECONDS: Final = 1.0
-# Building kernels is slow on small boards and says nothing about a hang.
+# Compiling kernels is slow on small boards, and is not a hang.
 _LOAD_DEADLINE_FACTOR: Final = 10
 _MAX_DEADLINE_SECONDS: Final = 86400
 
 
 class ControlLoop:
-    """Serves the control socket. `run` returns when the server shall stop.
+    """Serves the control socket. `run` returns when the server should stop.
 
-    Parameters
-    ----------
-    silence_seconds
-        A session whose client says nothing for so long is ended; 0 for no such end. A client whose
-        connection is gone is noticed within a few seconds, whatever this says.
-    kernel_deadline
-        Longest time in seconds that one command may run; a client may ask for less.
-    lease
-        What a hello must say, where this server is for one client alone; empty where it is not.
+    A session whose client sends nothing for `silence_seconds` is ended, 0 for never; a client whose
+    connection is gone is noticed within a few seconds in any case. One command may run for
+    `kernel_deadline` seconds; a client may ask for less. If the server is for one client only, a
+    hello must contain `lease`.
     """
 
     def __init__(
@@ -88,7 +83,7 @@ class ControlLoop:
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
-        """Serve until `should_stop` says so; `wake_fds` becoming readable makes it look."""
+        """Serve until `should_stop` returns true; a readable `wake_fds` makes it check."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         for fd in wake_fds:
@@ -118,7 +113,7 @@ class ControlLoop:
             self._dispatch(identity, unpack_control(packed))
         except Exception as error:
             if not isinstance(error, TapmlError):
-                # A fault of ours must cost the one message, and must be seen.
+                # An internal fault must cost only the one message, and must be seen.
                 traceback.print_exc()
             self._refuse(identity, error)
 
@@ -129,12 +124,11 @@ class ControlLoop:
             return
         token = wire.octets(header.get("session"), "session", 64)
         session = self._sessions.get(token)
-        if session is None:
-            raise ProtocolError("no such session: it has ended, or the server is a new one")
+        if session is None or session.ended:
+            raise self._loop.lost(token)
         session.heard = time.monotonic()
-        session.control_identity = identity
         if kind == "ping":
-            self._pong(session, header)
+            self._send(identity, self._pong(session, header))
         elif kind == "cancel":
             session.cancel_through = max(
                 session.cancel_through, wire.integer(header.get("sequence"), "sequence")
@@ -145,6 +139,8 @@ class ControlLoop:
             raise ProtocolError(f"unknown control message {str(kind)[:60]!r}")
 
     def _hello(self, identity: bytes, header: wire.Header) -> None:
+        # A connection has one session: no client can fill the server from a single one.
+        self._end_of({identity}, "its client began another on the same connection")
         versions = wire.array(header.get("versions"), "versions", 64)
         if wire.VERSION not in versions:
             raise ProtocolError(
@@ -153,7 +149,7 @@ class ControlLoop:
             )
         given = wire.text(header.get("lease", ""), "lease").encode(errors="replace")
         if self._lease and not hmac.compare_digest(given, self._lease):
-            raise SetupError("this server is for the process that started it and for nobody else")
+            raise SetupError("this server serves only the process that started it")
         if not self._has_room():
             raise SetupError(
                 f"all {self._bounds.sessions} sessions of this server are taken; "
@@ -202,7 +198,7 @@ class ControlLoop:
             if not self._send(session.control_identity, {"type": "probe"}):
                 self._end(session, "its connection is gone")
 
-    def _pong(self, session: ServerSession, header: wire.Header) -> None:
+    def _pong(self, session: ServerSession, header: wire.Header) -> wire.Header:
         running = self._loop.clock.running
         pong: wire.Header = {
             "type": "pong",
@@ -215,7 +211,7 @@ class ControlLoop:
             pong["busy_seconds"] = round(time.monotonic() - running[2], 3)
             if running[0] is session:
                 pong["command"] = _shown(running)
-        self._send(session.control_identity, pong)
+        return pong
 
     def _check_deadline(self) -> None:
         running = self._loop.clock.running
@@ -261,16 +257,19 @@ class ControlLoop:
                 self._drop_gone([session])
 
     def _check_connections(self) -> None:
-        """End the sessions that have lost control, tell those that have lost data."""
-        gone = self._watch.gone()
-        for session in list(self._sessions.values()) if gone else ():
-            if session.control_identity in gone:
-                self._end(session, f"its control connection {GONE}")
+        """End the sessions without a control connection, notify those without a data connection."""
+        if gone := self._watch.gone():
+            self._end_of(gone, f"its control connection {GONE}")
         while self._loop.dropped:
             session = self._loop.dropped.popleft()
             error = DeviceLostError(f"this session was ended: {session.ended}")
             event: wire.Header = {"type": "event", "error": failure_to_wire(error)}
             self._send(session.control_identity, event)
+
+    def _end_of(self, identities: Container[bytes], why: str) -> None:
+        for session in list(self._sessions.values()):
+            if session.control_identity in identities:
+                self._end(session, why)
 
     def _end(self, session: ServerSession, why: str) -> None:
         if not session.ended:
@@ -278,7 +277,7 @@ class ControlLoop:
             self._loop.ended.append(session)
 
     def _send(self, identity: bytes, header: wire.Header) -> bool:
-        """Send without waiting; False where the peer's connection is gone or takes nothing."""
+        """Send without waiting; False if the peer's connection is gone or takes nothing."""
         try:
             self._socket.send_multipart([identity, wire.pack(header)], zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -291,14 +290,12 @@ class ControlLoop:
 
 
 def _shown(running: Running) -> str:
-    """What runs, as a person reads it."""
     inner = place_in(running[3])[1]
     shown = render_command(running[1])
     return shown if inner < 0 else f"{shown}, command {inner} of a program"
 
 
 def _device_stack() -> str:
-    """Where the device thread is, for the report about a hang."""
     for thread in threading.enumerate():
         if thread.name == "tapml-device" and thread.ident is not None:
             frame: Any = sys._current_frames().get(thread.ident)

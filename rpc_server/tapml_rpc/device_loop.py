@@ -1,7 +1,7 @@
 """The device thread: owns the data socket and the driver, and runs batches as they come.
 
 One thread receives, runs and answers, because handing a message from thread to thread costs more
-than a small kernel. Heartbeats and cancellation therefore have a socket and a thread of their own
+than a small kernel. So heartbeats and cancellation have their own socket and thread
 (:mod:`tapml_rpc.control_loop`).
 """
 
@@ -23,14 +23,12 @@ from tapml_rpc.command_clock import RunningCommand
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
+from tapml_rpc.refusals import check_epoch, lost_session
 from tapml_rpc.router import GONE, bind_router, check_chunk, split, take
 from tapml_rpc.server_session import Message, ServerSession
+from tapml_rpc.window import Window
 from tapml_targets.driver import Driver
-from tapml_targets.errors import (
-    DeviceLostError,
-    DeviceRestartedError,
-    ProtocolError,
-)
+from tapml_targets.errors import DeviceLostError, ProtocolError
 
 _POLL_MILLISECONDS: Final = 100
 _LOOK_SECONDS: Final = 0.1
@@ -39,27 +37,13 @@ _ZERO_COPY_BYTES: Final = 64 << 10
 
 
 class DeviceLoop:
-    """Serves batches on the data socket until told to stop.
+    """Serves batches on the data socket until stopped.
 
-    Parameters
-    ----------
-    context
-        The server's ZeroMQ context.
-    sessions
-        All sessions by token; the control thread adds them, this thread removes them.
-    epoch
-        Random bytes of this server's life.
-    heartbeats
-        Whether to look for clients whose host has vanished.
-
-    Attributes
-    ----------
-    ended
-        Sessions for this thread to free.
-    clock
-        What the device is doing, for the control thread.
-    dropped
-        Those that ended with their data connection, for the control thread to tell.
+    `sessions` are all of them by token; the control thread adds them, this thread removes them.
+    `epoch` is random and identifies this server's lifetime. With `heartbeats` vanished hosts are
+    noticed. `ended` sessions are for this thread to free; `clock` tells the control thread what the
+    device does; `dropped` are sessions that ended with their data connection, whose clients control
+    notifies.
     """
 
     def __init__(
@@ -83,8 +67,9 @@ class DeviceLoop:
         self._bounds = bounds
         self._libraries = libraries
         self._next_look = 0.0
-        # Why they ended, the latest ones.
+        # Why the latest ones ended.
         self._past: dict[bytes, str] = {}
+        self._windows: dict[bytes, Window] = {}
         self._socket, self._watch = bind_router(context, address, bounds, heartbeats)
         self._socket.rcvtimeo = _POLL_MILLISECONDS
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -107,6 +92,11 @@ class DeviceLoop:
             self._watch.close()
             self._socket.close(linger=200)
 
+    def lost(self, token: bytes) -> DeviceLostError:
+        """The answer to messages of an ended session; from any thread."""
+        session = self._sessions.get(token)
+        return lost_session(self._past.get(token, "") if session is None else session.ended)
+
     def _receive(self) -> None:
         frames = take(self._socket, wait=True)
         if frames is None:
@@ -124,7 +114,7 @@ class DeviceLoop:
             self._refuse(identity, sequence, error)
 
     def _look_for_gone(self) -> None:
-        """End the sessions whose connection has gone; control tells their clients."""
+        """End the sessions whose connection has gone; control notifies their clients."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -137,18 +127,13 @@ class DeviceLoop:
                 self._end(session)
 
     def _dispatch(self, identity: bytes, header: wire.Header, chunk: memoryview) -> None:
-        epoch = header.get("epoch")
-        if epoch != self._epoch:
-            wire.octets(epoch, "epoch", 64)
-            raise DeviceRestartedError(
-                "this server started after the session did: its handles mean nothing here; "
-                "open a new session"
-            )
+        check_epoch(header, self._epoch)
         token = wire.octets(header.get("session"), "session", 64)
         session = self._sessions.get(token)
-        if session is None:
-            why = self._past.get(token, "it was closed or went silent")
-            raise DeviceLostError(f"the session has ended: {why}")
+        if session is None or session.ended:
+            raise self.lost(token)
+        if session.data_identity not in (b"", identity):
+            raise ProtocolError("this session's data comes over another connection")
         session.data_identity = identity
         kind = header.get("type")
         if kind == "batch":
@@ -158,6 +143,7 @@ class DeviceLoop:
             session.download_credit = min(credit, self._bounds.download_window)
             self._continue(session)
         elif kind == "goodbye":
+            session.ended = "closed by the client"
             self._end(session)
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
@@ -165,19 +151,11 @@ class DeviceLoop:
     def _accept(
         self, session: ServerSession, identity: bytes, header: wire.Header, chunk: memoryview
     ) -> None:
-        message = Message(
-            identity,
-            wire.integer(header.get("sequence"), "sequence"),
-            wire.integer(header.get("stream", 0), "stream", self._bounds.streams - 1),
-            wire.array(header.get("commands"), "commands", self._bounds.commands),
-            chunk,
-        )
-        if len(session.queue) >= self._bounds.unanswered:
-            raise ProtocolError(
-                f"{len(session.queue)} batches wait for an answer; at most "
-                f"{self._bounds.unanswered} may"
-            )
-        session.queue.append(message)
+        if (window := self._windows.get(session.token)) is None:
+            window = self._windows[session.token] = Window(self._bounds)
+        sequence = window.add(header, len(chunk))
+        stream, commands = header.get("stream", 0), header["commands"]
+        session.queue.append(Message(identity, sequence, stream, commands, chunk))
         if session.job is None:
             self._continue(session)
 
@@ -198,18 +176,22 @@ class DeviceLoop:
         except ClientGoneError:
             self._end(session)
         except Exception:
-            # A fault of ours must cost this session alone, and must be seen.
+            # An internal fault must cost only this session, and must be seen.
             traceback.print_exc()
+            session.ended = session.ended or "the server failed in one of its batches"
             self._end(session)
             raise
 
     def _end(self, session: ServerSession) -> None:
-        if self._sessions.pop(session.token, None) is None:
+        if session.token not in self._sessions:
             return
-        session.ended = session.ended or "it was closed"
+        session.ended = session.ended or "its client does not take its answers, or is gone"
+        # Noted before it is removed: the control thread may be asked meanwhile.
         self._past[session.token] = session.ended
         if len(self._past) > _PAST_SESSIONS:
             del self._past[next(iter(self._past))]
+        del self._sessions[session.token]
+        self._windows.pop(session.token, None)
         if self.interpreter is not None:
             self.interpreter.release(session)
 
@@ -220,6 +202,8 @@ class DeviceLoop:
         header: wire.Header,
         parts: list[memoryview | bytes],
     ) -> zmq.MessageTracker | None:
+        if header["type"] == "done":
+            self._windows[session.token].answered(header["sequence"])
         socket = self._socket
         more = zmq.SNDMORE | zmq.NOBLOCK
         packed = wire.pack(header)
@@ -235,11 +219,11 @@ class DeviceLoop:
                 return None
             return socket.send(chunk, zmq.NOBLOCK, copy=False, track=True)
         except zmq.ZMQError as error:
-            # Unreachable, or a peer that reads no answers: either way nobody is there.
+            # Unreachable, or a peer that reads no answers: either way it is lost.
             raise ClientGoneError(str(error)) from error
 
     def _refuse(self, identity: bytes, sequence: object, error: Exception) -> None:
-        """Tell a peer what was wrong with a message; it may be gone, or never read it."""
+        """Report to a peer what was wrong with a message; it may be gone, or never read it."""
         reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
         if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
             reply["sequence"] = sequence
@@ -251,12 +235,9 @@ class DeviceLoop:
 def start(
     loop: DeviceLoop, open_driver: Callable[[], Driver], ready: Callable[[Driver | Exception], None]
 ) -> threading.Thread:
-    """Open the driver and serve on a thread of its own.
+    """Open the driver and serve on a thread.
 
-    Parameters
-    ----------
-    ready
-        Called on that thread with the driver once it is open, or with what went wrong.
+    `ready` is called there with the driver or the error.
     """
 
     def work() -> None:

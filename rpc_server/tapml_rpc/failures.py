@@ -24,7 +24,7 @@ _COMMAND_CHARACTERS: Final = 400
 
 
 def render_command(command: object) -> str:
-    """A command as a person reads it, shortened."""
+    """A command in readable form, shortened."""
     if isinstance(command, str):
         return command[:_COMMAND_CHARACTERS]
     if not isinstance(command, list) or not command:
@@ -38,7 +38,7 @@ def failure_to_wire(error: BaseException, command: object = "", index: int = 0) 
     """Describe an error raised on the device's side.
 
     Errors outside the tree (a driver's, ``MemoryError``) become ``RemoteError`` with the original
-    class in the message. One that came from farther away keeps what it was told there.
+    class in the message. One that came from another machine keeps its details.
     """
     kind = type(error).__name__
     message = str(error)
@@ -86,7 +86,7 @@ def failure_from_wire(data: Any) -> TapmlError:
 
 
 def _shorten(value: str, bound: int) -> str:
-    """Keep the head and the tail: a traceback's end says what, a log's start says where."""
+    """Keep the head and the tail: a traceback's end and a log's start matter most."""
     if len(value) <= bound:
         return value
     half = bound // 2 - 20

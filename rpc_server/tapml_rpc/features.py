@@ -1,4 +1,4 @@
-"""What this release can do beyond the protocol's version, as a welcome names it."""
+"""The features of this release beyond the protocol's version, as a welcome names them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A device driven by this very process: no server, no socket, nothing between.
+"""A device driven by this process: no server and no socket.
 
-For models that were validated and now have to be fast: a decode step saves the way to another
-process and back. What a process of its own gives is given up: a driver that crashes takes this
-process along, and a kernel that hangs is not ended at its deadline. Machine code, which only a
-server's flag allows, is refused.
+For validated models that must be fast: a decode step saves the way to another process and back. The
+protection of a separate process is lost: a driver that crashes takes this process along, and a
+kernel that hangs is not ended at its deadline. Machine code, which only a server's flag allows, is
+refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def open_in_process(description: DeviceDescription) -> Session:
     ------
     NoSuchDeviceError
         If this process does not see it: its driver loader may have been set up before tapml was
-        asked. :func:`tapml_rpc.local.open_local` reaches it all the same.
+        asked. :func:`tapml_rpc.local.open_local` reaches it nevertheless.
     SetupError
         If its driver does not open it.
     """
@@ -50,13 +50,7 @@ def open_in_process(description: DeviceDescription) -> Session:
 
 
 class InProcessTransport:
-    """Runs batches where they are made; see :class:`tapml_rpc.transport.Transport`.
-
-    Parameters
-    ----------
-    driver
-        The open device; closed with this.
-    """
+    """Runs batches at once; see :class:`tapml_rpc.transport.Transport`. Closes its `driver`."""
 
     def __init__(self, driver: Driver) -> None:
         self.device = driver.description
@@ -80,7 +74,7 @@ class InProcessTransport:
         )
         self._interpreter = Interpreter(driver, self._libraries, self.bounds, self._deliver)
         self._sequence = 0
-        # The batch that runs; it stays here where it was interrupted.
+        # The running batch; it stays set after an interrupt.
         self._running: Ticket | None = None
 
     def send(
@@ -107,15 +101,15 @@ class InProcessTransport:
             self._check()
 
     def drain(self) -> bool:
-        """No batch is ever on its way."""
+        """No batch is ever under way."""
         return True
 
     def cancel(self) -> None:
-        """Ask that what has not started be skipped; callable from any thread."""
+        """Ask to skip what has not started; callable from any thread."""
         self._session.cancel_through = self._sequence
 
     def close(self) -> None:
-        """Free everything and give the device back."""
+        """Free everything and close the device."""
         if self.closed or os.getpid() != self._owner:
             # A forked child has none of the driver's threads.
             self.closed = True

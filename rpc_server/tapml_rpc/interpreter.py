@@ -1,6 +1,6 @@
-"""Runs batches: in order, past errors, with a pause where a download has no credit.
+"""Runs batches: in order, past errors, pausing when a download has no credit.
 
-A batch runs as a generator, so that a client that does not take its bytes holds up nobody else.
+A batch runs as a generator, so that a client that does not take its bytes delays no other.
 """
 
 from __future__ import annotations
@@ -19,32 +19,23 @@ from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.piece_memory import Pieces
 from tapml_rpc.running_batch import AFTER_ALL, RunningBatch, place_in
 from tapml_rpc.server_session import Message, ServerSession
-from tapml_targets.driver import Driver, Gathers
+from tapml_targets.driver import BatchesCommands, Driver
 from tapml_targets.errors import ProtocolError, RemoteError
 
-# These run on a poisoned stream too: a client must always be able to give memory back.
+# These run on a poisoned stream too: a client must always be able to free memory.
 _ALWAYS: Final = frozenset({"forget", "free", "unload", "reset"})
 
 
 class ClientGoneError(Exception):
-    """The client's connection does not take messages any more."""
+    """The client's connection takes no more messages."""
 
 
 class Interpreter:
     """Commands over one open driver. All methods run on the device thread.
 
-    Parameters
-    ----------
-    driver
-        The open device.
-    libraries
-        Libraries of all sessions.
-    bounds
-        What a session may hold.
-    send
-        Sends a header and a chunk's parts to a session's connection; raises ClientGoneError.
-    clock, pieces, blobs
-        As :class:`Commands` takes them; nobody looks at a clock that is not given.
+    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
+    connection, or raises ClientGoneError. `clock`, `pieces` and `blobs` are those of
+    :class:`Commands`.
     """
 
     def __init__(
@@ -59,7 +50,7 @@ class Interpreter:
         blobs: AttachedBlobs | None = None,
     ) -> None:
         self._driver = driver
-        self._gathers = driver if isinstance(driver, Gathers) else None
+        self._gathers = driver if isinstance(driver, BatchesCommands) else None
         self._libraries = libraries
         self._send = send
         self._clock = RunningCommand() if clock is None else clock
@@ -68,23 +59,21 @@ class Interpreter:
         )
 
     def run(self, session: ServerSession, message: Message) -> Iterator[None]:
-        """Run a batch and answer it; yields where it waits for the client's credit."""
+        """Run a batch and answer it; yields while it waits for the client's credit."""
         batch = RunningBatch(session, message)
         try:
             yield from self._run_commands(batch)
         finally:
             self._clock.rest()
-        if message.arriving is not None:
-            message.arriving.finish()
         if self._gathers is not None:
             self._hand_on(batch, self._gathers)
         self._answer(batch)
 
     def release(self, session: ServerSession) -> None:
-        """Free everything a session holds, as far as the device lets us."""
+        """Free everything a session holds, as far as the device allows."""
         session.job = None
         if self._gathers is not None:
-            # What a batch that was given up had enqueued; nobody is left to be told.
+            # Work of an abandoned batch; its errors concern nobody.
             with suppress(Exception):
                 self._gathers.flush()
         session.queue.clear()
@@ -101,7 +90,7 @@ class Interpreter:
         session.libraries.clear()
 
     def _run_commands(self, batch: RunningBatch) -> Iterator[None]:
-        """Every command has the clock; between two of them it runs on, which is microseconds."""
+        """Run commands, each timed; the time between two of them, microseconds, counts too."""
         session, message = batch.session, batch.message
         stream, sequence, failures = message.stream, message.sequence, session.failures
         handlers, begin = self._commands.handlers, self._clock.begin
@@ -132,8 +121,8 @@ class Interpreter:
                     error = ProtocolError(f"wrong number of fields in {name!r}")
                 self._fail(batch, index, error)
 
-    def _hand_on(self, batch: RunningBatch, driver: Gathers) -> None:
-        """Have all of a batch begin on the device: nobody knows when another one comes."""
+    def _hand_on(self, batch: RunningBatch, driver: BatchesCommands) -> None:
+        """Start all of a batch on the device: when another one comes is unknown."""
         try:
             self._clock.begin(batch)
             driver.flush()
@@ -143,7 +132,6 @@ class Interpreter:
             self._clock.rest()
 
     def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
-        """Poison the stream with its first error."""
         if batch.message.stream not in batch.session.failures:
             failure = failure_to_wire(error, batch.command, index)
             if batch.program is not None:
@@ -177,7 +165,7 @@ class Interpreter:
         try:
             self._send(session, message.identity, header, batch.inline)
         except ProtocolError as error:
-            # Results that no header holds: the session goes on without them.
+            # Results that do not fit any header: the session continues without them.
             batch.command, batch.place = "the answer to a batch", AFTER_ALL
             self._fail(batch, len(message.commands), error)
             header = {"type": "done", "sequence": message.sequence}
@@ -191,6 +179,5 @@ def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:
 
 
 def _wrong_arity(error: TypeError) -> bool:
-    """Whether a handler was called with too few or too many fields."""
     trace = error.__traceback__
     return trace is not None and trace.tb_next is None

@@ -1,7 +1,7 @@
-"""The self-test of a session's device, wherever that is: run once a day and driver, and remembered.
+"""The self-test of a session's device, near or far: run once a day and driver, and cached.
 
-A device of this machine is asked beside its driver (:mod:`tapml_targets.self_test.known`). One
-elsewhere is asked in a session of its own, so that a driver that crashes over it costs that one.
+A device of this machine is tested by :mod:`tapml_targets.self_test.known`. One elsewhere is tested
+in a separate session, which alone is lost if its driver crashes.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from tapml_rpc.client import Session
 from tapml_rpc.reach import open_another, place_of
 from tapml_rpc.self_test import self_test_over
 from tapml_targets import probe_cache
+from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError
-from tapml_targets.fingerprint import fingerprint
 from tapml_targets.self_test.facts import SelfTest, from_plain, to_plain
-from tapml_targets.self_test.known import asked_of, usual_self_test
+from tapml_targets.self_test.known import asked_of, self_test
 
 _KIND: Final = "self-test-elsewhere"
 
 
 def session_self_test(session: Session, *, refresh: bool = False) -> SelfTest | None:
-    """What the device of a session does, measured at most once a day and driver.
+    """The self-test of a session's device, run at most once a day and driver.
 
     Parameters
     ----------
     session
         What it holds stays.
     refresh
-        Measure again instead of using what is known.
+        Run it again instead of using the cached result.
 
     Returns
     -------
     SelfTest or None
         None for a checker, which is slow and tested only by `refresh`; and for a device elsewhere
-        that is gone, or of a platform that is not known here.
+        that is gone, or of an unknown platform.
     """
     device = session.device
     place = place_of(session)
     if not place:
-        return usual_self_test(device, refresh=refresh)
+        return self_test(device, policy="run" if refresh else "cached")
     known = None if refresh else remembered_elsewhere(device, place)
     if known is not None or (device.device_type == "checker" and not refresh):
         return known
@@ -53,13 +53,10 @@ def session_self_test(session: Session, *, refresh: bool = False) -> SelfTest | 
 
 
 def remembered_elsewhere(description: DeviceDescription, place: str) -> SelfTest | None:
-    """What a device elsewhere was found to do; None where that is nothing or too old.
+    """The cached self-test of a device elsewhere; None if there is none or it is too old.
 
-    Parameters
-    ----------
-    place
-        Where it is, as :func:`~tapml_rpc.reach.place_of` says: of two boards with one fingerprint
-        one may be damaged.
+    `place` is that of :func:`~tapml_rpc.reach.place_of`: of two boards with one fingerprint one may
+    be damaged.
     """
     try:
         known = probe_cache.load(_KIND, place, _state(description))
@@ -69,10 +66,10 @@ def remembered_elsewhere(description: DeviceDescription, place: str) -> SelfTest
 
 
 def remember_elsewhere(description: DeviceDescription, place: str, found: SelfTest) -> None:
-    """Keep what a device elsewhere was found to do."""
+    """Cache the self-test of a device elsewhere."""
     plain = to_plain(found)
     if found.problems:
-        # A failure may be of the moment: it is forgotten sooner.
+        # A failure may be temporary: it expires sooner.
         plain["problem"] = "; ".join(found.problems)
     probe_cache.store(_KIND, place, _state(description), plain)
 

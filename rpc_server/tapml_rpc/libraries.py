@@ -1,7 +1,8 @@
-"""Libraries a server holds: packed ones by hash, and those built on the device, shared by sessions.
+"""The Libraries of one process: packed ones by hash, and those built on the device.
 
-Building kernels takes hundreds of milliseconds and uploading takes bytes, so both outlive the
-session that paid for them. What no session uses is dropped, oldest first, when a bound is reached.
+Sessions of a private server share them, because building kernels takes hundreds of milliseconds. A
+supervisor's worker has one session and holds them as long as that. Unused ones are dropped when a
+bound is reached, the oldest first.
 """
 
 from __future__ import annotations
@@ -17,22 +18,17 @@ from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.library_format import unpack
 
 MAX_IDLE_BUILT: Final = 64
-# Source text, which a driver compiles. Anything else may be machine code, and running that is
-# running whatever its sender likes.
-SOURCE_DIALECTS: Final = frozenset({"cuda-c", "metal", "opencl-c", "wgsl"})
 
 
 @dataclass
 class _Upload:
-    """A packed Library that is arriving."""
-
     data: bytearray
     received: int = 0
 
 
 @dataclass
 class BuiltLibrary:
-    """A Library built on the device and how many handles name it."""
+    """A Library built on the device, and the number of its handles."""
 
     digest: str
     loaded: LoadedLibrary
@@ -42,14 +38,8 @@ class BuiltLibrary:
 class LibraryStore:
     """Packed Libraries by SHA-256, and the built ones.
 
-    Parameters
-    ----------
-    held_bytes
-        Packed bytes kept at most.
-    library_bytes
-        Largest single packed Library.
-    allow_native
-        Whether machine code may be loaded (``--allow-shared-libraries``).
+    It keeps at most `held_bytes` of packed ones, each of at most `library_bytes`. `allow_native`:
+    machine code may be loaded (``--allow-shared-libraries``).
     """
 
     def __init__(self, *, held_bytes: int, library_bytes: int, allow_native: bool) -> None:
@@ -76,17 +66,9 @@ class LibraryStore:
     ) -> bool:
         """Take a piece of a packed Library; pieces come in order. True when it is complete.
 
-        Parameters
-        ----------
-        uploads
-            The session's unfinished uploads: they end with it.
-        digest
-            SHA-256 of the whole, in hex; checked when the last piece is in.
-
-        Raises
-        ------
-        ProtocolError
-            If it is too long, a piece is out of place, or the hash differs.
+        `uploads` are the session's unfinished uploads, which end with it. The SHA-256 `digest` is
+        checked with the last piece. Raises ProtocolError if it is too long, a piece is out of
+        place, or the hash differs.
         """
         if not 0 < total <= self._library_bytes:
             raise ProtocolError(
@@ -117,17 +99,9 @@ class LibraryStore:
     def load(self, driver: Driver, digest: str, attached: memoryview | None = None) -> BuiltLibrary:
         """Build a held Library, or return the one already built.
 
-        Parameters
-        ----------
-        attached
-            The packed Library where it came as a blob, whose hash is known to be right.
-
-        Raises
-        ------
-        CompileError
-            If a module does not build.
-        InputError
-            If the Library is not held, or is machine code and that is not allowed here.
+        `attached` is the packed Library if it came as a blob, whose hash was verified. Raises
+        CompileError if a module does not build, InputError if the Library is not held, or is
+        machine code that is not allowed.
         """
         built = self._built.get(digest)
         if built is None:
@@ -141,11 +115,12 @@ class LibraryStore:
                 )
             library = unpack(packed)
             for module in library.modules:
-                if module.dialect not in SOURCE_DIALECTS and not self._allow_native:
+                # What a module says of itself is held to its dialect when it is loaded.
+                if module.kind == "machine" and not self._allow_native:
                     raise InputError(
-                        f"this server does not load machine code, and {module.dialect!r} is none "
-                        f"of the source dialects it knows ({', '.join(sorted(SOURCE_DIALECTS))}); "
-                        "if its clients are trusted, start it with --allow-shared-libraries"
+                        f"this server does not load machine code ({module.dialect!r}), which runs "
+                        "with all its rights; if its clients are trusted, start it with "
+                        "--allow-shared-libraries"
                     )
             built = self._built[digest] = BuiltLibrary(digest, LoadedLibrary(driver, library))
         self._built.move_to_end(digest)
@@ -153,7 +128,7 @@ class LibraryStore:
         return built
 
     def release(self, built: BuiltLibrary) -> None:
-        """One handle less names it; idle ones beyond a bound are dropped, oldest first."""
+        """Drop one handle; idle Libraries beyond a bound are dropped, oldest first."""
         built.users -= 1
         if not built.users:
             # Kernels are worth keeping, the memory of their last call is not.

@@ -1,4 +1,4 @@
-"""Brings a Library to a server: by hash where it is held there, in chunks where it is not."""
+"""Uploads a Library to a server: by hash if it is held there, otherwise in chunks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tapml_rpc.command_queue import PIECE_BYTES
 from tapml_rpc.pending import Pending, PendingValue
 from tapml_rpc.transport import BlobTransport, Ticket, Transport
 
-# A stream of its own: a kernel that does not build is the caller's to handle and must not poison
-# what else goes on.
+# A separate stream: a kernel that does not build is the caller's to handle and must not poison
+# other work.
 _STREAM: Final = 1
 
 
@@ -19,12 +19,8 @@ def load_library(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Have a Library built under `handle`; its operators and entries.
 
-    Raises
-    ------
-    CompileError
-        If a kernel does not build, with the driver's log.
-    InputError
-        If the server refuses the Library.
+    Raises CompileError with the driver's log if a kernel does not build, InputError if the server
+    refuses the Library.
     """
     attached = attach_library(link, digest, packed)
     if not attached:

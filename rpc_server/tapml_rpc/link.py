@@ -1,4 +1,4 @@
-"""A session's client end: batches out, answers in, credits both ways.
+"""A session's client side: batches out, answers in, credits both ways.
 
 The same over both bindings, each of which opens the two connections. The caller's thread owns the
 data connection, so that an answer reaches it without another thread in between;
@@ -36,27 +36,10 @@ def _nothing() -> None:
 class Link:
     """The :class:`tapml_rpc.transport.BlobTransport` to a server, over two open connections.
 
-    Parameters
-    ----------
-    address
-        Of the server, for people.
-    welcome
-        What the server said.
-    data
-        The data connection; this object's from now on.
-    unanswered
-        What is on its way; where `data` reads chunks to their places it asks this.
-    watch
-        Begins to watch the control connection, given what adds to the message of a loss.
-    lease
-        The lease that the session is used under, where it is known.
-    on_closed
-        Called once both connections are closed.
-
-    Raises
-    ------
-    SetupError
-        If the data connection ends before it is used.
+    It owns `data`, which asks `unanswered` where to put chunks if it receives them in place.
+    `watch` starts to watch the control connection, given a function that adds to the message of a
+    loss. `lease` is the lease the session is used under, if known. `on_closed` is called once both
+    connections are closed. Raises SetupError if the data connection ends before it is used.
     """
 
     def __init__(
@@ -98,12 +81,8 @@ class Link:
     ) -> Ticket:
         """Send a batch; waits while the server's credit is used up, or it takes no bytes.
 
-        Parameters
-        ----------
-        chunk
-            Payload of all writes; where it is large it must not change until it is answered.
-        pending
-            The results that `commands` give, by index of the command.
+        The payload `chunk`, if large, must not change until the batch is answered. `pending` are
+        the results of `commands` by index.
         """
         header: wire.Header = {"type": "batch", "commands": commands}
         if stream:
@@ -113,29 +92,26 @@ class Link:
         return ticket
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
-        """Send a message that is no batch; see :class:`tapml_rpc.transport.BlobTransport`."""
+        """Send a message other than a batch; see :class:`tapml_rpc.transport.BlobTransport`."""
         return self._post(fields, chunk, {})
 
     def wait(self, ticket: Ticket) -> None:
         """Wait for a batch's answer.
 
-        Raises
-        ------
-        DeviceLostError
-            If the server is gone, or a subclass that says why.
+        Raises DeviceLostError, or a subclass, if the server is gone.
         """
         while not ticket.done:
             self._receive()
 
     def drain(self) -> bool:
-        """Take the answers that are there; True when no batch is on its way."""
+        """Take the answers that are there; True when no batch is under way."""
         while self._unanswered and self._take(0):
             pass
         return not self._unanswered
 
     @property
     def pong(self) -> wire.Header:
-        """The server's last answer to a ping: how it is, and what all its sessions hold."""
+        """The server's last answer to a ping: its state, and the totals of its sessions."""
         return self._watch.pong
 
     def cancel(self) -> None:
@@ -144,7 +120,7 @@ class Link:
         self._watch.post({"type": "cancel", "sequence": self._unanswered.sequence})
 
     def close(self) -> None:
-        """Say goodbye and close both connections. Never raises and never waits long."""
+        """Send a goodbye and close both connections. Never raises and never waits long."""
         if self.closed:
             return
         self.closed = True
@@ -187,7 +163,7 @@ class Link:
         return ticket
 
     def _say_whose_it_is(self) -> None:
-        """A server does not wait long for a first message, nor do we for its being taken."""
+        """Identify the session: a server does not wait long for a first message, nor do we."""
         deadline = time.monotonic() + _FIRST_SECONDS
 
         def check() -> None:
@@ -221,12 +197,12 @@ class Link:
             raise self._watch.cause(error).with_traceback(None) from None
 
     def _receive(self) -> None:
-        """Wait for one message, or for the news that none will come."""
+        """Wait for one message, or for the end of the connection."""
         if not self._take(_POLL_MILLISECONDS):
             self._check_watch()
 
     def _take(self, wait_milliseconds: int) -> bool:
-        """Take a message; False where none has come in time."""
+        """Take a message; False if none has come in time."""
         if self._interrupted or self.closed:
             self._check()
         try:
@@ -235,7 +211,7 @@ class Link:
             raise self._watch.cause(error).with_traceback(None) from None
         if message is None:
             return False
-        # What an exception interrupts here, Ctrl-C say, may be half counted.
+        # What an exception such as Ctrl-C interrupts here may be half counted.
         self._busy = True
         brought, failure = self._unanswered.take(*message, copy=self._data.memory_is_reused)
         if brought:

@@ -1,10 +1,8 @@
-"""A server process of our own for a device of this machine."""
+"""A private server process for a device of this machine."""
 
 from __future__ import annotations
 
 import atexit
-import importlib
-import importlib.util
 import json
 import os
 import secrets
@@ -12,9 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,31 +20,34 @@ from typing import Any, Final
 import tapml_rpc
 import tapml_targets
 from tapml_rpc.options import LEASE_VARIABLE
+from tapml_rpc.output_tail import OutputTail
 from tapml_rpc.session import Session
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.driver_discovery import driver_discovery
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
+from tapml_targets.platforms import DEFAULT_PLATFORM
 from tapml_targets.ranking import find_device
 
 START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 3.0
-_TAIL_LINES: Final = 60
+_TAIL_BYTES: Final = 16 << 10
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class LocalServer:
     """A child process that serves one device, ended by :meth:`close` or with this process.
 
-    It has a process group of its own, so that Ctrl-C reaches this process alone, which then ends
-    the server in order.
+    It has its own process group, so that Ctrl-C reaches only this process, which then ends the
+    server in order.
 
     Parameters
     ----------
     spec
         ``opencl:1``; ``opencl`` for the platform's best device.
     arguments
-        Further words of its command line.
+        More words of its command line.
     start_seconds
-        How long it may take to come up.
+        How long it may take to start.
     environ
         Variables it has beside this process's.
     wait
@@ -59,15 +58,18 @@ class LocalServer:
     NoSuchDeviceError
         If there is no such device.
     SetupError
-        If it does not come up within `start_seconds`; the message holds what it printed.
+        If it does not start within `start_seconds`; the message holds its output.
     """
 
     address: str
-    """Where it is reached, once it is up."""
+    """Its address, once it is up."""
 
     lease: str
-    """What a client says in its hello. Every user of this machine can reach loopback, and this
-    server does whatever this user may do: it is for whom this process tells its lease."""
+    """The secret in its client's hello.
+
+    Every user of this machine can reach loopback, and this server may.
+    do whatever this user may: it serves only those whom this process gives the lease.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class LocalServer:
     ) -> None:
         command = [
             sys.executable,
-            # The folder we happen to be in has no say in what is imported.
+            # The current folder must not influence what is imported.
             "-P",
             "-m",
             "tapml_rpc.server",
@@ -91,10 +93,9 @@ class LocalServer:
             *arguments,
         ]
         self._owner = os.getpid()
-        # In the environment, which other users cannot read; a command line they can.
+        # In the environment, which other users cannot read; they can read a command line.
         self.lease = secrets.token_urlsafe()
         self._deadline = time.monotonic() + start_seconds
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -105,14 +106,14 @@ class LocalServer:
             ),
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._keep_tail, daemon=True)
-        self._reader.start()
+        assert self.process.stderr is not None  # noqa: S101 - it is a pipe
+        self._printed = OutputTail(self.process.stderr, _TAIL_BYTES)
         atexit.register(self.close)
         if wait:
             self.ready()
 
     def ready(self) -> None:
-        """Wait until it is up; it is ended where it does not come up."""
+        """Wait until it is up; it is ended if it does not start."""
         try:
             line = self._read_line(self._deadline)
             self.address = str(line["address"])
@@ -121,26 +122,25 @@ class LocalServer:
             raise
 
     def exit_report(self, wait_seconds: float) -> str | None:
-        """How the process ended and what it printed last; None while it runs."""
+        """How the process ended and its last output; None while it runs."""
         try:
             code = self.process.wait(wait_seconds) if wait_seconds else self.process.poll()
         except subprocess.TimeoutExpired:
             return None
         if code is None:
             return None
-        self._reader.join(timeout=1)
-        tail = "\n".join(self._tail)
+        tail = self._printed.text()
         return describe_exit(code) + (f"; it printed last:\n{tail}" if tail else "")
 
     def busy(self) -> bool:
         """Whether the process or a compiler it started runs, or waits for a processor or a disk.
 
-        False where the system does not say: only Linux does.
+        Known only on Linux, otherwise False.
         """
         return is_busy(self.process.pid)
 
     def close(self) -> None:
-        """End the process; it is given a moment to end by itself."""
+        """End the process; it is given a moment to end normally."""
         if os.getpid() != self._owner:
             # A forked child that ends must not take its parent's server with it.
             return
@@ -155,10 +155,9 @@ class LocalServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._reader.join(timeout=1)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        self._printed.wait(_END_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
 
     def _read_line(self, deadline: float) -> dict[str, Any]:
         assert self.process.stdout is not None  # noqa: S101 - it is a pipe
@@ -167,10 +166,8 @@ class LocalServer:
         while not data.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise SetupError(
-                    "the device server did not come up in time; it printed:\n"
-                    + "\n".join(self._tail)
-                )
+                said = self._printed.text()
+                raise SetupError(f"the device server did not come up in time; it printed:\n{said}")
             if select.select([descriptor], [], [], min(left, 0.5))[0]:
                 piece = os.read(descriptor, 65536)
                 if not piece:
@@ -179,20 +176,15 @@ class LocalServer:
         line: dict[str, Any] = json.loads(data)
         return line
 
-    def _keep_tail(self) -> None:
-        assert self.process.stderr is not None  # noqa: S101 - it is a pipe
-        for line in self.process.stderr:
-            self._tail.append(line.decode(errors="replace").rstrip()[:2000])
-
 
 def is_busy(pid: int) -> bool:
-    """Whether a thread runs, or waits for a processor or a disk; Linux alone knows.
+    """Whether a thread of a process runs, or waits for a processor or a disk; Linux only.
 
-    Of a process or of its children: PoCL's linker is a process.
+    Includes the process's children: PoCL's linker is a process.
     """
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
-            # The name before the state is in parentheses and may hold some itself.
+            # The name before the state is in parentheses and may contain some.
             if (task / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
                 return True
             if any(is_busy(int(child)) for child in (task / "children").read_bytes().split()):
@@ -201,7 +193,7 @@ def is_busy(pid: int) -> bool:
 
 
 class StartingDevice:
-    """A server on its way up; made by :func:`start_local`."""
+    """A server that is starting; made by :func:`start_local`."""
 
     def __init__(self, server: LocalServer, start_seconds: float) -> None:
         self._server = server
@@ -236,12 +228,12 @@ class StartingDevice:
         return Session(link, on_close=server.close)
 
     def close(self) -> None:
-        """End the server, whether it is up or not; nothing happens where it has ended."""
+        """End the server, whether it is up or not; no effect if it has ended."""
         self._server.close()
 
 
 def open_local(
-    device: str | DeviceDescription = "opencl",
+    device: str | DeviceDescription = DEFAULT_PLATFORM,
     *,
     dtype: str = "float32",
     kernel_deadline: float | None = None,
@@ -258,12 +250,12 @@ def open_local(
     dtype
         What the kernels compute in; the best device is ranked for it.
     kernel_deadline
-        Seconds one command may take; the server's default where None.
+        Seconds one command may take; the server's default if None.
     start_seconds
         How long the server may take to open the device.
     environ
-        Variables the server has beside this process's. Where there are some, a `device` given as
-        text is looked up by the server: these variables may decide which devices there are.
+        Variables the server has beside this process's. If there are any, a `device` given as text
+        is looked up by the server: these variables may decide which devices there are.
 
     Raises
     ------
@@ -272,7 +264,7 @@ def open_local(
     NoSuchDeviceError
         If the platform has no such device here.
     SetupError
-        If the server does not come up.
+        If the server does not start.
     """
     if isinstance(device, str) and environ:
         spec = device
@@ -291,14 +283,10 @@ def start_local(
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = _NOTHING,
 ) -> StartingDevice:
-    """Start a server for a device of this machine and go on while it comes up.
+    """Start a server for a device of this machine without waiting for it.
 
-    Parameters
-    ----------
-    spec
-        ``opencl:1``, a device that is known to work: nobody has tried it in a child of its own.
-    kernel_deadline, start_seconds, environ
-        As :func:`open_local` takes them.
+    `spec`, such as ``opencl:1``, must be a device that is known to work: it is not tried in a child
+    process first. The other arguments are those of :func:`open_local`.
     """
     # The server runs as this user and serves this process: it may load what this process may.
     arguments: tuple[str, ...] = ("--allow-shared-libraries",)
@@ -309,17 +297,13 @@ def start_local(
 
 
 def prepared_environment(platform: str, additions: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment: where our packages are, and what the platform's loader needs."""
+    """The server's environment: the path to our packages, and what the platform's loader needs."""
     roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
     environment = dict(os.environ) | dict(additions)
     known = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
     # A loader reads its paths once, at the start of a process: platforms set them beforehand.
-    discovery = f"tapml_targets.{platform}.discovery"
-    if importlib.util.find_spec(discovery) is None:
-        return environment
-    prepared: dict[str, str] = importlib.import_module(discovery).prepare_environment(environment)
-    return prepared
+    return driver_discovery(platform).prepare_environment(environment)
 
 
 def describe_exit(code: int) -> str:
@@ -333,7 +317,6 @@ def describe_exit(code: int) -> str:
 
 
 def _start_failure(code: int, report: str) -> TapmlError:
-    """The error that the server's exit code stands for."""
     from tapml_targets.errors import EXIT_NO_DEVICE, NoSuchDeviceError
 
     if code == EXIT_NO_DEVICE:

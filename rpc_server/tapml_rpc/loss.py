@@ -1,4 +1,4 @@
-"""What a session's loss is told with: why its lease ended, where it had one, and what was sent."""
+"""Adds to a session's loss why its lease ended, if it had one, and its last commands."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from typing import Final, Protocol, TypeVar
 from tapml_rpc.failures import render_command
 from tapml_targets.errors import DeviceLostError, TapmlError
 
-# A connection that is cut and the news why go two ways, and either may be the sooner.
+# The end of a connection and its reason arrive separately, and either may be first.
 _NEWS_SECONDS: Final = 2.0
 
 Told = TypeVar("Told", bound=TapmlError)
 
 
 class Held(Protocol):
-    """A tracker's lease, as far as a session under it needs it.
-
-    Attributes
-    ----------
-    token
-        What its holder presents; a secret.
-    """
+    """A tracker's lease, as a session under it needs it. Its `token` is a secret."""
 
     token: str
 
     def over(self, seconds: float) -> str:
-        """Why it is over, waiting so long for that news; empty while it is not."""
+        """Why it is over, waiting up to `seconds` for that; empty while it is not."""
 
 
 def told_with(error: Told, lease: Held | None, commands: Iterable[object]) -> Told:
-    """The same error, with why the lease ended and the commands that were sent last.
+    """The same error, with why the lease ended and the last commands sent.
 
-    Waits shortly for a lease to end. A loss whose cause the device told, such as the death of a
+    Waits shortly for a lease to end. A loss whose cause the device reported, such as the death of a
     worker, is not the lease's.
     """
     what = str(error)
@@ -50,5 +44,5 @@ def token_of(lease: Held | str) -> str:
 
 
 def held(lease: Held | str) -> Held | None:
-    """The lease itself, where more than its token is known."""
+    """The lease itself, if more than its token is known."""
     return None if isinstance(lease, str) else lease

@@ -1,4 +1,4 @@
-"""What a server takes on its command line; imports nothing, so that ``--help`` is quick."""
+"""The command line of a server; imports nothing, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -6,40 +6,26 @@ import argparse
 from dataclasses import dataclass
 from typing import Final
 
+from tapml_targets.platforms import DEFAULT_PLATFORM
+
 DEFAULT_BIND: Final = "tcp://127.0.0.1:0"
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _DIGITS: Final = 15
 _LAST_PORT: Final = 65535
 _PORT_DIGITS: Final = 5
 LEASE_VARIABLE: Final = "TAPML_RPC_LEASE"
-"""Tells a server that was started for one client, and nobody else, what that client will say."""
+"""Holds the lease of a server that was started for one client: what its hello must contain."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What ``tapml rpc serve`` takes.
+    """What ``tapml rpc serve`` takes; the help texts explain it.
 
-    Attributes
-    ----------
-    device
-        ``opencl`` for the platform's best device, ``opencl:1`` for that one.
-    bind
-        ``tcp://host:port`` of the control socket, on loopback; port 0 takes a free one.
-    data_port
-        Port of the data socket on the same host; 0 takes a free one.
-    allow_shared_libraries
-        Whether clients may load machine code.
-    kernel_deadline
-        Longest time of one command in seconds.
-    silence_seconds
-        A session whose client says nothing for so long is ended.
-    session_bytes
-        Device memory of one session; 0 for the default bound.
-    parent
-        Process that started this one; when it ends, so does the server. 0 for none.
+    Port 0 takes a free one. `session_bytes` 0 is the default bound. The server ends with the
+    process `parent`, 0 for none.
     """
 
-    device: str = "opencl"
+    device: str = DEFAULT_PLATFORM
     bind: str = DEFAULT_BIND
     data_port: int = 0
     allow_shared_libraries: bool = False
@@ -89,57 +75,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_seconds,
         default=default.silence_seconds,
         metavar="SECONDS",
-        help="end sessions whose client says nothing for so long (default: %(default)g)",
+        help="end sessions whose client sends nothing for so long (default: %(default)g)",
     )
     parser.add_argument(
         "--session-bytes",
         type=byte_count,
         default=default.session_bytes,
         metavar="BYTES",
-        help="device memory one session may hold, 512M or 2G (default: no bound of its own)",
+        help="device memory one session may hold, 512M or 2G (default: the server's bound)",
     )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
 
 
 def port_number(text: str) -> int:
-    """A port as a person writes it, 0 for one that is free.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If it is none.
-    """
+    """Parse a port, 0 for a free one; raises argparse.ArgumentTypeError."""
     if text.isascii() and text.isdigit() and len(text) <= _PORT_DIGITS and int(text) <= _LAST_PORT:
         return int(text)
     raise argparse.ArgumentTypeError(f"expected a port from 0 to {_LAST_PORT}, got {text!r}")
 
 
 def positive_seconds(text: str) -> float:
-    """A time as a person writes it.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If it is none, or not above zero.
-    """
+    """Parse seconds above zero; raises argparse.ArgumentTypeError."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    # Not so either for what is no number.
+    # False for NaN, too.
     if seconds > 0:
         return seconds
     raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes as a person writes it: ``1048576``, ``512M``, ``4G``.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If it is none.
-    """
+    """Parse a number of bytes: ``1048576``, ``512M``, ``4G``; raises argparse.ArgumentTypeError."""
     digits, unit = text[:-1], _UNITS.get(text[-1:].upper(), 0)
     if not unit:
         digits, unit = text, 1

@@ -16,9 +16,9 @@ class CallResult:
     Attributes
     ----------
     kernel_nanoseconds
-        Time in kernels as the device measured it; None where it was not asked for.
+        Time in kernels as the device measured it; None if it was not asked for.
     damaged_guards
-        Workspaces around which a kernel wrote; looked for where workspaces were poisoned.
+        Workspaces around which a kernel wrote; checked only if workspaces were poisoned.
     """
 
     kernel_nanoseconds: int | None
@@ -26,7 +26,7 @@ class CallResult:
 
 
 class Pending:
-    """A result on its way; `value` is set by the link when the answer comes."""
+    """A result that has not come; the link sets `value` when the answer comes."""
 
     __slots__ = ("_error", "_ready")
 
@@ -35,7 +35,7 @@ class Pending:
         self._error: TapmlError | None = None
 
     def fail(self, error: TapmlError) -> None:
-        """Say that the result will not come, and why."""
+        """Note that the result will not come, and why."""
         if not self._ready:
             self._ready = True
             self._error = error
@@ -48,12 +48,12 @@ class Pending:
         """Note that the last :meth:`room` has been filled."""
 
     def place(self, offset: int, data: memoryview) -> None:
-        """Take a piece of a streamed result that lies elsewhere."""
+        """Take a piece of a streamed result from elsewhere."""
         self.room(offset, len(data))[:] = data
         self.arrived(len(data))
 
     def resolve(self, value: Any, chunk: memoryview) -> None:
-        """Take the value the answer holds; `chunk` is what came with the answer."""
+        """Take the value in the answer; `chunk` is the answer's."""
         raise NotImplementedError
 
     def _check(self) -> None:
@@ -64,11 +64,11 @@ class Pending:
 
 
 PendingResults: TypeAlias = "dict[int | tuple[int, int], Pending]"
-"""Results on their way, by the command that gives them: in a batch, or in a program it runs."""
+"""Expected results, by the command that gives them: in a batch, or in a program it runs."""
 
 
 class PendingRead(Pending):
-    """Bytes that a read will give: an array of `nbytes` bytes."""
+    """The future result of a read: an array of `nbytes` bytes."""
 
     __slots__ = ("_data", "_received", "_streamed", "nbytes")
 
@@ -122,7 +122,7 @@ class PendingRead(Pending):
 
 
 def fresh_memory(nbytes: int) -> memoryview:
-    """Memory to receive into: numpy, where it is there, does not clear it first."""
+    """Memory to receive into: numpy, if installed, does not clear it first."""
     try:
         import numpy as np
     except ModuleNotFoundError:
@@ -131,7 +131,7 @@ def fresh_memory(nbytes: int) -> memoryview:
 
 
 class PendingValue(Pending):
-    """A plain value: what a load or a query of held Libraries gives."""
+    """A plain value: the result of a load or a query of held Libraries."""
 
     __slots__ = ("_value",)
 
@@ -151,7 +151,7 @@ class PendingValue(Pending):
 
 
 class PendingCall(Pending):
-    """What a timed or poisoned call will report."""
+    """The report of a timed or poisoned call."""
 
     __slots__ = ("_result",)
 

@@ -1,4 +1,4 @@
-"""Memory for the pieces of streamed reads, used again once a piece has been sent.
+"""Memory for the pieces of streamed reads, reused once a piece has been sent.
 
 Fresh memory for every piece costs more in page faults than the copy into it.
 """
@@ -21,26 +21,23 @@ class Pieces(Protocol):
         """Memory that nobody reads any more."""
 
     def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
-        """Remember a piece that is being sent; `tracker` says when it is done, None that it is."""
+        """Remember a piece that is being sent.
+
+        `tracker` says when that is done, None that it is.
+        """
 
     def answer(self, nbytes: int) -> memoryview:
-        """Memory for what the batch's answer takes along as it is; nothing is taken until then."""
+        """Memory for bytes that the batch's answer carries; nothing else is taken until then."""
 
     def direct(self) -> bool:
-        """Whether what is sent now leaves from where it lies before anything else happens."""
+        """Whether the bytes leave device memory before anything else runs."""
 
     def give_back(self) -> None:
-        """What was taken last, by either, will not be sent: its read failed."""
+        """Return the memory taken last: its read failed, and it will not be sent."""
 
 
 class PieceMemory:
-    """Pieces of one size that go round between the driver and the socket.
-
-    Parameters
-    ----------
-    nbytes
-        Size of a piece.
-    """
+    """Pieces of `nbytes` that alternate between the driver and the socket."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -57,19 +54,22 @@ class PieceMemory:
         return memoryview(bytearray(self._nbytes))
 
     def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
-        """Remember a piece that is being sent; `tracker` says when it is done, None that it is."""
+        """Remember a piece that is being sent.
+
+        `tracker` says when that is done, None that it is.
+        """
         if tracker is None:
             self._idle = piece
         elif len(self._lent) < _MOST_KEPT:
             self._lent.append((piece, tracker))
 
     def answer(self, nbytes: int) -> memoryview:
-        """Memory for what the batch's answer takes along as it is."""
+        """Memory for bytes that the batch's answer carries."""
         return memoryview(bytearray(nbytes))
 
     def direct(self) -> bool:
-        """Not so: sockets take a large message without a copy, and send it later."""
+        """False: sockets take a large message without a copy, and send it later."""
         return False
 
     def give_back(self) -> None:
-        """Nothing to do: memory of this process goes with who holds it."""
+        """Nothing to do: memory of this process is garbage-collected."""

@@ -1,7 +1,7 @@
-"""What a program is: commands that are sent once, and the integers that are said at each run.
+"""A program: commands that are sent once, and the integers that each run brings.
 
-Where a command has an integer, a program may have ``{"argument": i}``. The two fields that are maps
-of their own (symbols, options) are never an argument; the values in them may be one.
+In place of an integer of a command, a program may have ``{"argument": i}``. The two fields that are
+themselves maps (symbols, options) are never an argument; the values in them may be one.
 """
 
 from __future__ import annotations
@@ -37,18 +37,8 @@ _MAX_DEPTH: Final = 4
 class ProgramBody:
     """A program that has been checked.
 
-    Attributes
-    ----------
-    name
-        By which it is run.
-    commands
-        What it does, as a batch would say it.
-    varying
-        Whether a command has arguments, for each.
-    arguments
-        How many integers a run brings.
-    nbytes
-        Its length on the wire.
+    `commands` are in batch form; `varying` says for each whether it has arguments. A run brings
+    `arguments` integers. The program has `nbytes` bytes on the wire.
     """
 
     name: str
@@ -58,12 +48,9 @@ class ProgramBody:
     nbytes: int
 
     def take(self, arguments: object) -> list[int]:
-        """The integers of a run, checked.
+        """The checked integers of a run.
 
-        Raises
-        ------
-        InputError
-            If there are more or fewer than the program has.
+        Raises InputError for more or fewer than the program has.
         """
         given = wire.array(arguments, "arguments", MAX_ARGUMENTS)
         if len(given) != self.arguments:
@@ -81,19 +68,10 @@ class ProgramBody:
 
 
 def check_program(name: object, commands: object, most: int) -> ProgramBody:
-    """Check a program as it came.
+    """Check a received program of at most `most` commands.
 
-    Parameters
-    ----------
-    most
-        Commands it may have.
-
-    Raises
-    ------
-    ProtocolError
-        If it is malformed.
-    InputError
-        If it is too long, or has a command that no program has.
+    Raises ProtocolError if it is malformed, InputError if it is too long, or has a command that is
+    not allowed in programs.
     """
     called = wire.text(name, "program name", MAX_NAME_CHARACTERS)
     if not called:
@@ -121,14 +99,14 @@ def _checked(command: object) -> list[Any]:
     fields = wire.array(command, "command")
     name = wire.text(fields[0], "command", 40) if fields else ""
     if name not in _FIELDS:
-        raise InputError(f"{name!r} is nothing a program does; it knows {', '.join(_FIELDS)}")
+        raise InputError(f"{name!r} is not allowed in a program; allowed are {', '.join(_FIELDS)}")
     if len(fields) - 1 != _FIELDS[name]:
         raise ProtocolError(f"wrong number of fields in {name!r}")
     return fields
 
 
 def _filled(command: list[Any], value_of: Callable[[int], Any]) -> list[Any]:
-    """A command with every argument replaced by what `value_of` makes of its number."""
+    """A command with every argument replaced by `value_of` of its number."""
     maps = _MAPS.get(command[0], ())
     return [
         {key: _replaced(each, value_of) for key, each in field.items()}
@@ -141,7 +119,7 @@ def _filled(command: list[Any], value_of: Callable[[int], Any]) -> list[Any]:
 def _replaced(value: Any, value_of: Callable[[int], Any], depth: int = 0) -> Any:
     if type(value) is list:
         if depth == _MAX_DEPTH:
-            raise ProtocolError("its fields lie too deep in one another")
+            raise ProtocolError("its fields are nested too deep")
         return [_replaced(each, value_of, depth + 1) for each in value]
     if type(value) is dict:
         if set(value) != {"argument"}:

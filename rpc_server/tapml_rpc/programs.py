@@ -1,4 +1,4 @@
-"""The commands ``program``, ``execute`` and ``forget``: a step said once and run by its name."""
+"""The commands ``program``, ``execute`` and ``forget``: commands sent once, run by name."""
 
 from __future__ import annotations
 
@@ -16,22 +16,14 @@ if TYPE_CHECKING:
 
 
 class Programs:
-    """The commands over a session's programs. All methods run on the device thread.
-
-    Parameters
-    ----------
-    commands
-        What programs are made of.
-    bounds
-        What a session may hold.
-    """
+    """The commands over a session's programs. All methods run on the device thread."""
 
     def __init__(self, commands: Commands, bounds: Bounds) -> None:
         self._commands = commands
         self._bounds = bounds
 
     def record(self, batch: RunningBatch, index: Index, name: object, commands: object) -> None:
-        """Keep a program; what its commands name is looked at when they run."""
+        """Keep a program; the names in its commands are resolved when they run."""
         programs, bounds = batch.session.programs, self._bounds
         body = check_program(name, commands, bounds.program_commands)
         if body.name in programs:
@@ -47,7 +39,7 @@ class Programs:
         programs[body.name] = body
 
     def forget(self, batch: RunningBatch, index: Index, name: object) -> None:
-        """Let go of a program; one that is not there is no error."""
+        """Forget a program; a missing one is no error."""
         batch.session.programs.pop(wire.text(name, "program name", MAX_NAME_CHARACTERS), None)
 
     def execute(
@@ -58,7 +50,7 @@ class Programs:
         arguments: object,
         chunk_offset: object,
     ) -> Iterator[None]:
-        """Run a program; yields where a read of it waits for the client's credit."""
+        """Run a program; yields while a read of it waits for the client's credit."""
         session, message = batch.session, batch.message
         called = wire.text(name, "program name", MAX_NAME_CHARACTERS)
         body = session.programs.get(called)

@@ -1,11 +1,11 @@
-"""Opens a device wherever it is: on this machine, at an address, lent by a tracker, a browser.
+"""Opens a device anywhere: on this machine, at an address, lent by a tracker, a browser.
 
 ::
 
     opencl, opencl:1                 of this machine
     tcp://board:9190, wss://pixel:9443   a server's address
     tracker:pixel, tracker:kind=opencl   whatever a tracker lends (TAPML_TRACKER says which)
-    browser, browser:headless        a browser, opened where none is registered
+    browser, browser:headless        a browser, opened if none is registered
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("tcp://", "ws://", "wss://")
 _TRACKER: Final = "tracker"
-# Where the device of a session is, and how it is reached once more, under the same lease.
+# Where the device of a session is, and how it is opened again, under the same lease.
 _ways: Final[WeakKeyDictionary[Session, tuple[str, Callable[[], Session]]]] = WeakKeyDictionary()
 
 
@@ -39,12 +39,12 @@ def is_remote(spec: str) -> bool:
 
 
 def check_spec(spec: str) -> None:
-    """See that a spec is of one of the kinds above; which devices there are is not looked at.
+    """Check that a spec is of one of the kinds above, without looking for devices.
 
     Raises
     ------
     InputError
-        If it is none; the message shows one.
+        If it is malformed; the message shows a valid one.
     """
     if is_browser(spec):
         check_browser(spec)
@@ -53,7 +53,7 @@ def check_spec(spec: str) -> None:
     _, mark, _ = spec.partition("://")
     if mark:
         raise InputError(
-            f"{spec!r} is no device's address: expected {', '.join(SCHEMES[:-1])} or "
+            f"{spec!r} is not a device's address: expected {', '.join(SCHEMES[:-1])} or "
             f"{SCHEMES[-1]}, then HOST:PORT, as `tapml rpc serve` prints it"
         )
     host, _, port = spec.rpartition(":")
@@ -83,25 +83,25 @@ def open_device(
     dtype
         What the kernels compute in; this machine's best device is ranked for it.
     kernel_deadline
-        Seconds one command may take; the server's default where None.
+        Seconds one command may take; the server's default if None.
     credentials
-        Keys and tokens for an address or a tracker; those of the environment where None.
+        Keys and tokens for an address or a tracker; those of the environment if None.
     say
         Takes a line while a tracker's queue or a browser's page is waited for.
     own_seconds
-        How long a tracker's device is waited for that this process itself holds; as long as it
-        takes where None.
+        How long to wait for a tracker's device that this process itself holds; without limit if
+        None.
     tracker
-        Whose device ``tracker:`` names; that of the environment where None.
+        The tracker for ``tracker:`` specs; that of the environment if None.
 
     Raises
     ------
     InputError
-        If `spec` names no kind of device, or one that is this process's after `own_seconds`.
+        If `spec` is malformed, or names a device that this process holds after `own_seconds`.
     NoSuchDeviceError
         If there is no such device.
     SetupError
-        If nothing answers, or the server does not let us in.
+        If nothing answers, or the server refuses this client.
     """
     from tapml_rpc.client import connect
     from tapml_rpc.local import open_local
@@ -128,7 +128,7 @@ def _lent(
     kernel_deadline: float | None,
     credentials: Credentials | None,
 ) -> Session:
-    """A session with a device that was lent; `end` gives it back."""
+    """A session with a leased device; `end` gives it back."""
     from tapml_rpc.client import connect
     from tapml_rpc.tracker.spec import device_credentials
 
@@ -150,7 +150,7 @@ def _lent(
 
 
 def open_another(session: Session) -> Session:
-    """Another session with the device of a session: what goes wrong there costs this one nothing.
+    """Another session with the device of a session, whose faults do not affect the first.
 
     A device that a tracker lent is used under the same lease, and is given back with the first.
 
@@ -168,7 +168,7 @@ def open_another(session: Session) -> Session:
 
 
 def place_of(session: Session) -> str:
-    """Where the device of a session is, that :func:`open_device` gave: two equal boards are two.
+    """Where the device of an :func:`open_device` session is: tells two equal boards apart.
 
     Its server's address, ``tracker:NAME``, or ``browser``; empty for one of this machine.
     """
@@ -176,13 +176,13 @@ def place_of(session: Session) -> str:
 
 
 def place_of_lent(name: str) -> str:
-    """The same of what a tracker lends under a name."""
-    # A page that was shown from here has a new name each time, in the one browser that is here.
+    """The same for a tracker's device of this name."""
+    # A page that was opened here has a new name each time, in the same browser.
     return BROWSER if name.startswith(f"{BROWSER}-") else f"{_TRACKER}:{name}"
 
 
 def describe_device(spec: str) -> DeviceDescription:
-    """The device that `spec` names; one elsewhere is asked, and given back.
+    """Describe the device that `spec` names; one elsewhere is opened for it, and given back.
 
     Raises
     ------

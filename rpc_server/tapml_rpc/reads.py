@@ -1,4 +1,4 @@
-"""The command ``read``: short ones go with their batch's answer, long ones in pieces before it."""
+"""The command ``read``: short results go with the batch's answer, long ones in pieces before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tapml_rpc import wire
 from tapml_rpc.piece_memory import Pieces
 from tapml_rpc.running_batch import Index, RunningBatch
 from tapml_rpc.server_session import HeldBuffer
-from tapml_targets.driver import Driver, ShowsMemory
+from tapml_targets.driver import Driver, HostReadable
 
 if TYPE_CHECKING:
     from tapml_rpc.commands import Commands, Send
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
 INLINE_READ_BYTES: Final = 512 << 10
 PIECE_BYTES: Final = 2 << 20
-# A read from here on that is its batch's whole answer is made where the answer is sent from.
+# A read of at least so many bytes that is its batch's only result is made in the memory it is sent
+# from.
 _DIRECT_BYTES: Final = 64 << 10
 _PIECE_ALIGNMENT: Final = 64
 _LEAST_PIECE_BYTES: Final = 256 << 10
@@ -26,25 +27,20 @@ _LEAST_PIECE_BYTES: Final = 256 << 10
 class Reads:
     """Reads from an open driver. All methods run on the device thread.
 
-    Parameters
-    ----------
-    commands
-        Told what is running.
-    driver, send, pieces
-        As :class:`tapml_rpc.commands.Commands` takes them.
+    Arguments are those of :class:`tapml_rpc.commands.Commands`.
     """
 
     def __init__(self, commands: Commands, driver: Driver, send: Send, pieces: Pieces) -> None:
         self._commands = commands
         self._driver = driver
-        self._shows = driver if isinstance(driver, ShowsMemory) else None
+        self._shows = driver if isinstance(driver, HostReadable) else None
         self._send = send
         self._pieces = pieces
 
     def read(
         self, batch: RunningBatch, index: Index, handle: object, offset: object, nbytes: object
     ) -> Iterator[None] | None:
-        """Give the bytes of a buffer; yields where they wait for the client's credit."""
+        """Send the bytes of a buffer; yields while they wait for the client's credit."""
         held, start, length = batch.span(handle, offset, nbytes)
         position = wire.aligned(batch.inline_bytes)
         if position + length > INLINE_READ_BYTES:
@@ -72,7 +68,7 @@ class Reads:
         step = PIECE_BYTES
         shown = self._shown(held, start, length)
         if length <= PIECE_BYTES and (shown is None or session.download_credit < length):
-            # In two halves: one is on its way while the device gives the other.
+            # In two halves: one is sent while the device produces the other.
             half = -(-length // (2 * _PIECE_ALIGNMENT)) * _PIECE_ALIGNMENT
             step = max(half, _LEAST_PIECE_BYTES)
         for offset in range(0, length, step):
@@ -100,7 +96,7 @@ class Reads:
         batch.give(index, length)
 
     def _shown(self, held: HeldBuffer, start: int, length: int) -> memoryview | None:
-        """The bytes where they lie, if they can be sent from there before anything changes them."""
+        """The bytes in device memory, if they can be sent before anything changes them."""
         if self._shows is None or not self._pieces.direct():
             return None
         return self._shows.show(held.buffer, start, length)

@@ -1,4 +1,4 @@
-"""What a session has its device remember: calls by a handle, programs by a name."""
+"""What a session has its device record: calls by a handle, programs by a name."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ _MOST_COMMANDS = 1024
 
 
 class Recordings:
-    """The recorded calls and programs of a session.
-
-    Parameters
-    ----------
-    session
-        Its lock, queue and link are used.
-    """
+    """The recorded calls and programs of a session, with its lock, queue and link."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -42,7 +36,7 @@ class Recordings:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, int] | None = None,
     ) -> RemoteCall:
-        """Have a call checked and bound to its memory once, to be run by :meth:`Batch.run`."""
+        """Have a call checked and bound to its memory once, for :meth:`Batch.run`."""
         session = self._session
         with session._lock:
             fields = library.call_fields(session, name, tensors, symbols)
@@ -68,8 +62,8 @@ class Recordings:
     def program(self, name: str) -> Iterator[RemoteProgram]:
         """Record a program: commands that are then run by one.
 
-        Nothing of it runs here. One of the same name is replaced. Where the server knows no
-        programs, every run says it all.
+        Nothing runs while recording. A program of the same name is replaced. To a server without
+        programs every run sends all commands.
 
         Raises
         ------
@@ -95,7 +89,7 @@ class Recordings:
     def execute(
         self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
     ) -> list[memoryview]:
-        """Run a program; what its reads give, in their order.
+        """Run a program; the results of its reads, in their order.
 
         Parameters
         ----------
@@ -107,7 +101,7 @@ class Recordings:
         Raises
         ------
         InputError
-            If these are not what it takes.
+            If these do not match the program.
         TapmlError
             The stream's first error.
         """

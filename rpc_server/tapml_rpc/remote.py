@@ -1,4 +1,4 @@
-"""What lives on a device, as the client names it: buffers, tensors, Libraries."""
+"""Objects on a device, as the client names them: buffers, tensors, Libraries."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class RemoteBuffer:
     """Device memory behind a handle that this client chose.
 
-    Given back by :meth:`Session.free`, when the session ends, or when nobody refers to it any
-    more.
+    Freed by :meth:`Session.free`, when the session ends, or when it is garbage-collected.
 
     Attributes
     ----------
@@ -49,12 +48,12 @@ class RemoteBuffer:
         return f"RemoteBuffer(handle={self.handle}, nbytes={self.nbytes}{state})"
 
     def check_window(self, session: Session, offset: int, nbytes: int) -> None:
-        """See that `session` has this buffer and the window lies inside.
+        """Check that `session` has this buffer and the window lies inside.
 
         Raises
         ------
         DeviceRestartedError
-            If the buffer is of the server's life before this session's.
+            If the buffer is from an earlier lifetime of the server.
         InputError
             If it is of another session or was freed, or the window lies outside.
         """
@@ -70,7 +69,7 @@ class RemoteBuffer:
         if made_in.address == session.address and made_in.epoch != session.epoch:
             return DeviceRestartedError(
                 f"the server at {session.address} has restarted since {self} was made: what it "
-                "held is gone; make it anew in this session"
+                "held is gone; make it again in this session"
             )
         return InputError(f"{self} does not belong to this session or was freed")
 
@@ -81,9 +80,9 @@ class RemoteBuffer:
 
 @dataclass(frozen=True)
 class RemoteTensor:
-    """A window on a remote buffer, handed to a call.
+    """A window on a remote buffer, an argument of a call.
 
-    `shape` counts elements of `dtype`; `byte_offset` is where the first one lies.
+    `shape` counts elements of `dtype`; `byte_offset` is the position of the first one.
     """
 
     buffer: RemoteBuffer
@@ -104,16 +103,8 @@ class RemoteTensor:
 class RemoteLibrary:
     """A Library loaded on a device.
 
-    Attributes
-    ----------
-    session
-        The session it belongs to.
-    handle
-        Its number on the wire.
-    digest
-        SHA-256 of its packed form.
-    operators, entries
-        What can be called.
+    `handle` is its number on the wire, `digest` the SHA-256 of its packed form. `operators` and
+    `entries` can be called.
     """
 
     session: Session
@@ -129,12 +120,9 @@ class RemoteLibrary:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, int] | None,
     ) -> list[Any]:
-        """What ``call`` and ``record`` say: Library, name, tensors, symbols.
+        """The fields of ``call`` and ``record``: Library, name, tensors, symbols.
 
-        Raises
-        ------
-        InputError
-            If the Library has no such name, or something belongs to another session.
+        Raises InputError if the Library has no such name, or something belongs to another session.
         """
         if self.session is not session:
             raise InputError(f"Library {self.digest[:12]} is loaded in another session")
@@ -152,13 +140,9 @@ class RemoteLibrary:
 class RemoteCall:
     """A recorded call: library, name, tensors and symbols the device knows by one handle.
 
-    Made by :meth:`Session.record`, run by :meth:`Batch.run`, forgotten by the device when nobody
-    refers to it any more. It keeps its buffers.
-
-    Attributes
-    ----------
-    handle
-        Its number on the wire; None where the server records no calls and each run says it all.
+    Made by :meth:`Session.record`, run by :meth:`Batch.run`, forgotten by the device when it is
+    garbage-collected. It keeps its buffers. `handle` is None if the server records no calls and
+    each run is sent in full.
     """
 
     __slots__ = ("_collect", "handle", "library", "name", "session", "symbols", "tensors")

@@ -1,4 +1,4 @@
-"""A program as its client records it and names it afterwards."""
+"""A program while its client records it, and its name afterwards."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ if TYPE_CHECKING:
     from tapml_rpc.session import Session
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
-"""What all writes of a program take together at a run."""
+"""Most bytes of all writes of a program in one run."""
 
 
 class RemoteProgram:
     """Commands that a device knows by one name; made by :meth:`Session.program`.
 
-    Inside the ``with`` block that makes it, its methods say what it does. Afterwards
-    :meth:`Session.execute` and :meth:`Batch.execute` run it. The device forgets it when nobody
-    refers to it any more. It keeps its buffers, calls and Libraries.
+    Inside the ``with`` block that makes it, its methods record commands. Afterwards
+    :meth:`Session.execute` and :meth:`Batch.execute` run it. The device forgets it when it is
+    garbage-collected. It keeps its buffers, calls and Libraries.
 
     Attributes
     ----------
-    session
-        The session it belongs to.
     name
         Its name on the wire.
     commands
-        What it does, as the wire has it.
+        Its commands in wire form.
     writes
-        Of each payload that a run brings: where in the chunk it begins, and its bytes.
+        For each payload of a run: its position in the chunk, and its bytes.
     reads
-        Of each result that a run gives: the place of the read, and its bytes.
+        For each result of a run: the place of the read, and its bytes.
     arguments
         How many integers a run brings.
     """
@@ -67,7 +65,7 @@ class RemoteProgram:
             self._collect((self.name, 0))
 
     def argument(self) -> Any:
-        """An integer that every run brings: it may stand for an offset, an extent, a symbol."""
+        """An integer that every run brings, usable as an offset, an extent or a symbol."""
         if self.arguments == MAX_ARGUMENTS:
             raise InputError(f"a program has at most {MAX_ARGUMENTS} arguments")
         self.arguments += 1
@@ -87,7 +85,7 @@ class RemoteProgram:
         self._payload_bytes = position + size
 
     def read(self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: Any = 0) -> None:
-        """Read bytes; every run gives them, in the order of these calls."""
+        """Read bytes; every run returns them, in the order of these calls."""
         size = self._size(buffer, nbytes, byte_offset)
         self.reads.append((len(self.commands), size))
         self._add(["read", buffer.handle, byte_offset, size], buffer)
@@ -138,13 +136,7 @@ class RemoteProgram:
             self._add(["run", call.handle, {}], call)
 
     def payload(self, payloads: Sequence[memoryview]) -> bytes | memoryview:
-        """The chunk of a run.
-
-        Raises
-        ------
-        InputError
-            If there are more or fewer payloads than writes, or one has another size.
-        """
+        """The chunk of a run; raises InputError if the payloads do not match the writes."""
         if len(payloads) != len(self.writes):
             raise InputError(
                 f"{self} takes the bytes of {len(self.writes)} writes, {len(payloads)} came"
@@ -160,7 +152,7 @@ class RemoteProgram:
         return bytes(chunk)
 
     def results(self) -> dict[int, PendingRead]:
-        """What a run will give, by the place of the read."""
+        """The results of a run, by the place of the read."""
         return {place: PendingRead(size) for place, size in self.reads}
 
     def _size(self, buffer: RemoteBuffer, nbytes: int | None, offset: Any) -> int:

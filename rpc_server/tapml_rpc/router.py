@@ -1,9 +1,9 @@
-"""ROUTER sockets of libzmq: how they are bound, what a message on one is, and who has gone.
+"""ROUTER sockets of libzmq: binding, parsing of messages, ended connections.
 
-They serve where clients have keys, and a private server's one client. libzmq hangs up on a frame
-that is too long and says nothing of it, so it is let take more than the protocol allows, and what
-is over the protocol's bounds is refused in words. Nor does a ROUTER say whose connection has ended;
-its monitor says which descriptor was closed, and a message by which descriptor it came.
+They serve clients with keys, and a private server's one client. libzmq silently disconnects a peer
+over a frame that is too long, so its limit is above the protocol's, and what is over the protocol's
+bounds is refused with a message. A ROUTER does not report whose connection has ended; its monitor
+reports which descriptor was closed, and a message by which descriptor it came.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tapml_targets.errors import ProtocolError
 Socket = zmq.Socket[bytes]
 
 GONE: Final = (
-    f"is gone: it was cut, or hung up on for a frame of over {wire.MAX_FRAME_BYTES} bytes, where "
+    f"is gone: it was cut, or closed because of a frame of over {wire.MAX_FRAME_BYTES} bytes; "
     f"a header has at most {wire.MAX_HEADER_BYTES} and a chunk {wire.MAX_CHUNK_BYTES}"
 )
-"""The end of a sentence about a connection. libzmq does not tell one from the other."""
+"""The end of a sentence about a connection. libzmq does not distinguish these."""
 
 _HANDSHAKE_MILLISECONDS: Final = 3000
-# With more of them libzmq waits until they are read, and whoever reads them may run a kernel.
+# With more of them libzmq waits until they are read, and their reader may be running a kernel.
 _UNREAD_EVENTS: Final = 1 << 16
 _NO_CHUNK: Final = memoryview(b"")
 
@@ -42,7 +42,7 @@ def bind_router(
 ) -> tuple[Socket, RouterWatch]:
     """A ROUTER socket with every queue and frame bounded, and the watch over its connections.
 
-    The watch must live as long as the socket: libzmq waits for who is to hear of connections.
+    The watch must live as long as the socket: libzmq waits for the receiver of its events.
 
     With `curve` its context needs an :class:`~tapml_rpc.security.curve.Authenticator` first.
 
@@ -68,19 +68,16 @@ def bind_router(
 
 
 def take(socket: Socket, *, wait: bool = False) -> list[Any] | None:
-    """Take one message off a ROUTER, the sender's identity first; None where none is there.
+    """Take one message off a ROUTER, the sender's identity first; None if there is none.
 
-    Parameters
-    ----------
-    wait
-        Whether to wait for one as long as the socket's options say.
+    `wait`: wait for one as long as the socket's options allow.
     """
     try:
         frames: list[Any] = [socket.recv(0 if wait else zmq.NOBLOCK, copy=False)]
     except zmq.Again:
         return None
     while socket.getsockopt(zmq.RCVMORE):
-        # A header is copied; a chunk stays where libzmq has it.
+        # A header is copied; a chunk stays in libzmq's memory.
         frames.append(socket.recv(copy=len(frames) == 1))
     return frames
 
@@ -88,10 +85,7 @@ def take(socket: Socket, *, wait: bool = False) -> list[Any] | None:
 def split(frames: list[Any]) -> tuple[zmq.Frame, bytes, memoryview]:
     """The identity, the header and the chunk of a message.
 
-    Raises
-    ------
-    ProtocolError
-        If it has more frames, or fewer.
+    Raises ProtocolError for other frames.
     """
     if not 2 <= len(frames) <= 3:
         raise ProtocolError("a message is a header and at most a chunk")
@@ -99,7 +93,7 @@ def split(frames: list[Any]) -> tuple[zmq.Frame, bytes, memoryview]:
 
 
 def check_chunk(chunk: memoryview) -> None:
-    """Raise ProtocolError where a chunk is longer than any peer accepts."""
+    """Raise ProtocolError if a chunk is longer than any peer accepts."""
     if len(chunk) > wire.MAX_CHUNK_BYTES:
         raise ProtocolError(
             f"a chunk of {len(chunk)} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
@@ -107,13 +101,7 @@ def check_chunk(chunk: memoryview) -> None:
 
 
 def unpack_control(packed: bytes) -> wire.Header:
-    """A header that came on control.
-
-    Raises
-    ------
-    ProtocolError
-        If it is none, or too long.
-    """
+    """Unpack a header from control; raises ProtocolError if it is malformed or too long."""
     if len(packed) > wire.MAX_STRANGER_BYTES:
         raise ProtocolError(
             f"a header of {len(packed)} bytes; on control one has 1 to {wire.MAX_STRANGER_BYTES}"
@@ -122,13 +110,7 @@ def unpack_control(packed: bytes) -> wire.Header:
 
 
 class RouterWatch:
-    """Tells whose connection to a ROUTER has gone.
-
-    Parameters
-    ----------
-    router
-        One that is not bound yet.
-    """
+    """Reports whose connection to a `router`, which is not bound yet, has gone."""
 
     def __init__(self, router: Socket) -> None:
         self._router = router
@@ -145,8 +127,8 @@ class RouterWatch:
     def heard(self, frame: zmq.Frame) -> None:
         """Note that a message has come from the identity in this frame, its first.
 
-        The number of a descriptor that is closed is the next one's soon, so the monitor is read
-        first: when a message is there, so is the news of all that its connection came after.
+        The number of a closed descriptor is soon reused, so the monitor is read first: when a
+        message is there, so are the events of everything that preceded its connection.
         """
         identity = frame.bytes
         if identity in self._known:
@@ -159,22 +141,24 @@ class RouterWatch:
             self._gone.append(identity)
             return
         if former:
-            # Its number had been another's, which spoke late, and whose end is already read.
+            # Its number had been another's, whose message came late, and whose end was already
+            # read.
             self._lose(former)
         self._speakers[descriptor] = identity
         self._known.add(identity)
 
     def gone(self) -> list[bytes]:
-        """Identities that had gone at the last look.
+        """Return the identities whose connections had ended at the previous call.
 
-        A look later, because a connection's end is known before its last messages are taken.
+        They are reported one call late: the monitor may report the end of a connection before its
+        last messages have been read.
         """
         gone, self._gone = self._gone, []
         self._hear()
         return gone
 
     def close(self) -> None:
-        """Stop; before the router is closed."""
+        """Stop; call it before the router is closed."""
         self._router.disable_monitor()
         self._monitor.close()
 

@@ -1,4 +1,4 @@
-"""A batch while it runs, and the answer that grows."""
+"""A batch while it runs, with the answer so far."""
 
 from __future__ import annotations
 
@@ -16,23 +16,15 @@ AFTER_ALL: Final = _PLACES - 1
 """The place of what comes after a batch's last command."""
 
 Index: TypeAlias = "int | list[int]"
-"""Where a result belongs: a command of the batch, or that and the command of its program."""
+"""What a result belongs to: a command of the batch, or that and the command of its program."""
 
 
 @dataclass
 class RunningBatch:
-    """A batch being run and what its answer will hold.
+    """A batch being run and its future answer.
 
-    Attributes
-    ----------
-    command
-        What runs now.
-    place
-        Where that is, as one number: :func:`place_in` takes it apart.
-    program
-        The program it belongs to; None outside of any.
-    chunk_base
-        Where in the chunk the running program's payload begins.
+    `command` runs now; `place` encodes its position, see :func:`place_in`. `program` is None
+    outside of any; `chunk_base` is the position of the running program's payload in the chunk.
     """
 
     session: ServerSession
@@ -48,7 +40,7 @@ class RunningBatch:
     _executed: int = field(default=0, init=False)
 
     def enter(self, program: str, index: int, inner: int, command: list[Any]) -> None:
-        """A command begins that is `inner` of the program which command `index` runs."""
+        """Begin command `inner` of the program that command `index` runs."""
         self.program = program
         self.command, self.place = command, index + (inner + 1) * _PLACES
 
@@ -57,7 +49,7 @@ class RunningBatch:
         self.program, self.chunk_base = None, 0
 
     def count(self, commands: int, most: int) -> None:
-        """Count a program's commands; a batch runs no more of them than it could say itself."""
+        """Count a program's commands, bounded by the number that a batch may have itself."""
         self._executed += commands
         if self._executed > most:
             raise InputError(
@@ -72,10 +64,7 @@ class RunningBatch:
     def span(self, handle: object, offset: object, nbytes: object) -> tuple[HeldBuffer, int, int]:
         """The part of a buffer a command names: the buffer, the first byte, and how many.
 
-        Raises
-        ------
-        InputError
-            If the session has no such buffer, or it ends before.
+        Raises InputError if the session has no such buffer, or it ends before.
         """
         held = self.session.buffer(handle)
         start = wire.integer(offset, "byte offset")
@@ -100,6 +89,6 @@ class RunningBatch:
 
 
 def place_in(place: int) -> tuple[int, int]:
-    """The command of the batch, and the one of the program it runs; -1 where it is none."""
+    """The command of the batch, and that of the program it runs; -1 if no program runs."""
     inner, index = divmod(place, _PLACES)
     return index, inner - 1

@@ -1,4 +1,4 @@
-"""Bytes that came in several pieces, and are not put together before they must be."""
+"""Bytes in several pieces, joined only if they must be."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import TypeAlias
 
 
 class Scattered:
-    """Pieces, one after the other; nobody changes them.
-
-    Attributes
-    ----------
-    pieces
-        What it consists of; at least one.
-    """
+    """One or more consecutive `pieces`, which do not change."""
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:
         self.pieces = pieces
@@ -23,11 +17,11 @@ class Scattered:
         return self._nbytes
 
     def after(self, start: int) -> Scattered:
-        """What comes after so many bytes of the first piece, which has more."""
+        """Everything after `start` bytes of the first piece, which is longer."""
         return Scattered([self.pieces[0][start:], *self.pieces[1:]])
 
     def copy_to(self, memory: memoryview) -> None:
-        """Put the pieces into `memory`, which is as long as they are together."""
+        """Copy the pieces into `memory`, which has their total length."""
         end = 0
         for piece in self.pieces:
             start, end = end, end + len(piece)
@@ -38,5 +32,5 @@ Chunk: TypeAlias = memoryview | Scattered
 
 
 def in_one_piece(chunk: Chunk) -> memoryview:
-    """The same bytes, copied where they came in pieces."""
+    """The same bytes, copied if they came in pieces."""
     return memoryview(b"".join(chunk.pieces)) if isinstance(chunk, Scattered) else chunk

@@ -1,4 +1,4 @@
-"""The self-test of a device at the far end of a session: the same kernels, judged here."""
+"""The self-test of a remote device: the same kernels, judged here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tapml_targets.self_test.measure import measure
 def self_test_over(session: Session, *, libraries: Mapping[str, Library] | None = None) -> SelfTest:
     """Test the device of a session.
 
-    A driver that crashes or hangs over it costs the session: that is among the problems, and the
+    A driver that crashes or hangs ends the session: that is reported among the problems, and the
     caller connects again. For a device of this machine
-    :func:`tapml_targets.self_test.known.known_self_test` costs no session and remembers.
+    :func:`tapml_targets.self_test.known.self_test` needs no session and caches the result.
 
     Parameters
     ----------
     session
-        Nobody else uses it meanwhile; what it holds stays.
+        Nobody else may use it meanwhile; what it holds stays.
     libraries
         Libraries to run in place of the platform's own, by part.
 
@@ -109,13 +109,12 @@ class _SessionPlace:
             self._free(buffers)
 
     def close(self) -> None:
-        """Let go of the Libraries; a session that is lost holds none."""
+        """Unload the Libraries; a session that is lost holds none."""
         with suppress(TapmlError):
             for _, remote in self._uploaded.values():
                 self._session.unload(remote)
 
     def _clear(self, error: TapmlError) -> None:
-        """The session's stream takes commands again, unless there is no session any more."""
         if not isinstance(error, DeviceLostError):
             with suppress(TapmlError):
                 self._session.reset()

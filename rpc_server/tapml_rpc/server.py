@@ -1,8 +1,8 @@
-"""A server process for one device: ``python -m tapml_rpc.server`` or ``tapml rpc serve``.
+"""The private server of one process: :class:`tapml_rpc.local.LocalServer` starts it.
 
-The main thread serves the control socket and receives signals, a second one runs the device. The
-address is printed as one JSON line on standard output once the device is open; everything else
-goes to standard error.
+``tapml rpc serve`` is :mod:`tapml_rpc.supervisor.serve`. Here the main thread serves the control
+socket and receives signals, a second one runs the device. The address is printed as one JSON line
+on standard output once the device is open; everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.options import LEASE_VARIABLE, ServerOptions, add_arguments, options_from
 from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.server_session import ServerSession
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import SetupError, TapmlError
 from tapml_targets.platforms import load_driver_module
@@ -37,24 +37,18 @@ from tapml_targets.ranking import find_device
 
 EPOCH_BYTES: Final = 8
 _END_SECONDS: Final = 1.0
-# Drivers that load machine code ask here.
+# Drivers that load machine code check this.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
 
 
 def serve(options: ServerOptions) -> int:
     """Serve a device until a signal, or until the parent is gone. Returns the exit code.
 
-    Raises
-    ------
-    SetupError
-        If the address cannot be used.
-    NoSuchDeviceError
-        If there is no such device.
+    Raises SetupError if the address cannot be used; NoSuchDeviceError if there is no such device.
     """
     host, port = check_bind(options.bind, secret=False, schemes=("tcp",))
-    # Whatever this process starts has no need to know it.
+    # Child processes need not know it.
     lease = os.environ.pop(LEASE_VARIABLE, "")
-    os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     device = find_device(options.device)
     faulthandler.enable()
     stopping = _StopRequest(options.parent)
@@ -97,6 +91,8 @@ def serve(options: ServerOptions) -> int:
         )
     except zmq.ZMQError as error:
         raise SetupError(f"cannot listen on {options.bind}: {error}") from None
+    # Only now: a call that is refused above leaves its process as it was.
+    os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     opened: queue.SimpleQueue[Driver | Exception] = queue.SimpleQueue()
     thread = device_loop.start(
         loop, lambda: load_driver_module(device.platform).open_device(device), opened.put
@@ -104,7 +100,7 @@ def serve(options: ServerOptions) -> int:
     outcome = opened.get()
     if isinstance(outcome, Exception):
         raise outcome
-    # What start-up made stays: the collector need not look at it again.
+    # What start-up made stays: the garbage collector need not visit it again.
     gc.freeze()
     _announce(control.address, device, epoch)
     control.run(lambda: stopping.asked() or not thread.is_alive(), stopping.wake_fds)
@@ -119,12 +115,12 @@ def serve(options: ServerOptions) -> int:
 
 
 class _StopRequest:
-    """Signals and the parent's end, as one question."""
+    """Whether a signal or the parent's end asks the process to stop."""
 
     def __init__(self, parent: int) -> None:
         self._signalled = False
         self._parent = parent
-        # The parent holds the other end of standard input open for as long as it lives.
+        # The parent holds the other end of standard input open while it lives.
         self.wake_fds = (0,) if parent else ()
         signal.signal(signal.SIGTERM, self._note)
         signal.signal(signal.SIGINT, self._note)

@@ -1,4 +1,4 @@
-"""What one client holds on a server: handles, streams, credit, the batches it has sent."""
+"""What a server holds for one client: handles, streams, credit, its batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.libraries import BuiltLibrary, _Upload
@@ -30,18 +30,8 @@ class HeldBuffer:
 class Recording:
     """A call that can be run by its handle.
 
-    Attributes
-    ----------
-    library
-        Handle of its Library.
-    built
-        The Library itself.
-    call
-        The call with its memory.
-    buffers
-        Every buffer it uses, with its handle.
-    checked
-        The session's `releases` when all of that was last known to be there.
+    `library` is its Library's handle, `built` the Library. `buffers` are all that it uses, with
+    their handles. `checked` is the session's `releases` when all of that was last known to exist.
     """
 
     library: int
@@ -51,62 +41,29 @@ class Recording:
     checked: int
 
 
-class Arriving(Protocol):
-    """A chunk that has not come yet. What runs its batch receives it, and waits for it.
-
-    Attributes
-    ----------
-    nbytes
-        Of all of it.
-    """
-
-    nbytes: int
-
-    def receive_into(self, memory: memoryview) -> None:
-        """Receive all of it; raises ClientGoneError where it does not come."""
-
-    def finish(self) -> None:
-        """Receive it and forget it, unless it has been received."""
-
-
 @dataclass
 class Message:
-    """A batch as it came, with the identity of the connection it came on.
-
-    `arriving` is its chunk where it has not come with it; the batch is one write of all of it then.
-    """
+    """A received batch, with the identity of its connection."""
 
     identity: bytes
     sequence: int
     stream: int
     commands: list[Any]
     chunk: memoryview
-    arriving: Arriving | None = None
 
 
 @dataclass
 class ServerSession:
     """One client's state. Buffers and batches belong to the device thread.
 
-    The control thread writes `heard`, `cancel_through` and `ended` only.
-
-    Attributes
-    ----------
-    token
-        What every request carries; random, so that no other client can speak for this one.
-    control_identity, data_identity
-        Its connections; a session lives as long as both. The latter is empty before a message came.
-    download_credit
-        Chunk bytes the client is ready to take.
-    failures
-        Per poisoned stream the first error, as it goes over the wire.
-    spare
-        Freed buffers by size, for the next allocation: a test that allocates the same tensors again
-        gets the same memory, which saves the driver's work and keeps prepared calls valid.
-    releases
-        Buffers and Libraries let go so far: while it stands still, no recorded call has lost one.
-    cancel_through
-        Batches up to this sequence number are not to be run.
+    The control thread writes `heard`, `cancel_through` (batches up to this number are not to be
+    run) and `ended` only. The random `token` is in every request, so that no other client can speak
+    for this one. A session lives as long as both its connections; `data_identity` is empty before a
+    message. The client is ready to take `download_credit` chunk bytes. `failures` are the first
+    errors of poisoned streams, in wire form. `spare` are freed buffers by size: a test that
+    allocates the same tensors again gets the same memory, which saves the driver's work and keeps
+    prepared calls valid. While `releases` of buffers and Libraries is unchanged, no recorded call
+    has lost one.
     """
 
     token: bytes
@@ -132,7 +89,7 @@ class ServerSession:
     ended: str = ""
 
     def buffer(self, handle: object) -> HeldBuffer:
-        """The memory behind a handle; raises InputError where there is none."""
+        """The memory behind a handle; raises InputError if there is none."""
         try:
             return self.buffers[handle]  # type: ignore[index]
         except (KeyError, TypeError):
@@ -142,7 +99,7 @@ class ServerSession:
             ) from None
 
     def new_handle(self, handle: object, most: int) -> int:
-        """Check a handle the client has chosen; raises where it is in use or one too many."""
+        """Check a new handle of the client; raises if it is in use or one too many."""
         number = wire.integer(handle, "handle")
         if number in self.buffers or number in self.libraries or number in self.recordings:
             raise ProtocolError(f"handle {number} is in use")

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final
 
 from tapml_rpc.batch import Batch
@@ -35,21 +34,21 @@ class Session:
     """Handles on one device, and the commands that use them.
 
     Made by :func:`tapml_rpc.client.connect` and :func:`tapml_rpc.local.open_local`. It may be used
-    from several threads: each method, and each ``with session.batch()`` block as a whole, runs by
-    itself.
+    from several threads: each method, and each complete ``with session.batch()`` block, runs
+    separately.
 
     Attributes
     ----------
     device
-        What the server said about its device.
+        The server's description of its device.
     epoch
-        Random bytes of this life of the server.
+        Random bytes that identify this lifetime of the server.
     address
         Where the server listens.
     held_bytes, peak_bytes
         Device memory that buffers of this session take now, and took at most at a time.
     record, program, execute
-        Have the device remember a call, or a program of many commands, and run that one: see
+        Record a call, or a program of many commands, on the device, and run a program: see
         :class:`tapml_rpc.recordings.Recordings`.
     """
 
@@ -76,12 +75,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -89,15 +83,15 @@ class Session:
         return f"Session({self.device.name!r} at {self.address}{state})"
 
     def load(self) -> dict[str, int]:
-        """What all sessions of the server hold (``sessions``, ``device_bytes``), as it said last.
+        """The last reported totals of the server's sessions (``sessions``, ``device_bytes``).
 
-        Empty before its first word, half a second after the session began.
+        Empty before the first report, half a second after the session began.
         """
         pong = getattr(self._link, "pong", {})
         return {name: value for name in _LOAD if type(value := pong.get(name)) is int}
 
     def allocate(self, nbytes: int) -> RemoteBuffer:
-        """Reserve `nbytes` bytes on the device; what they hold is undefined."""
+        """Reserve `nbytes` bytes on the device, with undefined content."""
         if not isinstance(nbytes, int) or nbytes < 0:
             raise InputError(f"nbytes must be a whole number from 0, got {nbytes!r}")
         with self._lock:
@@ -108,7 +102,7 @@ class Session:
             return buffer
 
     def free(self, buffer: RemoteBuffer) -> None:
-        """Give a buffer back after the work that uses it. Freeing twice does nothing."""
+        """Free a buffer after the work that uses it. Freeing twice does nothing."""
         with self._lock:
             if not buffer.freed and buffer.session is self:
                 buffer.freed = True
@@ -122,8 +116,8 @@ class Session:
         Parameters
         ----------
         data
-            Any contiguous buffer: bytes, memoryview, numpy array. It may be changed as soon as
-            this returns, inside a batch as soon as the batch has ended.
+            Any contiguous buffer: bytes, memoryview, numpy array. It may be changed as soon as this
+            returns, inside a batch as soon as the batch has ended.
 
         Raises
         ------
@@ -199,7 +193,7 @@ class Session:
             )
 
     def upload(self, library: Library | bytes) -> RemoteLibrary:
-        """Build a Library on the device. One that is held there already is not sent again.
+        """Build a Library on the device. One that the server holds is not sent again.
 
         Raises
         ------
@@ -221,7 +215,7 @@ class Session:
             return remote
 
     def unload(self, library: RemoteLibrary) -> None:
-        """Let go of a Library; the server may keep it for the next session."""
+        """Unload a Library; the server may keep it for the next session."""
         with self._lock:
             if self._libraries.pop(library.digest, None) is not None:
                 self._add(["unload", library.handle])
@@ -233,7 +227,7 @@ class Session:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, int] | None = None,
     ) -> None:
-        """Run an operator or an entry; what is written is written in place.
+        """Run an operator or an entry; outputs are written in place.
 
         Parameters
         ----------
@@ -262,7 +256,7 @@ class Session:
         timed: bool = True,
         workspace_poison: bytes | None = None,
     ) -> CallResult:
-        """Run an operator or an entry to its end and say how it went.
+        """Run an operator or an entry to its end and report on it.
 
         Parameters
         ----------
@@ -303,18 +297,18 @@ class Session:
                 raise ticket.failure
 
     def cancel(self) -> None:
-        """Ask that what was sent and has not started be skipped; callable from any thread.
+        """Ask to skip what was sent and has not started; callable from any thread.
 
-        A running kernel is not stopped. The stream is poisoned where something was skipped.
+        A running kernel is not stopped. The stream is poisoned if something was skipped.
         """
         self._link.cancel()
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Everything inside goes as one message with one answer, waited for at the end.
+        """Send everything inside as one message with one answer, waited for at the end.
 
-        Commands of the session and of the batch given may be mixed. Payloads of 256 KiB and more
-        go in messages of their own, and a batch over the server's bounds in several.
+        Commands of the session and of the given batch may be mixed. Payloads of 256 KiB and more go
+        in their own messages, and a batch over the server's bounds in several.
 
         Raises
         ------
@@ -330,7 +324,7 @@ class Session:
             except BaseException as error:
                 self._queue.give_up()
                 if isinstance(error, Exception):
-                    # Payloads on their way are sent from the caller's memory.
+                    # Large payloads are sent from the caller's memory.
                     with suppress(TapmlError):
                         self._queue.settle()
                 raise
@@ -356,7 +350,6 @@ class Session:
         self._queue.add(command, header_bytes, pending)
 
     def _collect(self) -> None:
-        """Free what nobody refers to any more."""
         while self._dropped:
             handle, nbytes = self._dropped.popleft()
             # A program has a name.
@@ -380,7 +373,9 @@ class Session:
         pending: Pending | None,
     ) -> None:
         fields = library.call_fields(self, name, tensors, symbols)
-        self._add(["call", *fields, options], 64 + len(name) + 64 * len(tensors), pending)
+        header_bytes = 64 + len(name) + 64 * len(tensors) + 32 * len(symbols or ())
+        header_bytes += len(options.get("workspace_poison", b""))
+        self._add(["call", *fields, options], header_bytes, pending)
 
     def _refuse_in_batch(self, what: str) -> None:
         if self._batch is not None:

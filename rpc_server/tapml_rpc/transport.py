@@ -1,4 +1,4 @@
-"""What a session needs of the way to its device, whichever way that is."""
+"""What a session needs of its device's transport, for every kind of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from tapml_targets.errors import ProtocolError, TapmlError
 
 
 class Ticket:
-    """A message on its way and the answer it will bring: a batch's results, or one value.
+    """A message under way and its future answer: a batch's results, or one value.
 
-    Attributes
-    ----------
-    value
-        What a message that is no batch was answered with.
-    failure
-        The error that came instead, or None.
+    `value` is the answer to a message other than a batch, `failure` the error that came instead.
     """
 
     __slots__ = ("chunk_bytes", "done", "failure", "pending", "sequence", "value")
@@ -34,7 +29,7 @@ class Ticket:
         self.value: Any = None
 
     def answer(self, header: wire.Header, chunk: memoryview) -> None:
-        """Take the answer: its results, or the error that kept them away."""
+        """Take the answer: its results, or the error instead of them."""
         self.value = header.get("value")
         for result in wire.array(header.get("results", []), "results"):
             index, value = wire.array(result, "result", 2)
@@ -52,7 +47,7 @@ class Ticket:
         return self.pending.get(index)
 
     def finish(self, header: wire.Header) -> None:
-        """Note that the batch is answered; results that have not come will not."""
+        """Note that the batch is answered; missing results will not come."""
         failure = header.get("error")
         if failure is not None:
             self.failure = failure_from_wire(failure)
@@ -64,22 +59,20 @@ class Ticket:
 
 
 class Transport(Protocol):
-    """Takes batches to a device and brings their answers; one thread at a time.
+    """Sends batches to a device and brings their answers; used by one thread at a time.
 
     Attributes
     ----------
     device
-        What the other end said about its device.
+        The other end's description of its device.
     address
-        Where that end is, for people.
+        The other end's address, for people.
     epoch
-        Random bytes of its life.
+        Random bytes that identify its lifetime.
     features
         What it can do beyond the protocol's version.
     bounds
         What a session may hold there.
-    closed
-        Whether :meth:`close` was called.
     """
 
     device: DeviceDescription
@@ -101,10 +94,10 @@ class Transport(Protocol):
         Parameters
         ----------
         chunk
-            Payload of all writes; where it is large it must not change until it is answered.
+            Payload of all writes; a large one must not change until it is answered.
         pending
-            The results that `commands` give, by index of the command; inside a program by that of
-            the command that runs it and that in the program.
+            The results of `commands` by index of the command; inside a program by that of the
+            command that runs it and that in the program.
         """
 
     def wait(self, ticket: Ticket) -> None:
@@ -117,10 +110,10 @@ class Transport(Protocol):
         """
 
     def drain(self) -> bool:
-        """Take the answers that are there; True when no batch is on its way."""
+        """Take the answers that are there; True when no batch is under way."""
 
     def cancel(self) -> None:
-        """Ask that batches sent so far be skipped; a running kernel is not stopped."""
+        """Ask to skip the batches sent so far; a running kernel is not stopped."""
 
     def close(self) -> None:
         """End the connection. Never raises and never waits long."""
@@ -128,20 +121,12 @@ class Transport(Protocol):
 
 @runtime_checkable
 class BlobTransport(Transport, Protocol):
-    """A transport whose other end may keep blobs: it says so by the feature ``blobs``."""
+    """A transport whose other end may keep blobs: it has the feature ``blobs`` then."""
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
-        """Send a message that is no batch, within the same bounds and in order with batches.
+        """Send a message other than a batch, within the same bounds and in order with batches.
 
-        Parameters
-        ----------
-        fields
-            Its header, ``type`` included; session, epoch and sequence number are added.
-        chunk
-            Where it is large it must not change until it is answered.
-
-        Returns
-        -------
-        Ticket
-            Its `value` comes with the answer.
+        The session, epoch and sequence number are added to `fields`, which include ``type``. A
+        large `chunk` must not change until it is answered. The ticket's `value` comes with the
+        answer.
         """

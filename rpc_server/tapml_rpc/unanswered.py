@@ -1,4 +1,4 @@
-"""What a client has sent and nobody has answered: whose each answer is, and where its bytes go."""
+"""A client's unanswered messages: whose each answer is, and where its bytes go."""
 
 from __future__ import annotations
 
@@ -14,21 +14,16 @@ _ANSWERS = ("done", "blob-done")
 
 
 class Unanswered:
-    """The messages of one session that are on their way, by their sequence numbers.
+    """The messages of one session under way, by their sequence numbers.
 
-    Attributes
-    ----------
-    sequence
-        The last message's number; 0 before the first.
-    upload_bytes
-        What the chunks of all of them hold, in bytes.
+    `sequence` is the last number, 0 before the first; `upload_bytes` are those of all their chunks.
     """
 
     def __init__(self) -> None:
         self.sequence = 0
         self.upload_bytes = 0
         self._tickets: dict[int, Ticket] = {}
-        # The header whose chunk is arriving, and whether that goes to a read at once.
+        # The header whose chunk is arriving, and whether that is received into its read's memory.
         self._arriving: wire.Header | None = None
         self._placed = False
 
@@ -41,14 +36,14 @@ class Unanswered:
         return Ticket(self.sequence, chunk_bytes, pending)
 
     def add(self, ticket: Ticket) -> None:
-        """Its message is about to be sent."""
+        """Count a ticket, just before its message is sent."""
         self._tickets[ticket.sequence] = ticket
         self.upload_bytes += ticket.chunk_bytes
 
     def place(self, packed: bytes, nbytes: int) -> memoryview:
-        """Where the chunk that follows a header goes: to its read, or to memory of its own.
+        """Memory for the chunk that follows a header: its read's, or new memory.
 
-        What is placed by this is the next message that :meth:`take` takes.
+        The chunk is that of the next message that :meth:`take` takes.
         """
         header = self._arriving = wire.unpack(packed)
         ticket = self._tickets.get(header.get("sequence", -1))
@@ -62,23 +57,12 @@ class Unanswered:
     def take(
         self, packed: bytes | memoryview, chunk: memoryview, *, copy: bool
     ) -> tuple[int, TapmlError | None]:
-        """Give a message to whom it is for.
+        """Pass a message to its ticket.
 
-        Parameters
-        ----------
-        copy
-            Whether an answer's chunk has to be copied, for its memory is used again.
-
-        Returns
-        -------
-        tuple
-            Bytes of a read's result that it brought, which take credit again; and a failure that
-            is no single message's: the session's end if it is a :class:`DeviceLostError`.
-
-        Raises
-        ------
-        ProtocolError
-            If the server sent what nobody asked for.
+        With `copy` an answer's chunk is copied, because its memory is reused. Returns the bytes of
+        read results that it brought, which need new credit; and a failure of no single message: the
+        session's end if it is a :class:`DeviceLostError`. Raises ProtocolError for anything that
+        was not asked for.
         """
         header, self._arriving = self._arriving, None
         placed, self._placed = self._placed, False

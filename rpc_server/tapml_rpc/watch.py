@@ -1,12 +1,11 @@
-"""Watches a server from a thread of its own: heartbeats, silence, its last words, its end.
+"""Watches a server from a separate thread: heartbeats, silence, its last messages, its end.
 
-The thread owns the control connection. Nothing here waits for payloads, and nothing that waits for
-payloads has to ask here: a loss is one attribute.
+The thread owns the control connection. Nothing here waits for payloads, and the payloads' thread
+need not ask here: a loss is one attribute.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -14,10 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar, Final, TypeAlias
+from weakref import finalize
 
 from tapml_rpc import wire
 from tapml_rpc.connection import EndedError
 from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.waking import Waker
 from tapml_targets.errors import DeviceLostError, TapmlError
 
 PING_SECONDS: Final = 0.5
@@ -25,9 +26,9 @@ SILENCE_SECONDS: Final = 4.0
 POLL_MILLISECONDS: Final = 100
 # Answers that come at all come sooner.
 _LATE_SECONDS: Final = 2.0
-# A longer pause between two looks means that this process was stopped, not the server.
+# A longer pause between two checks means that this process was stopped, not the server.
 _STOPPED_SECONDS: Final = 1.0
-# The control connection ends within this time, whatever happens: its watch sees to that.
+# The control connection ends within this time in any case: its watch guarantees that.
 _CAUSE_SECONDS: Final = SILENCE_SECONDS + 1
 _JOIN_SECONDS: Final = 2.0
 
@@ -37,19 +38,9 @@ Describe: TypeAlias = Callable[[TapmlError], TapmlError]
 class Watch(ABC):
     """The watch over one session's server; each binding has its own.
 
-    Parameters
-    ----------
-    token
-        The session's token.
-    describe
-        Adds to the message of a loss why, and what the caller was doing.
-
-    Attributes
-    ----------
-    lost
-        Why the session is over; None while it is not.
-    pong
-        The server's last answer to a ping; empty before the first.
+    `describe` adds to the message of a loss why, and what the caller was doing. `lost` says why the
+    session is over; None while it is not. `pong` is the server's last answer to a ping, at first
+    empty.
     """
 
     # What the control connection may fail with.
@@ -60,14 +51,16 @@ class Watch(ABC):
         self.pong: wire.Header = {}
         self._token = token
         self._describe = describe
-        # The data connection, as its owner has found.
+        # The end of the data connection, as its owner has found.
         self._dropped = False
         self._outbox: deque[wire.Header] = deque()
         self._pings = 0
         self._next_ping = 0.0
         self._stop = threading.Event()
         self._ended = threading.Event()
-        self._wake_reader, self._wake_writer = os.pipe()
+        self._waker = Waker()
+        # A lost session may be forgotten without a call of close().
+        finalize(self, self._waker.close).atexit = False
         self._thread = threading.Thread(target=self._run, name="tapml-watch", daemon=True)
 
     def begin(self) -> None:
@@ -77,43 +70,41 @@ class Watch(ABC):
     def post(self, header: wire.Header) -> None:
         """Send a control message; callable from any thread."""
         self._outbox.append(header)
-        self._wake()
+        self._waker.wake()
 
     def cause(self, ended: EndedError) -> TapmlError:
-        """Why the session is over whose data connection has ended, which control mostly knows.
+        """Why a session is over whose data connection has ended, which control mostly knows.
 
-        Waits shortly for the server's last words.
+        Waits shortly for the server's last messages.
         """
         self._dropped = True
-        self._wake()
+        self._waker.wake()
         self._ended.wait(_CAUSE_SECONDS)
         return self.lose(DeviceLostError(f"the server is gone: {ended}"))
 
     def lose(self, error: TapmlError) -> TapmlError:
-        """Note why the session is over, if nobody has; returns what counts."""
+        """Note why the session is over; returns the first such error."""
         if self.lost is None:
             self.lost = self._describe(error)
         return self.lost
 
     def close(self) -> bool:
-        """Say goodbye and stop; True when the thread has ended and its sockets may be closed."""
+        """Send a goodbye and stop; True when the thread has ended and its sockets may be closed."""
         self._stop.set()
-        self._wake()
+        self._waker.wake()
         self._thread.join(timeout=_JOIN_SECONDS)
         if self._thread.is_alive():
             return False
-        os.close(self._wake_reader)
-        writer, self._wake_writer = self._wake_writer, -1
-        os.close(writer)
+        self._waker.close()
         return True
 
     @abstractmethod
     def _look(self) -> bool:
-        """Wait shortly for news and hear them; whether the server was heard."""
+        """Wait shortly for messages and handle them; whether the server was heard."""
 
     @abstractmethod
     def _send(self, header: wire.Header) -> None:
-        """Send a message over the control connection; the session's token is to be added."""
+        """Send a message over the control connection, adding the session's token."""
 
     def _may_answer_yet(self, silence: float) -> bool:
         """Whether a server that has been silent for so many seconds is only slow."""
@@ -138,10 +129,10 @@ class Watch(ABC):
             if now - looked > _STOPPED_SECONDS:
                 heard = now
             looked = now
-            # Between two looks it may have nothing to do for a moment: each look counts for long.
+            # Between two checks it may have nothing to do for a moment: each check counts for long.
             if now - heard > _LATE_SECONDS and self._may_answer_yet(now - heard):
                 working = now
-            # Here and not after the look: this thread may get its turn back late, with an answer
+            # Here and not after the check: this thread may get its turn back late, with an answer
             # that has been waiting since.
             if now - max(heard, working) > SILENCE_SECONDS:
                 self._lose(f"the server has not answered for {now - heard:.0f} s")
@@ -173,7 +164,3 @@ class Watch(ABC):
     def _lose(self, what: str) -> None:
         if not self._stop.is_set():
             self.lose(DeviceLostError(what))
-
-    def _wake(self) -> None:
-        if self._wake_writer >= 0:
-            os.write(self._wake_writer, b".")

@@ -1,4 +1,4 @@
-"""The hello that a client begins with, and what the server's welcome says."""
+"""A client's hello, and the server's welcome."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire
-from tapml_targets.description_format import from_plain
+from tapml_targets.description import from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError
 
@@ -16,14 +16,9 @@ DOWNLOAD_WINDOW: Final = 16 << 20
 
 
 def hello(kernel_deadline: float | None, lease: str) -> wire.Header:
-    """The message.
+    """The hello message; `lease` is the token of a tracker's lease, empty for none.
 
-    Parameters
-    ----------
-    kernel_deadline
-        Longest time of one command in seconds; None leaves it to the server.
-    lease
-        Token of a tracker's lease; empty for none.
+    `kernel_deadline` is the longest time of one command in seconds; None leaves it to the server.
     """
     message: wire.Header = {
         "type": "hello",
@@ -40,24 +35,11 @@ def hello(kernel_deadline: float | None, lease: str) -> wire.Header:
 
 @dataclass(frozen=True)
 class Welcome:
-    """What a server said about itself and about the session that it opened.
+    """What a server reports of itself and of the session that it opened.
 
-    Attributes
-    ----------
-    version
-        Of the protocol.
-    features
-        What it can do beyond that.
-    device
-        What it serves.
-    bounds
-        What a session may hold there.
-    epoch
-        Random bytes of the server's life.
-    token
-        The session's.
-    data_address
-        Where its data connection goes, as the server sees itself.
+    `features` are beyond the protocol's `version`. `bounds` limit the session; `epoch` is random
+    and identifies the server's lifetime; `token` is the session's. `data_address` is that of the
+    data connection, as the server sees itself.
     """
 
     version: int
@@ -70,25 +52,16 @@ class Welcome:
 
     @classmethod
     def from_wire(cls, packed: bytes | memoryview, address: str) -> Welcome:
-        """Read the answer to a hello.
+        """Parse the answer to a hello from `address`.
 
-        Parameters
-        ----------
-        address
-            Who sent it, for people.
-
-        Raises
-        ------
-        TapmlError
-            What the server refused the session with.
-        ProtocolError
-            If it is no welcome.
+        Raises the error with which the server refused the session, or ProtocolError if it is not a
+        welcome.
         """
         reply = wire.unpack(packed)
         if reply.get("type") == "refused":
             raise failure_from_wire(reply.get("error"))
         if reply.get("type") != "welcome":
-            raise ProtocolError(f"{address} is no tapml server: it sent no welcome")
+            raise ProtocolError(f"{address} is not a tapml server: it sent no welcome")
         return cls(
             version=wire.integer(reply.get("version"), "version"),
             features=frozenset(wire.array(reply.get("features"), "features", 256)),

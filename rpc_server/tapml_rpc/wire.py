@@ -17,9 +17,10 @@ MAX_HEADER_BYTES: Final = 1 << 20
 MAX_CHUNK_BYTES: Final = 4 << 20
 MAX_FRAME_BYTES: Final = 2 * MAX_CHUNK_BYTES
 """What a socket of libzmq takes as one frame: CURVE adds to a chunk, and what is too long for the
-protocol is refused in words."""
+protocol is refused with a message.
+"""
 MAX_STRANGER_BYTES: Final = 64 << 10
-"""A header on control, or on a data connection that has not said yet whose it is."""
+"""Most bytes of a header on control, or on a data connection without a session yet."""
 MAX_STRING_BYTES: Final = 256 << 10
 MAX_ARRAY: Final = 65536
 MAX_MAP: Final = 4096
@@ -34,13 +35,7 @@ Header = dict[str, Any]
 
 
 def pack(header: Header) -> bytes:
-    """Encode a header.
-
-    Raises
-    ------
-    ProtocolError
-        If it is longer than any peer accepts.
-    """
+    """Encode a header; raises ProtocolError if it is longer than any peer accepts."""
     data: bytes = msgpack.packb(header, use_bin_type=True)
     if len(data) > MAX_HEADER_BYTES:
         raise ProtocolError(
@@ -53,10 +48,7 @@ def pack(header: Header) -> bytes:
 def unpack(data: bytes | memoryview) -> Header:
     """Decode a header.
 
-    Raises
-    ------
-    ProtocolError
-        If it is too long, is not msgpack, or is no map with string keys.
+    Raises ProtocolError if it is too long, not msgpack, or not a map with string keys.
     """
     if len(data) > MAX_HEADER_BYTES:
         raise ProtocolError(f"header of {len(data)} bytes; at most {MAX_HEADER_BYTES} are allowed")
@@ -81,13 +73,7 @@ def unpack(data: bytes | memoryview) -> Header:
 
 
 def integer(value: object, what: str, bound: int = MAX_INTEGER) -> int:
-    """Check a whole number from 0 to `bound`.
-
-    Raises
-    ------
-    ProtocolError
-        If it is none; the message names `what`.
-    """
+    """Check an integer from 0 to `bound`; raises ProtocolError, which names `what`."""
     if type(value) is int and 0 <= value <= bound:
         return value
     raise ProtocolError(f"{what} must be an integer from 0 to {bound}, got {str(value)[:60]!r}")

@@ -1,4 +1,4 @@
-"""Ways to be wrong that real kernels have, given as other inputs to a right one."""
+"""Realistic mistakes of kernels, made by changing the inputs of a right one."""
 
 from __future__ import annotations
 

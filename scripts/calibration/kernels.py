@@ -11,10 +11,10 @@ from tvm import relax
 
 from scripts.calibration.damage import Array
 from scripts.calibration.trials import Trial
-from tapml.compare.operator_class import traits_of
 from tapml.compiler.compiler import Compiler
-from tapml.graph.importer import import_relax
-from tapml.graph.plan import CallStep, GraphPlan, Operator, ViewStep
+from tapml.importing.importer import import_relax
+from tapml.plan.graph_plan import CallStep, GraphPlan, Operator, ViewStep
+from tapml.verdicts.operator_class import traits_of
 from tapml_targets.driver import DeviceDescription, TensorUse
 from tapml_targets.errors import TapmlError
 from tapml_targets.evaluator import LoadedLibrary
@@ -28,7 +28,7 @@ Run = Callable[[Sequence[Array], Array], Array]
 def make_operator(trial: Trial, dtype: str) -> tuple[Operator, tuple[int, ...]] | None:
     """The trial's operator, and the trial's inputs in the operator's parameter order.
 
-    None, with a line that says so, where TVM cannot lower it in this dtype or not to one kernel.
+    None, with a printed line, if TVM cannot lower it in this dtype to one kernel.
     """
     builder = relax.BlockBuilder()
     variables = [
@@ -45,7 +45,7 @@ def make_operator(trial: Trial, dtype: str) -> tuple[Operator, tuple[int, ...]] 
         print(f"left out: {trial.name} in {dtype}: {str(error).splitlines()[-1]}")
         return None
     entry = plan.entries["main"]
-    # A scan comes with the copies that make rows of its input.
+    # A scan comes with copies that transpose its input.
     calls = [call for call in entry.calls if len(entry.calls) == 1 or _computes(plan, call)]
     if len(calls) != 1:
         print(f"left out: {trial.name} in {dtype}: it is {len(calls)} kernels")
@@ -105,7 +105,7 @@ class Device:
 
 
 def open_devices(compiler: Compiler) -> list[Device]:
-    """The OpenCL devices here, checkers apart."""
+    """The OpenCL devices here, without checkers."""
     try:
         found = load_driver_module("opencl").list_devices()
     except TapmlError as error:

@@ -13,19 +13,18 @@ import numpy as np
 from scripts.calibration.damage import Array, Damage
 from scripts.calibration.kernels import Device, Run, make_operator
 from scripts.calibration.trials import Trial, trials
-from tapml.compare.expectation import Expectation
-from tapml.compare.few_term_probes import few_term_probes_of
-from tapml.compare.formats import as_float64, ulp
-from tapml.compare.judge import choose_limits, flushed_below
-from tapml.compare.movements import Movements
-from tapml.compare.policy import Policy
-from tapml.compare.probes import ProbeCase, probes_of, to_raw
-from tapml.compare.ratios import float_errors
-from tapml.compare.sensitivity import Case, expect
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
-from tapml.graph.plan import Operator
+from tapml.oracles.few_term_probes import few_term_probes_of
+from tapml.oracles.probes import ProbeCase, probes_of, to_raw
+from tapml.oracles.sensitivity import expect
+from tapml.oracles.twin_runs import Case, Perturbations
+from tapml.plan.graph_plan import Operator
+from tapml.verdicts.expectation import Expectation, float_errors
+from tapml.verdicts.judge import choose_limits, flushed_below
+from tapml.verdicts.policy import Policy
 from tapml_targets.errors import CompileError
+from tapml_targets.float_formats import as_float64, ulp
 
 RIGHT: Final = "right"
 ALLOWED: Final = "as far off as OpenCL allows"
@@ -119,7 +118,7 @@ class _Subject:
             ]
         right = self.on_host(inputs, self._like)
         case = Case(self.operator, self._arranged(inputs), [right], {}, [None] * len(inputs))
-        expectation = expect(case, self._twin, Movements(policy.seed), policy.repeats)
+        expectation = expect(case, self._twin, Perturbations(policy.seed), policy.repeats)
         output = expectation.outputs[0]
         chosen = choose_limits(policy, self.operator.name, output, expectation.terms)
 
@@ -155,14 +154,14 @@ class _Subject:
         for name, damage in trial.wrong.items():
             off = max((self._damaged(probe, damage) for probe in probes), default=0.0)
             got = self.on_host(damage(inputs), self._like)
-            # A term that does not count, such as what is not the largest: nothing is wrong.
+            # The damage may not matter, for example to a term that is not the largest.
             if off or not np.array_equal(got, right):
                 yield row(name, "LLVM", got, off)
 
     def _allowed(self, expectation: Expectation) -> Array | None:
-        """float64's output, off by as much as OpenCL allows the function; None for other trials.
+        """float64's output plus the error that OpenCL allows; None for other trials.
 
-        What is computed in a wider dtype is off by units of that, which are nothing here.
+        Results of a wider dtype are off by units of that dtype, which do not matter here.
         """
         output = expectation.outputs[0]
         units = self._trial.units if self._dtype == "float32" else self._trial.half_units
@@ -207,7 +206,7 @@ class _Subject:
 
 
 def _ratio(expectation: Expectation, raw: Array, *, flushes: bool = False) -> float:
-    """Largest error in units of sensitivity + ulp, but for what flushing subnormals explains."""
+    """Largest error in units of sensitivity + ulp, without errors from flushing subnormals."""
     output = expectation.outputs[0]
     got = as_float64(raw, output.dtype)
     ratios = float_errors(output, got)

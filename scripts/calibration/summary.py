@@ -8,9 +8,9 @@ from typing import Final
 from scripts.calibration.measuring import ALLOWED, APPROXIMATE, RIGHT, Row
 
 SAFETY: Final = 4.0
-"""A limit is at least so many times the largest ratio of a right kernel."""
+"""A limit is at least this many times the largest ratio of a right kernel."""
 ALLOWANCE: Final = 1.0
-"""And so many times what the OpenCL specification allows; that is a bound already."""
+"""And this many times the OpenCL specification's bound."""
 
 _NOT_WRONG: Final = (RIGHT, ALLOWED, APPROXIMATE)
 _HEAD: Final = (
@@ -48,7 +48,7 @@ def _line(group: Sequence[Row]) -> str:
 
 
 def missed(rows: Sequence[Row]) -> Iterator[str]:
-    """Wrong kernels that neither their ratio nor a probe shows."""
+    """Wrong kernels that neither their ratio nor a probe detects."""
     for row in rows:
         if row.kernel in _NOT_WRONG or row.ratio > row.passing or row.probe_share > 1:
             continue
@@ -59,7 +59,7 @@ def missed(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def shortcomings(rows: Sequence[Row]) -> list[str]:
-    """Where a limit is below its safety factor, or a probe accuses a right kernel."""
+    """Limits below their safety factor, and right kernels that fail a probe."""
     found = []
     for group in groups(rows):
         for kernel, factor in ((RIGHT, SAFETY), (ALLOWED, ALLOWANCE)):

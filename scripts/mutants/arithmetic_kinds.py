@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
+
+from msgspec.structs import replace
 
 from scripts.mutants.bound_kinds import accumulates
 from scripts.mutants.site import Edit, PlanSite, edit
@@ -16,7 +17,7 @@ _TRUNCATED = {"float": "int", "half": "int", "int": "uchar", "long": "uchar"}
 
 
 def operand_swap(kernel: KernelText) -> Iterator[Edit]:
-    """Operands in each other's place where that matters; the branches of a condition."""
+    """Exchanged operands of non-commutative operations; exchanged branches of a condition."""
     for statement, part in _values(kernel):
         if statement.kind in ("if", "for"):
             continue
@@ -35,7 +36,7 @@ def operand_swap(kernel: KernelText) -> Iterator[Edit]:
 
 
 def swapped_buffers(program: OperatorProgram) -> Iterator[PlanSite]:
-    """A launch gets two inputs of one dtype in each other's place."""
+    """Two inputs of one dtype exchanged in a launch."""
     inputs = {p.name: p.dtype for p in program.parameters if p.role == "input"}
     for position, statement in enumerate(program.statements):
         if not isinstance(statement, Launch):
@@ -82,7 +83,7 @@ def sign(kernel: KernelText) -> Iterator[Edit]:
 
 
 def constant(kernel: KernelText) -> Iterator[Edit]:
-    """A number in a formula is another one; bounds and starts of sums are kinds of their own."""
+    """A wrong number in a formula; bounds and starts of sums are separate kinds."""
     for statement, part in _values(kernel):
         if part.kind != "number" or statement.value is part or statement.kind in ("if", "for"):
             continue
@@ -113,7 +114,7 @@ def accumulator_precision(kernel: KernelText) -> Iterator[Edit]:
 
 
 def unsafe_exponential(kernel: KernelText) -> Iterator[Edit]:
-    """A formula that is right on paper and overflows, or leaves the domain of a function."""
+    """A mathematically equal formula that overflows or leaves the domain of a function."""
     for _, part in _values(kernel):
         if part.kind == "call" and part.is_float:
             yield from _unsafe_call(kernel, part)
@@ -150,7 +151,6 @@ def wrong_cast(kernel: KernelText) -> Iterator[Edit]:
 
 
 def _values(kernel: KernelText) -> Iterator[tuple[Statement, Expression]]:
-    """Every part of a value, with the statement it stands in."""
     for statement in kernel.statements():
         for expression in statement.expressions():
             if expression is not statement.target:
@@ -210,7 +210,7 @@ def _logistic(part: Expression) -> Expression | None:
 
 
 def _is_shared_maximum(kernel: KernelText, statement: Statement) -> bool:
-    """Whether one thread hands on what a reduction by maximum has left in shared memory."""
+    """Whether one thread copies the result of a maximum reduction in shared memory."""
     target, value = statement.target, statement.value
     if target is None or value is None or value.kind != "index" or target.kind != "index":
         return False

@@ -1,9 +1,10 @@
-"""Mistakes in where work begins and ends: bounds, guards, starts of sums, tails."""
+"""Mistakes in the extent of work: bounds, guards, starts of sums, tails."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from scripts.mutants.site import Edit, PlanSite, edit
 from scripts.mutants.syntax import Expression, KernelText, Statement
@@ -27,14 +28,14 @@ def bound_off_by_one(kernel: KernelText) -> Iterator[Edit]:
 
 
 def dropped_guard(kernel: KernelText) -> Iterator[Edit]:
-    """What a condition protects happens always."""
+    """A guarded statement always runs."""
     for statement in kernel.statements():
         if statement.kind == "if" and statement.value is not None:
             yield edit(kernel, "always", statement.value, kernel.words.always)
 
 
 def reduction_start(kernel: KernelText) -> Iterator[Edit]:
-    """A sum or a maximum starts from another value, from none, or lacks a term."""
+    """A sum or a maximum starts from a wrong value, from none, or lacks a term."""
     yield from _terms(kernel)
     added = {_base(s.target) for s in kernel.statements() if accumulates(kernel, s)}
     for statement in kernel.statements():

@@ -1,4 +1,4 @@
-"""Shows mutants that left every byte as it was to Oclgrind."""
+"""Runs mutants that changed no byte on Oclgrind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tapml.check.checker import Checker, open_checker
 from tapml.check.operator_check import check_tests
 from tapml_targets.library import Library
 
-# What these change may show in no output and still be wrong: who reads and writes what, and when.
+# Mistakes of these kinds may be wrong accesses without any effect on outputs.
 _IN_MEMORY: Final = frozenset(
     {
         "index shift", "bound off by one", "dropped guard", "dropped barrier", "reduction start",
@@ -25,7 +25,7 @@ _IN_MEMORY: Final = frozenset(
 
 @dataclass(frozen=True)
 class Report:
-    """What the simulator says of a Library: its findings, and why tests did not run."""
+    """The simulator's report on a Library: its findings, and why tests did not run."""
 
     findings: frozenset[str]
     not_run: tuple[str, ...]
@@ -40,10 +40,10 @@ class Checking:
         self._clean: dict[str, Report] = {}
 
     def check(self, scores: Iterable[Score], seconds: float) -> Iterator[Score]:
-        """The scores, changed where the simulator tells a mutant from the right kernel.
+        """The scores, updated if the simulator distinguishes a mutant from the right kernel.
 
-        The shortest kernels come first. What is not reached within `seconds`, or takes the
-        simulator too long, says so.
+        The shortest kernels come first. Scores name mutants not reached within `seconds`, or too
+        slow for the simulator.
         """
         begun = time.monotonic()
         for score in sorted(scores, key=self._length):
@@ -100,5 +100,5 @@ def open_checking(subject: Subject) -> Iterator[Checking]:
     SetupError
         If there is no Oclgrind here.
     """
-    with open_checker() as checker:
+    with open_checker(next(iter(subject.libraries.values())).target) as checker:
         yield Checking(subject, checker)

@@ -1,7 +1,6 @@
 """Reads expressions as the code generators write them, by recursive descent.
 
-Whatever the grammar does not have is refused by name, so that no rule works on text it only
-believes to understand.
+Unknown syntax raises an error, so that no rule works on misparsed text.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _tokens(source: str) -> list[Token]:
 
 
 class ExpressionParser(ABC):
-    """What the parsers of two languages have in common.
+    """The common part of the parsers of both languages.
 
     Parameters
     ----------
@@ -94,7 +93,7 @@ class ExpressionParser(ABC):
         """The type that a call returns."""
 
     def cast(self) -> Expression | None:
-        """A type in parentheses and what it is put on, where one stands here."""
+        """Parse a cast, if there is one here."""
         return None
 
     def block(self) -> tuple[Statement, ...]:
@@ -116,10 +115,10 @@ class ExpressionParser(ABC):
         return Statement("call", start, self.expect(";"), value=target)
 
     def expression(self, level: int = 0) -> Expression:
-        """A whole expression, or what binds at a level of precedence."""
+        """An expression, or an operand of a level of precedence."""
         if level == len(_PRECEDENCE):
             return self.unary()
-        # Parentheses around the left side lie inside the whole.
+        # The expression includes parentheses around its left side.
         start = self.current().start
         left = self.expression(level + 1)
         while self.peek() in _PRECEDENCE[level]:
@@ -151,7 +150,7 @@ class ExpressionParser(ABC):
         return expression
 
     def primary(self) -> Expression:
-        """A name, a number, a call, or what stands in parentheses."""
+        """A name, a number, a call, or a parenthesised expression."""
         token = self.next()
         if token.text == "(":
             inner = self.expression()
@@ -196,7 +195,7 @@ class ExpressionParser(ABC):
         ]
 
     def peek(self, ahead: int = 0) -> str:
-        """The text of a token that comes; empty behind the last."""
+        """The text of a following token; empty behind the last."""
         position = self.at + ahead
         return self._tokens[position].text if position < len(self._tokens) else ""
 
@@ -226,7 +225,7 @@ class ExpressionParser(ABC):
         return self.end
 
     def unknown(self, wanted: str) -> UnknownSyntaxError:
-        """What to raise where the grammar has nothing for what stands here."""
+        """The error for unknown syntax here."""
         at = self._tokens[min(self.at, len(self._tokens) - 1)].start
         line = self.source.count("\n", 0, at) + 1
         return UnknownSyntaxError(

@@ -1,4 +1,4 @@
-"""Mistakes in what is read and written, and when: indices, strides, stores, barriers."""
+"""Mistakes in memory accesses: indices, strides, stores, barriers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scripts.mutants.syntax import Expression, KernelText, Statement
 
 
 def index_shift(kernel: KernelText) -> Iterator[Edit]:
-    """An element beside the right one is read or written."""
+    """The neighbour of the right element is read or written."""
     for _, index in _indices(kernel):
         subscript = index.children[1]
         for rule, step in (("one further", "+ 1"), ("one before", "- 1")):
@@ -17,7 +17,7 @@ def index_shift(kernel: KernelText) -> Iterator[Edit]:
 
 
 def transposed_load(kernel: KernelText) -> Iterator[Edit]:
-    """Rows are taken for columns: ``a * stride + b`` becomes ``b * stride + a``."""
+    """Rows and columns exchanged: ``a * stride + b`` becomes ``b * stride + a``."""
     for statement, index in _indices(kernel):
         if index is statement.target or kernel.space(index) == "private":
             continue
@@ -73,7 +73,6 @@ def dropped_barrier(kernel: KernelText) -> Iterator[Edit]:
 
 
 def _indices(kernel: KernelText) -> Iterator[tuple[Statement, Expression]]:
-    """Every index expression with the statement it stands in."""
     for statement in kernel.statements():
         for expression in statement.expressions():
             for part in expression.walk():

@@ -1,6 +1,6 @@
-"""What a kernel leaves in memory, bit for bit, whatever a judge would say of it.
+"""Records a kernel's effect on memory bit for bit, independent of verdicts.
 
-Apart from the product's replay on purpose: a mutant counts as observable by the bytes alone.
+It shares no code with tapml's replay on purpose: a mutant is observable by its bytes only.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from tapml.carving.replay_memory import POISONS, Arena, Bytes
-from tapml.compare.oracle import CarvedCase
-from tapml.graph.plan import Operator
+from tapml.oracles.carved_case import CarvedCase
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.memory import POISONS, Arena, Bytes
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary, RemoteTensor
 from tapml_targets.errors import DeviceLostError, TapmlError
@@ -23,7 +23,7 @@ OUTSIDE: Final = "memory outside the outputs"
 
 @dataclass(frozen=True)
 class Trace:
-    """What one test left, once per poison.
+    """The memory after one test, once per poison.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Trace:
     workspaces
         Workspaces that were written beyond.
     error
-        What the device said where it refused the call.
+        The error if the device refused the call.
     """
 
     outputs: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Trace:
     error: str = ""
 
     def differs_in(self, clean: Trace) -> str:
-        """What changed against the right kernel; empty where nothing did."""
+        """What differs from the right kernel; empty if nothing does."""
         if self.error != clean.error:
             return "an error"
         if (self.guards, self.inputs, self.workspaces) != (
@@ -57,7 +57,7 @@ class Trace:
 def observe(
     operator: Operator, test: CarvedCase, library: RemoteLibrary, session: Session
 ) -> Trace:
-    """Run a test once per poison, around and inside its tensors; say what memory holds afterwards.
+    """Run a test once per poison, around and inside its tensors, and record memory afterwards.
 
     Raises
     ------

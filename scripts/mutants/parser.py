@@ -111,7 +111,7 @@ class OpenClParser(ExpressionParser):
         return Statement("for", start, end, value=condition, name=name, first=first, body=body)
 
     def cast(self) -> Expression | None:
-        """A type in parentheses and what it is put on, where one stands here."""
+        """Parse a cast, if there is one here."""
         start = self.current().start
         if self.peek() != "(" or self.peek(1) not in _QUALIFIERS | set(WIDTHS):
             return None
@@ -130,7 +130,7 @@ class OpenClParser(ExpressionParser):
         return "double" if "." in text or "e" in text.lower() else "int"
 
     def result_type(self, function: str, arguments: list[Expression]) -> str:
-        """The type a call returns: the one its name says, or that of its first argument."""
+        """The type a call returns: the one in its name, or that of its first argument."""
         for prefix in ("convert_", "as_"):
             named = function.removeprefix(prefix).split("_")[0]
             if function.startswith(prefix) and named in WIDTHS:

@@ -1,4 +1,4 @@
-"""Runs mutants and says of each whether it shows, and whether tapml finds it."""
+"""Runs mutants and decides whether each is observable, and whether tapml finds it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeVar
 from scripts.mutants.observing import OUTSIDE, Trace, observe
 from scripts.mutants.sampling import Mutant
 from scripts.mutants.subject import Device, Subject
-from tapml.carving.probing import is_probe
-from tapml.carving.replay import replay_operator
-from tapml.carving.replay_results import OperatorVerdict
-from tapml.compare.verdict import OutputNumbers
+from tapml.oracles.probing import is_probe
+from tapml.replaying.replayer import replay_operator
+from tapml.replaying.results import OperatorVerdict
+from tapml.verdicts.verdict import OutputNumbers
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError, DeviceLostError, MismatchError
@@ -24,7 +24,7 @@ Outcome = Literal["not built", "equivalent", "detected", "missed"]
 
 @dataclass(frozen=True)
 class Score:
-    """What came of one mutant.
+    """The result of one mutant.
 
     Attributes
     ----------
@@ -33,14 +33,14 @@ class Score:
     outcome
         Whether it was built, shows, and was found.
     observed
-        What changed against the right kernel; empty for an equivalent mutant.
+        What differs from the right kernel; empty for an equivalent mutant.
     found_by
         ``numbers``, ``memory checks``, ``probes``, ``lost device``, ``refused call`` or
         ``Oclgrind``.
     status
         Of the verdict.
     ratio
-        Largest error / (sensitivity + ulp) over all tests; 0 where no output is floating point.
+        Largest error / (sensitivity + ulp) over all tests; 0 without floating-point outputs.
     relative
         The same in units of its limit.
     clean
@@ -48,7 +48,7 @@ class Score:
     reason
         The verdict's, or the compiler's.
     unchecked
-        Why Oclgrind did not look at it though it might have seen something; empty elsewhere.
+        Why Oclgrind did not check it although it might find something; else empty.
     """
 
     mutant: Mutant
@@ -124,19 +124,19 @@ class Scorer:
         try:
             self._afresh(lambda: self._device.session.upload(library))
         except (CompileError, DeviceLostError) as error:
-            # A crash of the driver's compiler is no kernel that ran.
+            # If the driver's compiler crashes, no kernel ran.
             self._device.close()
             return Score(mutant, "not built", reason=str(error).splitlines()[0])
         try:
             verdict, observed = self._afresh(lambda: self._run(mutant.operator, library, clean))
         except DeviceLostError as error:
-            # It is the verdict: the operator that ran is named.
+            # A lost device is the verdict on the operator that ran.
             self._device.close()
             reason = str(error).splitlines()[0]
             return Score(mutant, "detected", "the device is lost", "lost device", "fail",
                          reason=reason)  # fmt: skip
         if observed == OUTSIDE:
-            # It may have written where the driver keeps its own.
+            # It may have overwritten the driver's memory.
             self._device.close()
         numbers = _float_outputs(verdict)
         score = Score(
@@ -155,9 +155,9 @@ class Scorer:
         return score if observed else replace(score, outcome="equivalent")
 
     def _afresh(self, work: Callable[[], Result]) -> Result:
-        """Do `work`; where the device dies of it, once more on a new one.
+        """Do `work`; if the device is lost, once more on a new one.
 
-        A kernel that wrote where it must not may kill the device only after its own end.
+        An out-of-bounds write may kill the device only after the kernel has ended.
         """
         try:
             return work()
@@ -166,7 +166,7 @@ class Scorer:
             return work()
 
     def _run(self, operator: str, library: Library, clean: _Clean) -> tuple[OperatorVerdict, str]:
-        """The product's verdict, and what the bytes say."""
+        """The verdict, and the observed difference."""
         remote = self._device.session.upload(library)
         verdict = self._replay(operator, remote)
         observed = self._observed(operator, remote, clean)
@@ -189,7 +189,7 @@ class Scorer:
         )
 
     def _observed(self, operator: str, remote: RemoteLibrary, clean: _Clean) -> str:
-        """What the first test shows that shows anything."""
+        """The first difference that a test shows."""
         changes = (
             trace.differs_in(right)
             for trace, right in zip(self._traces(operator, remote), clean.traces, strict=True)
@@ -197,7 +197,7 @@ class Scorer:
         return next(filter(None, changes), "")
 
     def _clean_of(self, operator: str) -> _Clean:
-        """The right kernel's traces and numbers; it must pass and do the same twice."""
+        """The right kernel's traces and numbers; it must pass and be deterministic."""
         known = self._clean.get(operator)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""What is made wrong: a model's operators, carved and compiled, and the device they run on."""
+"""The subject of mutation: a model's operators, carved and compiled, and their device."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.carved_model import compile_all
 from scripts.started_browser import wait_for_device
-from tapml.carving.carved_test import CarvedTest
-from tapml.carving.probing import Probing
 from tapml.carving.record import carve
-from tapml.carving.replay_memory import ReplayMemory
-from tapml.carving.suite import Suite
-from tapml.compare.expectation_store import store_of
-from tapml.compare.oracle import CarvedCase, Oracle
-from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
-from tapml.graph.plan import Operator
-from tapml.offload.events import ignore
-from tapml.offload.phases import Phases
 from tapml.offload.rooted_reference import open_rooted_reference
-from tapml.offload.settings import Settings
+from tapml.oracles.carved_case import CarvedCase
+from tapml.oracles.expectation_store import store_of
+from tapml.oracles.oracle import Oracle
+from tapml.oracles.probing import Probing
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.memory import ReplayMemory
+from tapml.runs.events import ignore
+from tapml.runs.phases import Phases
+from tapml.session.settings import Settings
+from tapml.suite.carved_test import CarvedTest
+from tapml.suite.suite import Suite
+from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_rpc.reach import open_device
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
@@ -52,7 +53,7 @@ class Subject:
     tests
         The tests that are replayed, by operator.
     probing, policy
-        What replays are judged by; it adds the probes that narrow dtypes need.
+        They judge replays; `probing` adds the probes that narrow dtypes need.
     """
 
     operators: Mapping[str, Operator]
@@ -66,9 +67,7 @@ def carve_suite(settings: Settings, folder: Path) -> None:
     """Carve a model as ``tapml carve`` does."""
     rooted = open_rooted_reference(settings, Phases(ignore), every_entry=True)
     executor = Executor(rooted.imported.plan, rooted.imported.weights, rooted.reference)
-    carve(
-        rooted.model, executor, rooted.prompts, folder, max_new_tokens=settings.new_tokens
-    ).close()
+    carve(rooted.model, executor, rooted.cases, folder, max_new_tokens=settings.new_tokens).close()
 
 
 @contextmanager
@@ -90,7 +89,7 @@ def open_subject(
     per_operator
         Most tests of one operator; None for all.
     compiled
-        Where Libraries are kept; None for the user's cache.
+        Cache of Libraries; None for the user's cache.
 
     Raises
     ------
@@ -103,13 +102,7 @@ def open_subject(
         tests: dict[str, list[CarvedTest]] = {}
         for test in suite.tests():
             tests.setdefault(test.operator, []).append(test)
-        libraries = {}
-        for operator, library in compiler.compile_all(
-            [suite.operators[name] for name in tests], target
-        ):
-            if isinstance(library, CompileError):
-                raise library
-            libraries[operator.name] = library
+        libraries = compile_all(compiler, [suite.operators[name] for name in tests], target)
         with Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle:
             chosen = {name: spread(found, per_operator) for name, found in tests.items()}
             probing = Probing(oracle, lambda: compile_reference(suite.operators.values()))
@@ -127,14 +120,14 @@ def spread(tests: Sequence[CarvedCase], most: int | None) -> tuple[CarvedCase, .
 
 
 class Device:
-    """A device that is opened again when a kernel has cost it its life; a context manager.
+    """A device that is reopened after a kernel has killed it; a context manager.
 
     Parameters
     ----------
     description
         Which.
     cache
-        Where its server keeps what it builds.
+        Cache of its server.
     """
 
     def __init__(self, description: DeviceDescription, cache: Path) -> None:
@@ -170,7 +163,7 @@ class Device:
             session.close()
 
     def _open(self) -> Session:
-        # What is built of wrong kernels does not lie in the user's own cache.
+        # Wrong kernels stay out of the user's cache.
         return open_local(
             self.description,
             kernel_deadline=KERNEL_SECONDS,
@@ -179,7 +172,7 @@ class Device:
 
 
 class FarDevice(Device):
-    """A device that a tracker lends; one whose page is away is waited for.
+    """A device of a tracker, which waits for the device's page if it is away.
 
     Parameters
     ----------

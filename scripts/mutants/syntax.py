@@ -1,4 +1,4 @@
-"""The kernels that TVM's code generators write, as a tree that knows where it came from.
+"""Syntax tree, with source positions, of the kernels that TVM's code generators write.
 
 The text is regular: declarations, stores, ``if``, ``for``, calls. :mod:`scripts.mutants.parser`
 reads OpenCL C, :mod:`scripts.mutants.wgsl_parser` WGSL, whose types go by their names in C here.
@@ -65,7 +65,7 @@ class Expression:
         return self.kind == "number"
 
     def values(self) -> Iterator[Expression]:
-        """Itself and what its value is made of; what only says where a value lies is left out."""
+        """Itself and the parts of its value, without index computations."""
         yield self
         for child in () if self.kind == "index" else self.children:
             yield from child.values()
@@ -118,7 +118,7 @@ class Statement:
             yield from statement.walk()
 
     def expressions(self) -> Iterator[Expression]:
-        """What this statement itself computes, blocks apart."""
+        """The statement's own expressions, without its blocks."""
         for expression in (self.first, self.target, self.value):
             if expression is not None:
                 yield expression
@@ -162,7 +162,7 @@ class KernelText:
             yield from statement.walk()
 
     def _unread(self) -> frozenset[str]:
-        """Names that only other unread declarations use: the generator leaves them behind."""
+        """Names that only other unread declarations use, which the generator leaves in the text."""
         dead: frozenset[str] = frozenset()
         while True:
             used = {

@@ -1,8 +1,8 @@
 """Reads the WGSL that tapml's code generator writes, into the same tree as OpenCL C.
 
-Kernels written by hand for WGSL and functions that the generator puts beside a kernel are not read:
-no rule is made for them. The guard of a folded grid, which begins every kernel and returns, is part
-of how it is launched and is passed over as well.
+Hand-written WGSL kernels and the generator's helper functions are not read: no rule applies to
+them. The guard of a folded grid at the beginning of every kernel belongs to its launch and is
+skipped as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scripts.mutants.expression_parser import ExpressionParser
 from scripts.mutants.syntax import Expression, KernelText, Space, Statement, Variable
 from scripts.mutants.words import WGSL
 
-# As they are called in C, so that one rule speaks of both.
+# C names of WGSL types, so that rules apply to both languages.
 _TYPES: Final = {"f32": "float", "f16": "half", "i32": "int", "u32": "uint", "bool": "bool"}
 _BUILTINS: Final = ("blockIdx", "gridDim", "threadIdx")
 _SPACES: Final[dict[str, Space]] = {"storage": "global", "uniform": "global", "workgroup": "local"}
@@ -44,7 +44,7 @@ class WgslParser(ExpressionParser):
         return tuple(kernels)
 
     def _declared(self) -> KernelText | None:
-        """What stands behind attributes: a binding or an entry point."""
+        """A binding or an entry point with attributes."""
         self._attributes()
         if self.peek() == "var":
             self._module_variable()
@@ -109,7 +109,7 @@ class WgslParser(ExpressionParser):
             depth += {"{": 1, "}": -1}.get(self.next().text, 0)
 
     def _type(self) -> str:
-        """A scalar's type; of an array or an atomic that of what is in it."""
+        """A scalar's type; for an array or an atomic that of its elements."""
         name = self.next().text
         if name in _TYPES:
             return _TYPES[name]
@@ -189,7 +189,7 @@ class WgslParser(ExpressionParser):
         return Statement("for", start, self.end, value=condition, name=name, first=first, body=body)
 
     def primary(self) -> Expression:
-        """A name with its member, a number, a call, or what stands in parentheses."""
+        """A name with its member, a number, a call, or a parenthesised expression."""
         token = self.current()
         if token.kind != "name":
             return super().primary()

@@ -1,4 +1,4 @@
-"""The words in which a language of kernels says what a mutant needs: C and WGSL differ in few."""
+"""The syntax in which mutants differ between OpenCL C and WGSL."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class OpenClWords:
 
     always = "1"
     native = frozenset({"exp", "sin", "cos", "sqrt"})
-    """Functions that have a fast form of their own."""
+    """Functions that have a fast ``native_`` form."""
 
     def real(self, number: str) -> str:
-        """A number of the type that it is used with, or wider."""
+        """A literal of the type that it is used with, or wider."""
         return f"{number}f"
 
     def conversion(self, type_name: str) -> str:
@@ -60,7 +60,7 @@ class WgslWords:
         return _WGSL_TYPES.get(type_name, type_name)
 
     def through(self, type_name: str, narrow: str, text: str) -> str:
-        """As in C; 8 bits are cut out, there is no type of them."""
+        """As in C; the low 8 bits are extracted, because there is no such type."""
         whole = _WGSL_TYPES[type_name]
         if narrow == "int":
             return f"{whole}(i32({text}))"

@@ -28,7 +28,7 @@ ADDRESS_KEYS: Final = {"zmq": "address", "websocket": "websocket"}
 
 @contextmanager
 def open_binding(binding: str, line: dict[str, Any]) -> Iterator[Callable[[], Wire]]:
-    """Gives what connects the control socket to the server that announced `line`."""
+    """Yields a function that connects the control socket to the server that announced `line`."""
     address = address_of(binding, line)
     if binding == "websocket":
         yield lambda: WebSocketWire(address)

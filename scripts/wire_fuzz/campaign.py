@@ -1,4 +1,4 @@
-"""A campaign: conversations that lie, one after the other, and a watch on all that must hold."""
+"""A campaign: invalid conversations one after the other, and checks of all invariants."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ class Settings:
         Whether the liar has a valid session, or none.
     device
         As ``--device`` takes it.
-    module
-        Server to start with ``python -m`` in place of ``tapml rpc serve``; empty for that.
     """
 
     frames: int
@@ -54,12 +52,11 @@ class Settings:
     binding: str = "zmq"
     session: bool = False
     device: str = "opencl"
-    module: str = ""
 
 
 @dataclass
 class Finding:
-    """Something that must not be.
+    """A violated invariant.
 
     Attributes
     ----------
@@ -76,7 +73,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What a campaign did and saw."""
+    """The results of a campaign."""
 
     settings: Settings
     seconds: float = 0.0
@@ -120,7 +117,7 @@ class Campaign:
             server = stack.enter_context(start_server(settings))
             address = address_of(settings.binding, server.line)
             open_wire = stack.enter_context(open_binding(settings.binding, server.line))
-            # What a first session brings into the server, its kernels for one, stays there.
+            # The first session loads things that stay in the server, such as kernels.
             GoodClient(address).end()
             scout = Peer(open_wire, Heard())
             scout.settle()
@@ -175,7 +172,7 @@ class Campaign:
             self._look(server, first, index - 1)
             report.sent["random bytes on a plain connection"] += 1
             throw_garbage(rng, address, scout.data_address)
-            # A session that says nothing for a minute is ended, the scout's too.
+            # A session that is silent for a minute is ended, including the scout's.
             scout.ask()
             self._progress(report.frames)
         report.conversations = index
@@ -251,7 +248,7 @@ class Campaign:
 def start_server(settings: Settings) -> ServerUnderTest:
     """The server under test, with a quota that a fuzzer can reach."""
     options = (*SERVE_OPTIONS[settings.binding], "--session-bytes", str(SESSION_BYTES))
-    return ServerUnderTest(settings.device, *options, module=settings.module)
+    return ServerUnderTest(settings.device, *options)
 
 
 def open_peer(
@@ -262,7 +259,7 @@ def open_peer(
     victim: Peer,
     session: bool,
 ) -> Peer:
-    """A liar with a session of its own, or a stranger; it knows the victim's token."""
+    """A fuzzing peer with its own session, or without one; it knows the victim's token."""
     peer = Peer(open_wire, heard, data_address=None if session else scout.data_address)
     stack.callback(peer.close)
     own = peer.names if session else Names()
@@ -271,7 +268,7 @@ def open_peer(
 
 
 def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
-    """Say frames to a fresh server; what went wrong, or nothing."""
+    """Send frames to a fresh server; return the failure, or ""."""
     with ExitStack() as stack:
         server = stack.enter_context(start_server(settings))
         open_wire = stack.enter_context(open_binding(settings.binding, server.line))
@@ -279,7 +276,7 @@ def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
         victim = Peer(open_wire, Heard())
         peer = open_peer(stack, open_wire, heard, scout, victim, settings.session)
         try:
-            # Its worker is there from now on, so that answers keep up with what is said.
+            # Wait for its worker, so that answers keep up with requests.
             peer.settle()
             for shot in said:
                 peer.send(shot)
@@ -293,7 +290,7 @@ def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
 
 
 def _at_rest(server: ServerUnderTest) -> Weight:
-    """Its weight once it does not grow any more: a spare worker opens its device by the way."""
+    """Its weight once it has stopped growing: a spare worker opens its device in the background."""
     weight = server.weigh()
     while True:
         time.sleep(_REST_SECONDS)
@@ -304,7 +301,7 @@ def _at_rest(server: ServerUnderTest) -> Weight:
 
 
 def _await_empty(scout: Peer) -> dict[str, Any]:
-    """The first pong that knows of no session but the scout's, or the last one asked for."""
+    """The first pong that reports only the scout's session, or the last one before the timeout."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
         pong = scout.ask()

@@ -1,4 +1,4 @@
-"""Valid conversations: what a client that reads PROTOCOL.md says, in every order it may."""
+"""Valid conversations of a client that follows PROTOCOL.md, in every allowed order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELLO: Final[dict[str, object]] = {
 _LIBRARY: Final = 900
 _RECORDED: Final = 901
 _STREAMED_BYTES: Final = (2 << 20) + 8
-# A payload that goes another way than a shorter one.
+# A payload that takes a different path than shorter ones.
 _LONG_BYTES: Final = 40_000
 
 Command = list[Any]
@@ -32,7 +32,7 @@ class Conversation:
     Parameters
     ----------
     blobs
-        Whether the server holds blobs; their messages are then part of what is said.
+        Whether to include messages about blobs.
     sequence
         The number before its first batch's.
     """
@@ -204,7 +204,7 @@ class Conversation:
         handle = allocate[1]
         self._batch([allocate])
         for _ in range(self._rng.randint(1, 3)):
-            # After some short ones a worker may read by itself.
+            # After some short batches a worker may read the socket itself.
             for _ in range(self._rng.choice([0, 1, 5])):
                 self._batch([["fence"]])
             size = self._rng.randint(_LONG_BYTES // 2, 2 * _LONG_BYTES)
@@ -218,7 +218,7 @@ class Conversation:
             self._say("control", {"type": "cancel", "session": TOKEN, "sequence": sequence(0)})
 
     def _blob(self) -> None:
-        # Few different ones: a server keeps them, and what it keeps is looked at in the end.
+        # Only few different ones: a server keeps them, and its memory is checked in the end.
         payload = self._rng.choice([b"a", b"b", bytes(64), bytes(range(256)) * 16])
         digest = hashlib.sha256(payload).hexdigest()
         whole: dict[str, object] = {"digest": digest, "total": len(payload), "offset": 0}

@@ -1,4 +1,4 @@
-"""A client that does what clients do, beside the fuzzer, and keeps the time of every answer.
+"""A well-behaved client that runs during fuzzing and measures the time of its answers.
 
 ``python -m scripts.wire_fuzz.good_client ADDRESS`` runs operator tests with checked results until
 its standard input ends, then prints one line of JSON.
@@ -17,12 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from scripts.wire_fuzz.kernel import packed_library
-from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session, connect
+from scripts.wire_fuzz.kernel import operator_test, packed_library
+from tapml_rpc.client import Session, connect
 from tapml_targets.errors import TapmlError
 
-_ELEMENTS: Final = 1024
-# Leaves the processor to the server and the fuzzer, whom this one watches.
+# Leaves the processor to the server and the fuzzer.
 _PAUSE_SECONDS: Final = 0.005
 _STREAMED_EVERY: Final = 50
 _STREAMED_BYTES: Final = 3 << 20
@@ -31,7 +30,7 @@ _PATIENCE_SECONDS: Final = 30
 
 @dataclass
 class Experience:
-    """How the server was to it.
+    """Its experience with the server.
 
     Attributes
     ----------
@@ -40,7 +39,7 @@ class Experience:
     worst_seconds
         The longest of them.
     error
-        What went wrong; empty where nothing did.
+        The error, if any.
     """
 
     operations: int = 0
@@ -49,7 +48,7 @@ class Experience:
 
 
 class GoodClient:
-    """The client's process, seen from the fuzzer's."""
+    """Handle of the client's process."""
 
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen(
@@ -67,7 +66,7 @@ class GoodClient:
         return self._process.poll() is not None
 
     def end(self) -> Experience:
-        """Stop it and hear how it was."""
+        """Stop it and get its report."""
         try:
             output, _ = self._process.communicate(timeout=_PATIENCE_SECONDS)
             return Experience(**json.loads(output))
@@ -75,23 +74,6 @@ class GoodClient:
             self._process.kill()
             self._process.communicate()
             return Experience(error=f"it gave no account of itself: {error}")
-
-
-def _operator_test(session: Session, library: RemoteLibrary, turn: int) -> None:
-    given = np.arange(turn, turn + _ELEMENTS, dtype=np.float32)
-    with session.batch() as batch:
-        tensors = [
-            RemoteTensor(batch.allocate(given.nbytes), 0, given.shape, "float32") for _ in range(2)
-        ]
-        batch.write(tensors[0].buffer, given)
-        batch.fill(tensors[1].buffer, b"\xff")
-        batch.call(library, "add_one", tensors)
-        read = batch.read(tensors[1].buffer)
-        for tensor in tensors:
-            batch.free(tensor.buffer)
-    found = np.frombuffer(read.result(), np.float32)
-    if not np.array_equal(found, given + 1):
-        raise ValueError("an operator's result is wrong")
 
 
 def _stream(session: Session, turn: int) -> None:
@@ -106,12 +88,12 @@ def _stream(session: Session, turn: int) -> None:
 
 def _work(session: Session, experience: Experience) -> None:
     library = session.upload(packed_library())
-    _operator_test(session, library, 0)
+    operator_test(session, library, 0)
     _stream(session, 0)
     print("ready", flush=True)
     while not select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0]:
         started = time.monotonic()
-        _operator_test(session, library, experience.operations)
+        operator_test(session, library, experience.operations)
         if experience.operations % _STREAMED_EVERY == 0:
             _stream(session, experience.operations)
         taken = time.monotonic() - started

@@ -1,9 +1,13 @@
-"""The operator both sides of the fuzzer run: ``add_one(x, y)`` over float32."""
+"""The operator that fuzzers and soak tests run: ``add_one(x, y)`` over float32."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
+import numpy as np
+
+from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session
 from tapml_targets.library import (
     BufferArgument,
     CodeModule,
@@ -16,7 +20,8 @@ from tapml_targets.library import (
 )
 from tapml_targets.library_format import pack
 
-_SOURCE = b"""
+_ELEMENTS: Final = 1024
+_SOURCE: Final = b"""
 __kernel void add_one(__global float* y, __global const float* x, long n) {
   size_t i = get_global_id(0);
   if (i < n) y[i] = x[i] + 1.0f;
@@ -42,3 +47,31 @@ def packed_library() -> bytes:
             operators={"add_one": OperatorProgram("add_one", (x, y), (launch,))},
         )
     )
+
+
+def operator_test(
+    session: Session, library: RemoteLibrary, first: float, *, record: bool = False
+) -> None:
+    """Run one test in one batch, as a replay of carved tests does, and check its result.
+
+    Raises
+    ------
+    ValueError
+        If the result is wrong.
+    """
+    given = np.arange(_ELEMENTS, dtype=np.float32) + np.float32(first)
+    with session.batch() as batch:
+        tensors = [
+            RemoteTensor(batch.allocate(given.nbytes), 0, given.shape, "float32") for _ in "xy"
+        ]
+        batch.write(tensors[0].buffer, given)
+        batch.fill(tensors[1].buffer, b"\xff")
+        if record:
+            batch.run(batch.record(library, "add_one", tensors))
+        else:
+            batch.call(library, "add_one", tensors)
+        read = batch.read(tensors[1].buffer)
+        for tensor in tensors:
+            batch.free(tensor.buffer)
+    if not np.array_equal(np.frombuffer(read.result(), np.float32), given + 1):
+        raise ValueError("an operator's result is wrong")

@@ -1,4 +1,4 @@
-"""Wrong msgpack: values that no client sends, and bytes that are no value at all."""
+"""Wrong msgpack: values that no client sends, and malformed bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MOST_ARRAY: Final = 70_000
 
 
 class Raw(bytes):
-    """Bytes that stand in a header as they are, whatever they mean."""
+    """Raw bytes in a header."""
 
     __slots__ = ()
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """A map that may say a key twice."""
+    """A map that may have duplicate keys."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ def encode(value: Any) -> bytes:
 
 
 def strange(rng: random.Random) -> Any:
-    """A value where another was expected."""
+    """An unexpected value."""
     makers: tuple[Callable[[], Any], ...] = (
         lambda: rng.choice(_WHOLE),
         lambda: rng.choice(_HUGE),
@@ -69,7 +69,7 @@ def strange(rng: random.Random) -> Any:
 
 
 def no_value(rng: random.Random) -> bytes:
-    """Bytes where a value should begin."""
+    """Malformed bytes instead of a value."""
     kind = rng.randrange(8)
     if kind == 0:
         depth = rng.choice([3, 100, 600, 2000, 20_000])

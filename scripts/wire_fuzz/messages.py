@@ -1,8 +1,8 @@
-"""Messages before they meet a server: placeholders where a session's own bytes will stand.
+"""Messages with placeholders for a session's own bytes.
 
-A conversation is made from a seed alone, so the bytes it sends are the same for every server.
-Token, epoch and sequence numbers are a server's or a session's: they stand in as fixed patterns of
-the same length, and are replaced as the frames leave.
+A conversation depends only on its seed, so it is the same for every server. Token, epoch and
+sequence numbers, which a server assigns, are fixed patterns of the same length that are replaced
+when frames are sent.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Shot:
 
 
 def sequence(number: int) -> int:
-    """A sequence number counted from where the session stands; always nine bytes on the wire."""
+    """A sequence number relative to the session's; always nine bytes on the wire."""
     return (_SEQUENCE_PREFIX << 32) + number
 
 
 @dataclass(frozen=True)
 class Names:
-    """What stands in for the placeholders on one server in one session."""
+    """The values of the placeholders in one session."""
 
     token: bytes = TOKEN
     other_token: bytes = OTHER_TOKEN

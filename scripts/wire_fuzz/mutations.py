@@ -1,4 +1,4 @@
-"""Turns a valid conversation into one that lies: in values, fields, frames and order."""
+"""Turns a valid conversation into an invalid one: in values, fields, frames and order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scripts.wire_fuzz.messages import EPOCH, OTHER_TOKEN, TOKEN, Message, Shot,
 _OVERSIZE: Final = (4 << 20) + 1
 _BIG_HEADER: Final = (1 << 20) + 1
 _MOST_STEPS: Final = 3
-# Sequence numbers rise from one conversation to the next, for they may be said in one session.
+# Sequence numbers increase between conversations, which may share a session.
 _NUMBERED, _MOST_BATCHES = 512, 1024
 _OFFSETS: Final = (-1, 1, 2, 4, 8, 1 << 20, 1 << 40, 1 << 62)
 
@@ -26,7 +26,7 @@ def shots(seed: int, index: int, *, blobs: bool) -> list[Shot]:
     order = ""
     if rng.random() < 0.2:
         messages, order = _reorder(rng, messages)
-    # A conversation that is wrong everywhere gets nowhere: most messages stay as they are.
+    # A conversation that is wrong everywhere is refused at once, so most messages stay valid.
     share = rng.choice([0.2, 0.5, 0.9])
     return [
         _wrong(rng, message, order) if rng.random() < share else _right(message, order)
@@ -127,7 +127,7 @@ def _other_sequence(rng: random.Random, header: dict[str, Any]) -> str:
 
 
 def _last(rng: random.Random) -> int:
-    """The largest number, seldom: nothing follows it, and the session is of no more use."""
+    """Rarely the largest number, after which the session is useless."""
     return (1 << 63) - 1 if rng.random() < 0.05 else sequence(500)
 
 
@@ -223,7 +223,7 @@ def _wrong_frames(rng: random.Random, message: Message) -> Shot:
 
 def _reorder(rng: random.Random, messages: list[Message]) -> tuple[list[Message], str]:
     messages = list(messages)
-    # What ends a session or begins one is rare: each costs the server a process.
+    # Messages that end or begin a session are rare: each costs the server a process.
     kind = rng.randrange(5) if rng.random() < 0.97 else rng.randrange(5, 7)
     if kind == 0:
         rng.shuffle(messages)

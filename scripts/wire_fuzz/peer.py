@@ -1,4 +1,4 @@
-"""What the fuzzer needs of a binding, and what it hears."""
+"""The fuzzer's interface to a binding, and its peers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tapml_targets.errors import ProtocolError
 PATIENCE_SECONDS: Final = 20.0
 _AGAIN_SECONDS: Final = 1.0
 _CREDIT: Final = 64 << 20
-# Errors of Python that only a fault of the server's own brings forth.
+# Python errors that only an internal fault of the server raises.
 _OWN_FAULTS: Final = (
     "TypeError", "KeyError", "AttributeError", "IndexError", "ValueError", "AssertionError",
     "OverflowError", "UnboundLocalError", "ZeroDivisionError", "RecursionError", "BufferError",
@@ -27,7 +27,7 @@ _OWN_FAULTS: Final = (
 
 
 class Wire(Protocol):
-    """A session's two connections in one binding, with nothing of our client in between.
+    """A session's two raw connections in one binding, without tapml's client.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Wire(Protocol):
     closed: bool
 
     def send(self, socket: Socket, frames: tuple[bytes, ...]) -> bool:
-        """Send one message as it is; False where nobody takes it."""
+        """Send one message unchanged; False if it is not accepted in time."""
 
     def receive(self, seconds: float) -> list[tuple[Socket, bytes]]:
         """The headers that came, packed; waits up to `seconds` for the first."""
@@ -47,16 +47,16 @@ class Wire(Protocol):
         """Connect the data socket to the address that a welcome named."""
 
     def close(self) -> None:
-        """Drop both connections without a word."""
+        """Drop both connections without a goodbye."""
 
 
 class NoAnswerError(Exception):
-    """The server is there and says nothing."""
+    """The server runs and does not answer."""
 
 
 @dataclass
 class Heard:
-    """Everything the server said, counted.
+    """Counts of the server's answers.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Peer:
     open_wire
         Connects the control socket.
     heard
-        Where to count what the server says.
+        Counts the server's answers.
     data_address
         For a stranger: where the data socket is.
     """
@@ -130,12 +130,12 @@ class Peer:
         self._hear(0)
 
     def settle(self) -> bool:
-        """Wait until everything sent is dealt with; False where the session is over.
+        """Wait until everything sent is processed; False if the session is over.
 
         Raises
         ------
         NoAnswerError
-            If the server says nothing.
+            If the server does not answer.
         """
         self._sequence += 1 << 20
         asked: set[int] = set()
@@ -143,7 +143,7 @@ class Peer:
         alive = True
         deadline = time.monotonic() + PATIENCE_SECONDS
         while waited:
-            # Asked again under another number: a connection that broke has lost the question.
+            # Repeat under another number: a broken connection loses the question.
             self._sequence += 1
             asked.add(self._sequence)
             self._ask_all(waited)
@@ -180,7 +180,7 @@ class Peer:
         return self._await("pong", again=wire.pack(ping))
 
     def _hello(self) -> str:
-        # The one before may have taken all sessions, and its end is only just being noticed.
+        # The previous peer may have taken all sessions, and the server may still notice its end.
         welcome = self._await("welcome", again=wire.pack(dict(HELLO)))
         token, epoch = welcome["session"], welcome["epoch"]
         self.names = Names(token=token, epoch=epoch)
@@ -215,7 +215,7 @@ class Peer:
 
 
 def _about(header: dict[str, Any], asked: set[int]) -> bool | None:
-    """Whether a message says that the session is well (True) or over (False); None: neither."""
+    """Whether a message shows that the session is alive (True) or over (False); None: neither."""
     kind = header.get("type")
     if kind == "refused":
         message = str(header.get("error", {}).get("message"))
@@ -224,6 +224,6 @@ def _about(header: dict[str, Any], asked: set[int]) -> bool | None:
     if type(sequence) is not int or sequence not in asked:
         return None
     if kind == "done":
-        # A cancel for all time makes a session of no more use to anybody.
+        # Cancelling all sequence numbers makes a session useless.
         return "error" not in header
     return kind == "pong" if kind in ("pong", "error") else None

@@ -1,4 +1,4 @@
-"""The server under test: started as anybody starts it, and weighed from outside."""
+"""The server under test: started like any server, and measured from outside."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from scripts.processes import family, own_bytes
+
 _COMMAND: Final = "import sys; from tapml.cli.start import main; sys.exit(main())"
 _SERVE: Final = ("-c", _COMMAND, "rpc", "serve")
 _END_SECONDS: Final = 10
@@ -22,14 +24,14 @@ _END_SECONDS: Final = 10
 
 @dataclass(frozen=True)
 class Weight:
-    """What a server and its children hold.
+    """Resources of a server and its children.
 
     Attributes
     ----------
     processes, descriptors
         How many.
     resident_bytes
-        Memory of all of them, pages of files left out; one that they share counts once.
+        Memory of all of them without pages of files; shared memory counts once.
     """
 
     processes: int
@@ -38,14 +40,12 @@ class Weight:
 
 
 class ServerUnderTest:
-    """A server in a process of its own.
+    """A server in a separate process.
 
     Parameters
     ----------
     device
         As ``--device`` takes it.
-    module
-        Started with ``python -m`` in place of ``tapml rpc serve``; empty for that.
     arguments
         More of its options.
     prefix
@@ -57,13 +57,10 @@ class ServerUnderTest:
         What it announced.
     """
 
-    def __init__(
-        self, device: str, *arguments: str, module: str = "", prefix: Sequence[str] = ()
-    ) -> None:
-        started = ("-m", module) if module else _SERVE
+    def __init__(self, device: str, *arguments: str, prefix: Sequence[str] = ()) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, *started, "--device", device, *arguments],
+            [*prefix, sys.executable, *_SERVE, "--device", device, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -96,7 +93,7 @@ class ServerUnderTest:
         self._log.close()
 
     def log(self) -> str:
-        """What it has written to standard error so far."""
+        """Its standard error so far."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
@@ -104,27 +101,9 @@ class ServerUnderTest:
         """Look at the server's processes as the system sees them."""
         processes = descriptors = resident = 0
         for pid in family(self.process.pid):
-            try:
+            # One may have just ended.
+            with suppress(OSError):
                 descriptors += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-                memory = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
-                # Of its files' pages it is charged more when another process lets go of them.
-                for kind in ("Pss_Anon:", "Pss_Shmem:"):
-                    resident += 1024 * int(memory.partition(f"\n{kind}")[2].split()[0])
-            except (OSError, IndexError):
-                # It has just ended.
-                continue
-            processes += 1
+                resident += own_bytes(pid)
+                processes += 1
         return Weight(processes, descriptors, resident)
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    family = [pid]
-    for parent in family:
-        # A process, or a thread of it, may end while it is looked at.
-        with suppress(OSError):
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                with suppress(OSError):
-                    children = (task / "children").read_text("ascii")
-                    family += map(int, children.split())
-    return family

@@ -1,4 +1,4 @@
-"""Makes a failing conversation small: leaves out what the failure does not need."""
+"""Shrinks a failing conversation to what the failure needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The WebSocket binding, spoken by hand: frames as they lie on the connection."""
+"""The WebSocket binding as raw frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WebSocketWire:
         self._connect("data", data_address(address, self._address))
 
     def send(self, socket: Socket, frames: tuple[bytes, ...]) -> bool:
-        """Send header and chunk as one message, more frames as messages of their own."""
+        """Send header and chunk as one message, further frames as separate messages."""
         header, *chunks = frames
         message = struct.pack("<I", len(header)) + header
         if chunks:
@@ -84,7 +84,7 @@ class WebSocketWire:
         except TimeoutError:
             return False
         except OSError:
-            # The server has had enough of this connection.
+            # The server has closed this connection.
             self.closed = True
         return True
 
@@ -125,7 +125,7 @@ def frame(opcode: int, payload: bytes, *, first_bits: int = 0x80, masked: bool =
 
 
 def throw_frames(rng: random.Random, address: str) -> None:
-    """Frames that RFC 6455 forbids, on a connection that was upgraded in order."""
+    """Send frames that RFC 6455 forbids, after a regular upgrade."""
     wrong = (
         rng.randbytes(rng.randint(1, 400)),
         frame(1, b"text"),

@@ -1,4 +1,4 @@
-"""ZMTP that lies, as bytes on a plain connection of control or data."""
+"""Invalid ZMTP as bytes on a plain control or data connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES: Final = (b"PING", b"PONG", b"READY", b"ERROR", b"SUBSCRIBE", b"", b"x" *
 
 
 def throw_zmtp(rng: random.Random, address: str) -> None:
-    """Lie on a connection of its own, and hang up, now and then without reading the answers."""
+    """Send invalid bytes on a new connection, sometimes without reading the answers."""
     parts = urlsplit(address)
     where = parts.hostname, parts.port
     with suppress(OSError), socket.create_connection(where, _CONNECT_SECONDS) as plain:
@@ -32,7 +32,7 @@ def throw_zmtp(rng: random.Random, address: str) -> None:
 
 
 def zmtp_lies(rng: random.Random) -> bytes:
-    """A handshake, or what is none, then frames of which some are."""
+    """A valid or invalid handshake, then frames of which some are valid."""
     if rng.randrange(8) == 0:
         return _no_handshake(rng)
     said = b"".join(rng.choice(_PIECES)(rng) for _ in range(rng.randint(1, 12)))

@@ -1,7 +1,7 @@
-"""Bare ZeroMQ to a process that hands the bytes on to a second one, as a supervisor must.
+"""Bare ZeroMQ to a process that passes the bytes on to a second one, like a supervisor.
 
-What two processes cost anybody: one receives and copies into shared memory, the other copies from
-there to its own. No session, no header, nothing checked; chunks of the same size as ours.
+The minimal cost of two processes: one receives and copies into shared memory, the other copies from
+there to its own. There is no session, no header and no check; chunks have the same size as ours.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which cores the two ends of a connection run on.
 
-Where the scheduler may choose, it decides what a transfer costs: with both ends on one core, what
-one wrote is read from its cache a moment later; on two, waking the other end is another's work. It
-chooses for each pair of processes apart and anew in each run, so a ratio of two pairs says which of
-them it was kinder to. Beside the free choice two are held still: the ends on cores of their own, as
-those of two machines are, and all on one core, where a transfer costs what both ends compute.
+The scheduler's choice affects the cost of a transfer: on one core, data is read from the writer's
+cache; on two, each wake-up of the other end costs. It chooses per pair of processes and per run, so
+the ratio of two pairs depends on chance. In addition to the free choice there are two fixed ones:
+each end on its own cores, like two machines, and all on one core, where a transfer costs the
+computation of both ends.
 
-A process gives its cores to what it starts, so whatever a server starts later stays with it.
+Child processes inherit the cores, so a server's later children stay with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Placement:
     Attributes
     ----------
     name
-        For whoever reads the figures.
+        Label of the figures.
     client, servers
         Cores of each end; empty for those that this process may use.
     """
@@ -44,7 +44,7 @@ ONE_CORE: Final = "one core"
 
 
 def fixed_placements() -> list[Placement]:
-    """Those beside `FREE` on this machine; none where it has one core or lets nobody choose."""
+    """The fixed placements; empty if the machine has one core or does not support affinities."""
     if not hasattr(os, "sched_setaffinity"):
         return []
     allowed = os.sched_getaffinity(0)
@@ -64,11 +64,11 @@ def fixed_placements() -> list[Placement]:
 
 @contextmanager
 def placed(placement: Placement) -> Iterator[Callable[[], None]]:
-    """Run this process on the servers' cores, so that what it starts stays there.
+    """Run this process on the servers' cores, so that its children stay there.
 
-    Gives what moves this process to the client's cores: to be called once servers are started and
-    connected to, since only threads that are there move. At the end all of them have their cores
-    back.
+    Yields a function that moves this process to the client's cores. Call it after starting and
+    connecting to the servers, because it moves only existing threads. The end of the block restores
+    all.
     """
     if not placement.servers:
         yield lambda: None

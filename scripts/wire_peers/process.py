@@ -1,4 +1,4 @@
-"""A peer's server in a process of its own."""
+"""Runs a peer's server in a separate process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from scripts.wire_fuzz.server import family
+from scripts.processes import family, processor_ticks
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -23,12 +22,12 @@ REQUEST: Final = struct.Struct("<cQ")
 UPLOAD, DOWNLOAD = b"u", b"d"
 MOST_BYTES: Final = 128 << 20
 ROUND_BYTES: Final = 16 << 20
-"""Short transfers go round so much memory, at either end, one beside the other."""
+"""Short transfers cycle through this much memory at either end."""
 _SETTLE_SECONDS: Final = 20.0
 
 
 class Peer(Protocol):
-    """One way to bring bytes there and back."""
+    """One way to send and fetch bytes."""
 
     def upload(self, data: Bytes) -> None:
         """Return once all of them lie in the other process's memory."""
@@ -54,7 +53,7 @@ def peer_process(name: str) -> Iterator[int]:
 
 
 def settle() -> None:
-    """Wait until what this process has started does nothing: servers prepare for more clients."""
+    """Wait until this process's children are idle: servers prepare for more clients."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     before = _clock_ticks()
     while time.monotonic() < deadline:
@@ -69,17 +68,16 @@ def _clock_ticks() -> int:
     ticks = 0
     for pid in family(os.getpid())[1:]:
         with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += processor_ticks(pid)
     return ticks
 
 
 class Windows:
-    """What a server keeps its bytes in, touched once: each transfer has a window of its own.
+    """A server's memory, touched once; each transfer has its own window.
 
-    A session moves one tensor after the other, each from where it lies. With one window for all,
-    raw servers of one run also differed by a factor of two and a half, most of them as long as they
-    lived; with sixteen in turn by less (docs/benchmarks.md).
+    A session's tensors have separate memory as well. With one window for all, raw servers of one
+    run differed by a factor of two and a half, most of them permanently; with sixteen windows by
+    less (docs/benchmarks.md).
     """
 
     def __init__(self) -> None:

@@ -12,13 +12,14 @@ import numpy as np
 from scripts.wire_fuzz.server import ServerUnderTest
 from scripts.wire_peers.process import ROUND_BYTES, Bytes
 from tapml_rpc.client import RemoteBuffer, Session, connect
+from tapml_rpc.local import open_local
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import make_pair, write_pair
 
 
 class Tapml:
-    """The client's end: a session and buffers on the device, one after the other."""
+    """The client's end: a session, and device buffers used in turn."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -41,7 +42,7 @@ class Tapml:
 
 @contextmanager
 def serve(*arguments: str, device: str = "cpu") -> Iterator[ServerUnderTest]:
-    """``tapml rpc serve`` for the bench: machine code is its own."""
+    """``tapml rpc serve``, which may load shared libraries on the CPU."""
     allow = ("--allow-shared-libraries",) if device == "cpu" else ()
     with ServerUnderTest(device, *allow, *arguments) as server:
         yield server
@@ -51,6 +52,13 @@ def serve(*arguments: str, device: str = "cpu") -> Iterator[ServerUnderTest]:
 def open_zmq() -> Iterator[Tapml]:
     """Over ZeroMQ, without keys."""
     with serve() as server, connect(server.line["address"]) as session:
+        yield Tapml(session)
+
+
+@contextmanager
+def open_private() -> Iterator[Tapml]:
+    """The private server of a local session: libzmq at its end, one thread."""
+    with open_local("cpu") as session:
         yield Tapml(session)
 
 

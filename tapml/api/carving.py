@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tapml_targets.errors import InputError
+
 if TYPE_CHECKING:
-    from tapml.carving.suite import Suite
+    from tapml.api.device import Device
+    from tapml.models.recorded_module import RecordedModule
+    from tapml.suite.suite import Suite
 
 
 def carve(
-    model: str | Path,
+    model: RecordedModule | str | Path,
     path: str | Path,
     *,
     prompts: Sequence[str] = (),
@@ -23,33 +27,37 @@ def carve(
     entries: Sequence[str] = (),
     budget_bytes: int | None = None,
     overwrite: bool = False,
+    reference: Device | None = None,
 ) -> Suite:
-    """Run prompts on the reference and record what every call site reads and writes.
+    """Run prompts on the reference and record the inputs and outputs of every call site.
 
-    Section III-C of the paper: t = (F, I, O) from the execution of the whole model on real inputs.
+    Section III-C of the paper: t = (F, I, O) from running the complete model on real inputs.
 
     Parameters
     ----------
     model
-        Name of a model that ships with tapml, or a local Hugging Face folder.
+        Name of a model that ships with tapml, a local Hugging Face folder or ONNX file, or what
+        ``tapml.from_torch(...).save(folder)`` gave.
     path
         Folder of the new suite.
     prompts, tokens
-        Texts, or token ids; the model's own prompts where neither is given.
+        Texts, or token ids; default: the model's own prompts.
     new_tokens
-        Tokens generated per prompt: one prefill, and a decode step for each but the first.
+        Tokens to generate per prompt: one prefill, and a decode step for each but the first.
     operators, layers, steps, entries
-        What is carved: patterns of operator names, indices of decoder layers, runs of a prompt (0
+        What to carve: patterns of operator names, indices of decoder layers, runs of a prompt (0
         is the prefill), ``prefill`` or ``decode``. Empty means everything.
     budget_bytes
-        Most the suite's tensors may take, weights apart.
+        Maximum size of the suite's tensors, excluding weights.
     overwrite
-        Whether a suite at `path` is replaced.
+        Whether to replace a suite at `path`.
+    reference
+        The device on which operators are recorded; this process's processor if None or ``cpu``.
 
     Returns
     -------
     Suite
-        Open; a context manager.
+        The open suite, a context manager.
 
     Raises
     ------
@@ -58,36 +66,44 @@ def carve(
         exists.
     MismatchError
         If the reference does not agree with PyTorch.
+    NoSuchDeviceError
+        If there is no such device as `reference`.
+    ReferenceFailedError
+        If it has no kernel for an operator, or fails.
     SetupError
         If the suite cannot be written.
 
     Examples
     --------
-    >>> with carve("pydoc-llama", "attention", operators=["*softmax*"]) as suite:  # doctest: +SKIP
+    >>> one = {"operators": ["*softmax*"], "layers": [0], "steps": [0]}
+    >>> with carve("pydoc-llama", "attention", tokens=[[1, 2, 3]], **one) as suite:
     ...     for test in suite.tests():
     ...         print(test.id, [array.shape for array in test.read_inputs()])
+    prefill/layers.0.self_attn/softmax@p0.s0 [(1, 4, 3, 256)]
     """
     from tapml.carving.record import carve as record
-    from tapml.carving.selection import Filters
-    from tapml.execute.executor import Executor
-    from tapml.offload.events import ignore
-    from tapml.offload.phases import Phases
+    from tapml.execute.device_reference import executor_on
     from tapml.offload.rooted_reference import open_rooted_reference
-    from tapml.offload.settings import Settings
+    from tapml.runs.events import ignore
+    from tapml.runs.phases import Phases
+    from tapml.session.settings import Settings
+    from tapml.suite.selection import Filters
 
     settings = Settings(
-        model=str(model),
+        model=str(model if isinstance(model, str | Path) else _folder_of(model)),
         target="cpu",
         prompts=tuple(prompts),
         tokens=tuple(" ".join(map(str, each)) for each in tokens),
         new_tokens=new_tokens,
+        reference="" if reference is None or reference.name == "cpu" else reference.name,
     )
-    rooted = open_rooted_reference(settings, Phases(ignore))
-    executor = Executor(rooted.imported.plan, rooted.imported.weights, rooted.reference)
+    on = None if reference is None or not settings.reference else reference.session
+    rooted = open_rooted_reference(settings, Phases(ignore), on=on)
+    executor = executor_on(rooted.imported.plan, rooted.imported.weights, rooted.reference)
     return record(
         rooted.model,
         executor,
-        rooted.prompts,
+        rooted.cases,
         path,
         filters=Filters(tuple(operators), tuple(layers), tuple(steps), tuple(entries)),
         max_new_tokens=new_tokens,
@@ -95,3 +111,11 @@ def carve(
         overwrite=overwrite,
         durable=True,
     )
+
+
+def _folder_of(model: RecordedModule) -> Path:
+    if model.source == Path():
+        raise InputError(
+            f"{model.name} is not saved yet: call save(folder) and carve what it gives"
+        )
+    return model.source

@@ -1,9 +1,9 @@
-"""Devices: a name that opens a server process when it is first used and keeps it."""
+"""Devices: names that start a server process, or connect to one, on first use."""
 
 from __future__ import annotations
 
-import atexit
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,13 +17,16 @@ from tapml_targets.platforms import check_platform
 
 @dataclass(eq=False)
 class Device:
-    """A device: of this machine, through a server process of its own, or of another one.
+    """A device of this machine, through its own server process, or of a remote one.
+
+    The server process, or the connection, ends with the last object that uses the device: keep the
+    device, or a tensor or Library on it, to keep the server.
 
     Attributes
     ----------
     name
-        ``opencl`` for the best device of the platform, ``opencl:1`` for a certain one; the address
-        of a server, ``tracker:NAME`` for one that a tracker lends.
+        ``opencl`` for the best device of the platform, ``opencl:1`` for a specific one; the address
+        of a server, or ``tracker:NAME`` for a device that a tracker lends.
 
     Raises
     ------
@@ -32,11 +35,12 @@ class Device:
     NoSuchDeviceError
         On first use, if the device does not exist.
     SetupError
-        On first use, if nothing answers at an address, or the server does not let us in.
+        On first use, if nothing answers at the address, or the server refuses the connection.
     """
 
     name: str
     _session: Session | None = field(default=None, repr=False)
+    _end: weakref.finalize[[], Device] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,27 +50,27 @@ class Device:
 
     @property
     def platform(self) -> str:
-        """Folder name of the platform, e.g. ``opencl``; a device elsewhere is asked for it."""
+        """Name of the platform, such as ``opencl``; connects to a remote device to get it."""
         if is_remote(self.name):
             return self.description.platform
         return self.name.partition(":")[0]
 
     @property
     def session(self) -> Session:
-        """The connection; opened on first use."""
+        """The connection, opened on first use."""
         with self._lock:
             if self._session is None:
                 self._session = open_device(self.name)
-                atexit.register(self.close)
+                self._end = weakref.finalize(self, self._session.close)
             return self._session
 
     def open_another(self, *, own_seconds: float | None = None) -> Session:
-        """A session of the caller's own with the device; under the lease that this one has.
+        """Open another session with the device, under the same lease.
 
         Parameters
         ----------
         own_seconds
-            As of :func:`~tapml_rpc.reach.open_device`.
+            As for :func:`~tapml_rpc.reach.open_device`.
         """
         with self._lock:
             if self._session is not None and is_remote(self.name):
@@ -75,11 +79,7 @@ class Device:
 
     @contextmanager
     def commands(self) -> Iterator[Session]:
-        """The connection, for a block of commands.
-
-        Where one fails, the error leaves the block and the stream is cleared, so that the next
-        block's commands run.
-        """
+        """The connection for a block of commands; if one fails, the command stream is reset."""
         session = self.session
         try:
             yield session
@@ -92,26 +92,26 @@ class Device:
 
     @property
     def description(self) -> DeviceDescription:
-        """What the device's own driver says about it."""
+        """The device's description from its driver."""
         return self.session.device
 
     def close(self) -> None:
-        """End the server process; the next use starts another."""
+        """End the server process; the next use starts a new one."""
         with self._lock:
-            session, self._session = self._session, None
-        atexit.unregister(self.close)
-        if session is not None:
-            session.close()
+            end, self._end, self._session = self._end, None, None
+        if end is not None:
+            end()
 
 
-_DEVICES: dict[str, Device] = {}
+# Weak: a device that no object uses has no server process to keep.
+_DEVICES: weakref.WeakValueDictionary[str, Device] = weakref.WeakValueDictionary()
 
 
 def device(name: str) -> Device:
-    """The device called `name`; the same object, and so the same server, each time."""
+    """The device with a name; the same object, and so the same server, while one is in use."""
     return _DEVICES.setdefault(name, Device(name))
 
 
 def open_platform(platform: str, index: int | None = None) -> Device:
-    """Device `index` of a platform; the best-ranked one where no index is given."""
+    """Device `index` of a platform, by default the best-ranked one."""
     return device(platform if index is None else f"{platform}:{index}")

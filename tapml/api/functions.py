@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tapml.api.device import Device
 from tapml.api.tensor import Tensor, tensor
@@ -16,24 +17,24 @@ from tapml_targets.library import Library, Parameter
 from tapml_targets.target import Target
 
 if TYPE_CHECKING:
-    from tapml.api.module import Module
-    from tapml.compiler.reach import Reach
+    from tapml.compiler.symbol_ranges import SymbolRanges
+    from tapml.importing.module import Module
     from tapml_rpc.client import RemoteLibrary
 
 
 @dataclass(frozen=True)
 class CompiledLibrary:
-    """A Library, the device it was compiled for, the weights its entries take, and its sizes."""
+    """A Library, the device it was compiled for, its entries' weights, and its symbol ranges."""
 
     library: Library
     device: Device
     weights: Mapping[str, npt.NDArray[Any]]
-    reach: Reach
+    ranges: SymbolRanges
 
 
 @dataclass(frozen=True)
 class RemoteFunction:
-    """An entry of an uploaded Library; call it with all inputs, then all outputs."""
+    """An entry or operator of an uploaded Library; call it with all inputs, then all outputs."""
 
     name: str
     library: RemoteLibrary
@@ -48,14 +49,14 @@ class RemoteFunction:
         Parameters
         ----------
         tensors
-            In the order of the entry's parameters: inputs, then outputs.
+            Inputs, then outputs, in the order of the entry's parameters.
         symbols
-            Integers that no tensor's shape gives.
+            Values of symbols that no tensor's shape determines.
 
         Raises
         ------
         InputError
-            If a tensor lives on another device, or count, shape or dtype do not fit; the message
+            If a tensor is on another device, or count, shape or dtype do not fit; the message
             names the parameter.
         """
         self._check(tensors, symbols)
@@ -65,7 +66,7 @@ class RemoteFunction:
             session.fence()
 
     def _check(self, tensors: Sequence[Tensor], symbols: Mapping[str, int]) -> None:
-        """Refuse here what the device would refuse later, in the words of this side."""
+        """Refuse wrong arguments early, with Python names in the message."""
         if len(tensors) != len(self.parameters):
             names = ", ".join(f"{each.name} ({each.role})" for each in self.parameters)
             raise InputError(
@@ -92,12 +93,12 @@ class UploadedLibrary:
     weights: Mapping[str, Tensor]
 
     def get_function(self, name: str) -> RemoteFunction:
-        """The entry or operator called `name`.
+        """The entry or operator with a name.
 
         Raises
         ------
         InputError
-            If there is none; the known ones are listed.
+            If it does not exist; the message lists the existing ones.
         """
         known = (*self.library.entries, *self.library.operators)
         if name not in known:
@@ -108,7 +109,7 @@ class UploadedLibrary:
             return RemoteFunction(
                 name, self.remote, self.device, operator.parameters, operator.symbols
             )
-        # An entry's parameters are called after what they are: input:x, weight:x, output:x.
+        # Names of an entry's parameters have prefixes: input:x, weight:x, output:x.
         given, weights = [], []
         for parameter in entry.parameters:
             kind, _, plain = parameter.name.partition(":")
@@ -122,19 +123,19 @@ class UploadedLibrary:
 
 
 def compile(module: Module, device: Device) -> CompiledLibrary:
-    """Compile every operator of a module for a device, and its entries over them.
+    """Compile every operator of a module for a device, and link its entries.
 
     Raises
     ------
     CompileError
-        If an operator cannot be compiled; all of them are named.
+        If operators cannot be compiled; the message names all of them.
     LimitExceededError
-        If a kernel needs more than the device has.
+        If a kernel exceeds the device's limits.
     """
     from tapml.compiler.compiler import Compiler
     from tapml.compiler.link import link_entries
     from tapml.compiler.preflight import require
-    from tapml.compiler.reach import reach_of
+    from tapml.compiler.symbol_ranges import symbol_ranges
 
     description = device.description
     target = Target(device.platform, limits=description.limits)
@@ -145,20 +146,20 @@ def compile(module: Module, device: Device) -> CompiledLibrary:
         raise CompileError("\n".join(failures))
     libraries = {o.name: each for o, each in compiled if isinstance(each, Library)}
     library = link_entries(module.plan, libraries)
-    reach = reach_of(module.plan)
-    require(library, description.limits, reach=reach)
-    return CompiledLibrary(library, device, module.weights, reach)
+    ranges = symbol_ranges(module.plan)
+    require(library, description.limits, ranges=ranges)
+    return CompiledLibrary(library, device, module.weights, ranges)
 
 
 def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedLibrary:
-    """Send a Library to the device it was compiled for, or to another of the same platform.
+    """Send a Library to the device it was compiled for, or to another one of its platform.
 
     Raises
     ------
     InputError
-        If the other device is of another platform.
+        If the device has another platform.
     LimitExceededError
-        If a kernel needs more than the other device has.
+        If a kernel exceeds the device's limits.
     """
     from tapml.compiler.preflight import require
 
@@ -168,6 +169,6 @@ def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedL
             f"this Library is for {compiled.library.target}, not for {where.platform}; "
             f"compile it with tapml.compile(module, tapml.{where.platform}())"
         )
-    require(compiled.library, where.description.limits, reach=compiled.reach)
+    require(compiled.library, where.description.limits, ranges=compiled.ranges)
     weights = {name: tensor(array, where) for name, array in compiled.weights.items()}
     return UploadedLibrary(compiled.library, where.session.upload(compiled.library), where, weights)

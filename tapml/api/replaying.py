@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapml.api.device import Device, device
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
-    from tapml.carving.replay_suite import SuiteReplay
-    from tapml.compare.policy import Policy
+    from tapml.replaying.suite_replay import SuiteReplay
+    from tapml.verdicts.policy import Policy
 
 
 def replay(
@@ -23,20 +24,20 @@ def replay(
     entries: Sequence[str] = (),
     policy: Policy | None = None,
 ) -> SuiteReplay:
-    """Replay the carved tests of a suite on a device; the model is not needed.
+    """Replay the carved tests of a suite on a device, without the model.
 
     OPWISEVALIDATION of Algorithm 1 of the paper, for every operator that has tests.
 
     Parameters
     ----------
     suite
-        Folder of a suite, as :func:`tapml.carve` makes it.
+        Folder of a suite that :func:`tapml.carve` made.
     target
-        The device under test; ``tapml.opencl()`` if None.
+        The device under test; default: ``tapml.opencl()``.
     operators, layers, steps, entries
-        Which tests, as in :func:`tapml.carve`; empty means all.
+        Select tests, as in :func:`tapml.carve`; empty means all.
     policy
-        The limits; the calibrated ones if None.
+        The limits; default: the calibrated ones.
 
     Returns
     -------
@@ -49,23 +50,26 @@ def replay(
     InputError
         If there is no suite.
     DeviceLostError
-        If a kernel took the device down.
+        If a kernel crashed the device.
 
     Examples
     --------
-    >>> found = replay("attention", target=tml.opencl(1))  # doctest: +SKIP
-    >>> [each.operator for each in found.operators if each.status != "pass"]  # doctest: +SKIP
+    >>> import tapml as tml
+    >>> tml.carve("pydoc-llama", "first", tokens=[[1, 2, 3]], layers=[0], steps=[0]).close()
+    >>> found = replay("first", target=tml.cpu())
+    >>> [each.operator for each in found.operators if each.status != "pass"]
+    []
     """
-    from tapml.carving.replay_suite import replay_suite
-    from tapml.carving.selection import Filters
-    from tapml.carving.suite import Suite
-    from tapml.compare.expectation_store import store_of
-    from tapml.compare.oracle import Oracle
-    from tapml.compare.policy import Policy
     from tapml.compiler.compiler import Compiler
     from tapml.compiler.twin import compile_twins
+    from tapml.oracles.expectation_store import store_of
+    from tapml.oracles.oracle import Oracle
+    from tapml.replaying.suite_replay import replay_suite
+    from tapml.suite.selection import Filters
+    from tapml.suite.suite import Suite
+    from tapml.verdicts.policy import Policy
 
-    where, limits = target or device("opencl"), policy or Policy()
+    where, limits = target or device(DEFAULT_PLATFORM), policy or Policy()
     filters = Filters(tuple(operators), tuple(layers), tuple(steps), tuple(entries))
     with (
         Suite.open(suite) as opened,

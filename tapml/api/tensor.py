@@ -18,16 +18,16 @@ from tapml_targets.expression import Expression, render
 
 
 class Tensor:
-    """A tensor in a device's memory, freed when it is no longer used.
+    """A tensor in a device's memory, freed with this object.
 
     Attributes
     ----------
     shape
         Extents.
     dtype
-        Name of the element type; bfloat16 comes back from :meth:`numpy` as uint16 bits.
+        Name of the element type; :meth:`numpy` returns bfloat16 as uint16 bits.
     device
-        Where it is.
+        The device.
     """
 
     def __init__(self, shape: Sequence[Expression], dtype: str, device: Device) -> None:
@@ -41,7 +41,7 @@ class Tensor:
         self._finalizer = weakref.finalize(self, session.free, buffer)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """A copy on the host; waits for the work that writes it, and raises its error."""
+        """A copy on the host. Waits for pending commands, and raises their errors."""
         with self.device.commands() as session:
             data = session.read(self.remote.buffer, self.nbytes)
         return np.frombuffer(data, dtype_of(self.dtype).numpy_name).reshape(self.shape).copy()
@@ -51,21 +51,21 @@ class Tensor:
 
 
 def allocate(shape: Sequence[Expression], dtype: str, device: Device) -> Tensor:
-    """Reserve a tensor whose contents are not set.
+    """Allocate a tensor with undefined contents.
 
     Parameters
     ----------
     shape
-        Extents; those of a module's output where they hold no symbols.
+        Extents, for example of a module's output without symbols.
     dtype
         Name of the element type.
     device
-        Where.
+        The device.
 
     Raises
     ------
     InputError
-        If an extent is negative or a symbol, or the dtype is unknown.
+        If an extent is negative or symbolic, or the dtype is unknown.
     """
     return Tensor(shape, dtype, device)
 
@@ -76,7 +76,7 @@ def _concrete(shape: Sequence[Expression]) -> tuple[int, ...]:
         if isinstance(extent, str | tuple):
             raise InputError(
                 f"the extent {render(extent)} depends on the inputs; "
-                "Module.output_shapes(inputs) gives the shapes for certain ones"
+                "Module.output_shapes(inputs) gives the shapes for specific inputs"
             )
         if extent < 0:
             raise InputError(f"expected extents of at least 0, got {tuple(shape)}")
@@ -85,15 +85,7 @@ def _concrete(shape: Sequence[Expression]) -> tuple[int, ...]:
 
 
 def tensor(array: npt.ArrayLike, device: Device) -> Tensor:
-    """Copy a host array to a device.
-
-    Parameters
-    ----------
-    array
-        Anything numpy takes, any shape.
-    device
-        Where.
-    """
+    """Copy an array, or anything that numpy converts to one, to a device."""
     host = np.asarray(array, order="C")
     result = Tensor(host.shape, str(host.dtype), device)
     if host.nbytes:

@@ -1,1 +1,1 @@
-"""One archive that holds a failing operator whole, and is replayed with the base install."""
+"""Bundles: one archive with a failing operator, which the base install can replay."""

@@ -1,13 +1,12 @@
-"""Zip archives that come from anywhere: bounded, plain files only, the same bytes every time.
+"""Zip archives from untrusted sources: bounded, plain files only, reproducible bytes.
 
-Written: sorted names, one timestamp, no machine's attributes. Read: nothing in the archive is
-trusted. How many entries there are, what they are called and how large they get is checked before
-anything is unpacked, so that no name leads out of the folder and no bomb goes off.
+Written with sorted names, one timestamp and no attributes of the machine. On reading, the number,
+names and sizes of the entries are checked before anything is unpacked, so that no path escapes the
+folder and no decompression bomb is unpacked.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 import stat
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tapml.durable.files import replace_file
 from tapml_targets.errors import InputError, SetupError
 
 MAX_FILES: Final = 512
@@ -25,7 +25,7 @@ MAX_FILE_BYTES: Final = 1 << 30
 MAX_TOTAL_BYTES: Final = 2 << 30
 _MAX_DIRECTORY_BYTES: Final = 1 << 20
 _MAX_PARTS: Final = 3
-# The oldest a zip archive knows.
+# The earliest time that zip supports.
 _TIMESTAMP: Final = (1980, 1, 1, 0, 0, 0)
 _MODE: Final = stat.S_IFREG | 0o644
 _UNIX: Final = 3
@@ -33,7 +33,7 @@ _PIECE: Final = 1 << 20
 _PART: Final = re.compile(r"(?!\.)[\w.+$@-]{1,160}", re.ASCII)
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED: Final = 0x1
-# The end record without a comment, and what stands before it in an archive of the 64-bit form.
+# The end record without a comment, and the record before it in a 64-bit archive.
 _END: Final = struct.Struct("<4s4H2LH")
 _END_MAGIC: Final = b"PK\x05\x06"
 _LOCATOR_MAGIC: Final = b"PK\x06\x07"
@@ -41,19 +41,19 @@ _LOCATOR_BYTES: Final = 20
 
 
 def write_archive(path: Path, files: Mapping[str, Path | bytes]) -> None:
-    """Write an archive, whole or not at all; the same files give the same bytes.
+    """Write an archive atomically; the same files give the same bytes.
 
     Parameters
     ----------
     path
-        Where; one that is there is replaced.
+        The archive; an existing one is replaced.
     files
-        Contents, or the file they are in, by name in the archive.
+        Contents, or paths of files, by name in the archive.
 
     Raises
     ------
     InputError
-        If there are too many bytes or files for an archive that :func:`extract_archive` takes.
+        If the archive would exceed the limits of :func:`extract_archive`.
     SetupError
         If it cannot be written.
     """
@@ -61,28 +61,26 @@ def write_archive(path: Path, files: Mapping[str, Path | bytes]) -> None:
     if len(sizes) > MAX_FILES or max(sizes, default=0) > MAX_FILE_BYTES:
         raise InputError(
             f"{path.name} would have {len(sizes)} files of up to {max(sizes)} bytes, at most "
-            f"{MAX_FILES} of {MAX_FILE_BYTES} are taken: choose a smaller test, or "
+            f"{MAX_FILES} of {MAX_FILE_BYTES} are allowed: choose a smaller test, or "
             "`tapml reduce` this one"
         )
     if sum(sizes) > MAX_TOTAL_BYTES:
         raise InputError(
-            f"{path.name} would hold {sum(sizes)} bytes, at most {MAX_TOTAL_BYTES} are taken: "
+            f"{path.name} would hold {sum(sizes)} bytes, at most {MAX_TOTAL_BYTES} are allowed: "
             "choose a smaller test, or `tapml reduce` this one"
         )
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        with (
+            replace_file(path) as partial,
+            zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
             for name in sorted(files):
                 _add(archive, name, files[name])
-        partial.replace(path)
     except OSError as error:
         raise SetupError(
             f"cannot write {path}: {error.strerror}; free some space or choose another place (-o)"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> None:
@@ -104,17 +102,17 @@ def extract_archive(path: Path, folder: Path) -> None:
     Raises
     ------
     InputError
-        If the file is no archive, is damaged, or holds anything but a bounded number of plain files
-        of bounded size under plain names.
+        If the file is not an archive, is damaged, or does not consist of plain files within the
+        limits on number, size and names.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _END.size - _LOCATOR_BYTES))
-            _check_end(path, size, file.read())
+            count = _check_end(path, size, file.read())
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
-                _check_entries(path, entries)
+                _check_entries(path, entries, count)
                 for entry in entries:
                     _extract(archive, entry, folder)
     except FileNotFoundError:
@@ -125,57 +123,61 @@ def extract_archive(path: Path, folder: Path) -> None:
         EOFError,
         ValueError,
         NotImplementedError,
-        # A name is a file here and a folder there.
+        # The same name is both a file and a folder.
         FileExistsError,
         NotADirectoryError,
     ) as error:
-        raise InputError(f"{path} is no bundle, or damaged: {error}; copy it again") from error
+        raise InputError(f"{path} is not a valid bundle: {error}; copy it again") from error
     except OSError as error:
-        # An offset before the beginning of the file; a full disk is no fault of the archive.
+        # An offset before the beginning of the file. A full disk is not an error of the archive.
         if error.errno != errno.EINVAL:
             raise
-        raise InputError(f"{path} is no bundle, or damaged: {error}; copy it again") from error
+        raise InputError(f"{path} is not a valid bundle: {error}; copy it again") from error
 
 
-def _check_end(path: Path, size: int, tail: bytes) -> None:
-    """Hold what the archive's end claims against bounds before its directory is read."""
+def _check_end(path: Path, size: int, tail: bytes) -> int:
+    """Check the sizes in the archive's end record before its directory is read; return how many."""
     if size > MAX_TOTAL_BYTES or len(tail) < _END.size:
         raise InputError(f"{path} has {size} bytes; a bundle has {_END.size} to {MAX_TOTAL_BYTES}")
     magic, disk, first, here, count, directory, _, comment = _END.unpack(tail[-_END.size :])
     if magic != _END_MAGIC or comment:
-        raise InputError(f"{path} is no bundle: it does not end as a zip archive of tapml does")
+        raise InputError(f"{path} is not a bundle: it does not end like a zip archive of tapml")
     if tail[: -_END.size].startswith(_LOCATOR_MAGIC) or disk or first or here != count:
-        raise InputError(f"{path} is no bundle: it is a split or a 64-bit zip archive")
+        raise InputError(f"{path} is not a bundle: it is a split or a 64-bit zip archive")
     if count > MAX_FILES or directory > _MAX_DIRECTORY_BYTES:
         raise InputError(
             f"{path} claims {count} entries in {directory} bytes; a bundle has at most "
             f"{MAX_FILES} in {_MAX_DIRECTORY_BYTES}"
         )
+    return int(count)
 
 
-def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
+def _check_entries(path: Path, entries: list[zipfile.ZipInfo], count: int) -> None:
     if len(entries) > MAX_FILES:
         raise InputError(f"{path} has {len(entries)} entries; a bundle has at most {MAX_FILES}")
+    # A damaged length in the directory makes one entry swallow those behind it.
+    if len(entries) != count:
+        raise InputError(f"{path} is not a valid bundle: it has {len(entries)} of {count} entries")
     names = {entry.filename.casefold() for entry in entries}
     if len(names) != len(entries):
-        raise InputError(f"{path} is no bundle: two of its entries have one name")
+        raise InputError(f"{path} is not a bundle: two of its entries have the same name")
     for entry in entries:
         problem = _problem(entry)
         if problem:
-            raise InputError(f"{path} is no bundle: its entry {entry.filename[:80]!r} {problem}")
+            raise InputError(f"{path} is not a bundle: its entry {entry.filename[:80]!r} {problem}")
     total = sum(entry.file_size for entry in entries)
     if total > MAX_TOTAL_BYTES:
         raise InputError(f"{path} unpacks to {total} bytes; a bundle has at most {MAX_TOTAL_BYTES}")
 
 
 def _problem(entry: zipfile.ZipInfo) -> str:
-    """What is wrong with an entry, empty if nothing is."""
+    """The problem with an entry; empty if there is none."""
     parts = entry.orig_filename.split("/")
     if len(parts) > _MAX_PARTS or not all(_PART.fullmatch(part) for part in parts):
-        return "has a name that no bundle has"
+        return "has a name that is not allowed"
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
-        return "is no plain file"
+        return "is not a plain file"
     if entry.flag_bits & _ENCRYPTED:
         return "is encrypted"
     if entry.compress_type not in _METHODS:
@@ -190,7 +192,7 @@ def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> 
     target.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     with archive.open(entry) as source, target.open("xb") as file:
-        # No more than the size that was checked is ever given out, whatever the data says.
+        # Never read more than the checked size, whatever the data claims.
         while piece := source.read(_PIECE):
             written += len(piece)
             file.write(piece)

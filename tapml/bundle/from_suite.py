@@ -1,4 +1,4 @@
-"""Replays tests of a suite and writes the gravest of each operator as a repro folder."""
+"""Replays tests of a suite and writes each operator's most severe result as a repro folder."""
 
 from __future__ import annotations
 
@@ -7,43 +7,44 @@ from fnmatch import fnmatchcase
 from functools import reduce
 from pathlib import Path
 
-from tapml.carving.carved_test import CarvedTest
-from tapml.carving.replay import replay
-from tapml.carving.replay_memory import ReplayMemory
-from tapml.carving.replay_repro import write_repro
-from tapml.carving.replay_results import graver
-from tapml.carving.repro_failure import Failure
-from tapml.carving.selection import Filters
-from tapml.carving.suite import Suite
-from tapml.compare.expectation_store import store_of
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.preflight import require
 from tapml.compiler.twin import compile_twins
-from tapml.graph.plan import Operator
+from tapml.oracles.expectation_store import store_of
+from tapml.oracles.oracle import Oracle
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.failure import Failure
+from tapml.replaying.memory import ReplayMemory
+from tapml.replaying.replayer import replay
+from tapml.replaying.results import more_severe
+from tapml.repro.writing import write_repro
+from tapml.suite.carved_test import CarvedTest
+from tapml.suite.selection import Filters
+from tapml.suite.suite import Suite
+from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.errors import InputError
 from tapml_targets.library import Library
+from tapml_targets.platforms import DEFAULT_PLATFORM
 from tapml_targets.target import Target
 
 
 def replay_to_folders(
     folder: Path, out: Path, operators: tuple[str, ...], test: str | None, device: str | None
 ) -> list[Path]:
-    """Replay tests on a device; a repro folder per operator, of its gravest test.
+    """Replay tests on a device, and write a repro folder per operator, of its most severe test.
 
     Parameters
     ----------
     folder
         The suite.
     out
-        Where the folders go.
+        The parent of the repro folders.
     operators
         Patterns of operator names.
     test
-        The id of one test; only that is replayed.
+        The id of the only test to replay.
     device
         Name of the device; the default OpenCL device if None.
 
@@ -52,7 +53,7 @@ def replay_to_folders(
     InputError
         If the suite has no such test or operator.
     CompileError
-        If an operator cannot be compiled or does not fit the device: there is no test to bundle.
+        If an operator cannot be compiled or does not fit the device, so there is no test to bundle.
     DeviceLostError
         If the device is lost.
     """
@@ -61,7 +62,7 @@ def replay_to_folders(
         chosen = _tests(suite, operators, test)
         with (
             Compiler() as compiler,
-            open_local(device or "opencl") as session,
+            open_local(device or DEFAULT_PLATFORM) as session,
             Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
         ):
             target = Target(session.device.platform, limits=session.device.limits)
@@ -77,7 +78,7 @@ def replay_to_folders(
 def _tests(
     suite: Suite, operators: tuple[str, ...], test: str | None
 ) -> dict[str, list[CarvedTest]]:
-    """The tests that are meant, by operator."""
+    """The selected tests, by operator."""
     if test is not None:
         only = suite.test(test)
         if operators and not any(fnmatchcase(only.operator, pattern) for pattern in operators):
@@ -100,13 +101,13 @@ def _gravest(
     oracle: Oracle,
     policy: Policy,
 ) -> Failure:
-    """The gravest of the tests, which may be a pass."""
+    """The most severe result of the tests, which may be a pass."""
     remote = session.upload(library)
     with ReplayMemory(session) as memory:
         results = [
             replay(operator, test, remote, session, oracle, policy, memory=memory) for test in tests
         ]
-    worst = reduce(graver, results)
+    worst = reduce(more_severe, results)
     return Failure(
         operator=operator,
         result=worst,

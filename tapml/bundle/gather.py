@@ -1,4 +1,4 @@
-"""Finds the repro folders that a command means: one, those of a session, or made from a suite."""
+"""Finds the repro folders for a command: a given one, a session's, or made from a suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tapml.bundle.bundle import is_bundle, unpack_bundle
-from tapml.carving.repro_folder import is_repro
+from tapml.repro.folder import is_repro
 from tapml_targets.errors import InputError
 
 SESSION_REPROS: Final = "repro"
@@ -30,24 +30,24 @@ def gather(
     source
         A repro folder, a bundle, a session or a suite.
     scratch
-        Where folders are written that are not there yet.
+        Parent of newly written folders.
     operators
         Patterns of operator names, for sessions and suites.
     test
-        Of a suite: one test, failing or not.
+        For a suite: one test, failing or not.
     device
-        Of a suite: where its tests are replayed; the default OpenCL device if None.
+        For a suite: the device to replay on; the default OpenCL device if None.
 
     Raises
     ------
     InputError
-        If `source` is none of these, or nothing in it is meant.
+        If `source` is not one of these, or has no matching test.
     """
     if is_bundle(source):
         return [unpack_bundle(source, scratch / "unpacked")]
     if is_repro(source):
         return [source]
-    # A session may hold a suite and no failure, so what is asked for decides.
+    # A session may have a suite and no failure, so the arguments decide.
     session = source / SESSION_REPROS
     if test is None and session.is_dir():
         found = _of_session(session, operators)
@@ -63,8 +63,8 @@ def gather(
             f"there is nothing at {source}: expected a repro folder, a session or a suite"
         )
     raise InputError(
-        f"{source} holds no failing test: name an operator (--operator) or a test (--test) of its "
-        "suite, which is replayed then"
+        f"{source} has no failing test: name an operator (--operator) or a test (--test) of its "
+        "suite, to replay it"
     )
 
 
@@ -79,6 +79,6 @@ def _of_session(folder: Path, operators: tuple[str, ...]) -> list[Path]:
         names = ", ".join(each.name for each in found[:_SHOWN])
         raise InputError(
             f"no test of {names} failed: they could not be compiled, do not fit the device, or the "
-            "whole model parted from the reference; see failure.json in their folders"
+            "complete model differs from the reference; see failure.json in their folders"
         )
     return complete

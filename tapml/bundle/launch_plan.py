@@ -1,4 +1,4 @@
-"""What a Library does, in words: parameters, workspaces, launches with their grids."""
+"""Describes a Library as text: parameters, workspaces, launches with their grids."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ def describe_launches(library: Library, symbols: Mapping[str, int]) -> str:
 
     Parameters
     ----------
-    library
-        What is described.
     symbols
-        Shape symbols of one test: what an expression gives there stands behind it.
+        Shape symbols of one test, at which expressions are also evaluated.
     """
     lines = [f"target: {library.target}"]
     for name, value in sorted(library.metadata.items()):
@@ -54,7 +52,10 @@ def describe_launches(library: Library, symbols: Mapping[str, int]) -> str:
             f"{kernel.shared_memory_bytes} bytes shared, needs {needs}"
         )
     for index, module in enumerate(library.modules):
-        lines.append(f"module {index:02d}: {module.dialect}, {len(module.code)} bytes")
+        where = f" for {module.architecture}" if module.architecture else ""
+        lines.append(
+            f"module {index:02d}: {module.dialect} ({module.kind}){where}, {len(module.code)} bytes"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -63,12 +64,14 @@ def _statements(
 ) -> Iterator[str]:
     for statement in statements:
         match statement:
-            case Launch(kernel, arguments, grid, block):
+            case Launch(kernel, arguments, grid, block, shared):
                 given = ", ".join(_argument(argument, symbols) for argument in arguments)
                 yield f"{indent}launch {kernel}({given})"
                 for name, extents in (("grid", grid), ("block", block)):
                     text = ", ".join(_value(extent, symbols) for extent in extents)
                     yield f"{indent}  {name} ({text})"
+                if shared != 0:
+                    yield f"{indent}  shared memory {_value(shared, symbols)} bytes"
             case Loop(symbol, start, extent, body):
                 first, count = _value(start, symbols), _value(extent, symbols)
                 yield f"{indent}for {symbol} from {first}, {count} times:"
@@ -85,8 +88,9 @@ def _statements(
 
 def _argument(argument: Argument, symbols: Mapping[str, int]) -> str:
     match argument:
-        case ScalarArgument(value, dtype):
-            return f"{dtype} {_value(value, symbols)}"
+        case ScalarArgument(value, dtype, divisor):
+            below = "" if divisor == 1 else f" / {_value(divisor, symbols)}"
+            return f"{dtype} {_value(value, symbols)}{below}"
         case BufferArgument(name, byte_offset, nbytes) if (byte_offset, nbytes) != (0, None):
             size = "" if nbytes is None else f", {_value(nbytes, symbols)} of them"
             return f"{name} + {_value(byte_offset, symbols)} bytes{size}"
@@ -94,7 +98,7 @@ def _argument(argument: Argument, symbols: Mapping[str, int]) -> str:
 
 
 def _value(expression: Expression, symbols: Mapping[str, int]) -> str:
-    """The expression, and what it gives where that is known."""
+    """The expression, and its value if known."""
     text = render(expression)
     if isinstance(expression, int):
         return text

@@ -1,9 +1,9 @@
-"""Random numbers that look like a model's without being any of them.
+"""Random numbers that resemble a model's without containing any of them.
 
-What is kept of a tensor: shape, dtype, sign, a power of two for its scale, its offset and its
-largest magnitude, and the share of zeros, Inf and NaN in whole percents. Where they stand is kept
-only by strategies that say so, and never for a weight. Integers stay within their range, so that
-indices stay valid; increasing ones stay increasing, and no two become one where none were.
+They preserve a tensor's shape, dtype, sign, a power of two for its scale, its offset and its
+largest magnitude, and the shares of zeros, Inf and NaN in percent. Positions of these are preserved
+only by some strategies, and never for a weight. Integers stay within their range, so that indices
+stay valid; increasing sequences stay increasing, and distinct values stay distinct.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.formats import Float64s, as_float64
 from tapml.reduce.values import encode
 from tapml_targets.dtype import dtype as lookup
+from tapml_targets.float_formats import Float64s, as_float64
 
 Array = NDArray[Any]
 Shape: TypeAlias = Literal["normal", "uniform", "large", "extremes"]
 
-# Fewer values than this are no statistics: only their magnitude is kept.
+# Fewer values than this give no statistics: only their magnitude is kept.
 _FEW: Final = 16
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to draw numbers.
+    """A way to draw numbers.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class Strategy:
         ``normal``; ``uniform`` between the bounds; ``large``, half to all of the largest magnitude;
         ``extremes``, the largest and the smallest magnitudes mixed.
     same_places
-        Whether zeros, Inf and NaN of tensors other than weights stand where they stood.
+        Whether zeros, Inf and NaN of tensors other than weights keep their positions.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     """
 
     shape: Shape
@@ -56,22 +56,22 @@ STRATEGIES: Final = (
     *(Strategy("normal", True, seed) for seed in range(3)),
     *(Strategy(shape, True, 0) for shape in ("uniform", "large", "extremes")),
 )
-"""In the order in which they are tried: what keeps least comes first."""
+"""In the order in which they are tried: those that preserve least come first."""
 
 
 def random_like(
     raw: Array, dtype: str, lifetime: str, strategy: Strategy, generator: np.random.Generator
 ) -> Array:
-    """A random tensor in place of `raw`; raw elements of the same shape and dtype.
+    """A random tensor like `raw`: raw elements of the same shape and dtype.
 
     Parameters
     ----------
     raw, dtype
         The tensor and the name of its dtype.
     lifetime
-        Of a ``weight`` no places are kept.
+        For a ``weight`` no positions are preserved.
     strategy, generator
-        How its numbers are drawn.
+        Draw the numbers.
     """
     if not raw.size:
         return raw.copy()
@@ -99,7 +99,7 @@ def _integers(raw: Array, generator: np.random.Generator) -> Array:
     span = high - low + 1
     if raw.size > 1 and len(np.unique(raw)) == raw.size and span < 1 << 62:
         if bool((np.diff(raw.reshape(-1).astype(np.int64)) == 1).all()):
-            # A run of positions says where it begins and nothing else.
+            # A range of positions reveals only its start.
             start = int(generator.integers(low, high - raw.size + 2))
             return np.arange(start, start + raw.size).astype(raw.dtype).reshape(raw.shape)
         chosen = low + generator.choice(span, raw.size, replace=False)
@@ -110,7 +110,7 @@ def _integers(raw: Array, generator: np.random.Generator) -> Array:
 
 
 def _special(values: Float64s, dtype: str) -> list[float]:
-    """Values that stand for something: zero, NaN, Inf, and the largest number, which masks use."""
+    """Values with a meaning: zero, NaN, Inf, and the largest number, which masks use."""
     present = [value for value in (0.0, np.inf, -np.inf, np.nan) if _equal(values, value).any()]
     largest = float(ml_dtypes.finfo(dtype).max)
     present += [value for value in (largest, -largest) if (values == value).any()]
@@ -126,7 +126,7 @@ def _percent(where: Array) -> float:
 
 
 def _draw(values: Float64s, shape: Shape, generator: np.random.Generator) -> Float64s:
-    """Random numbers of the ordinary values' sign and, to a power of two, of their size."""
+    """Random numbers with the sign and, to a power of two, the magnitude of the ordinary values."""
     with np.errstate(all="ignore"):
         ordinary = values[np.isfinite(values) & (values != 0) & (np.abs(values) < 1e30)]
     if not ordinary.size:

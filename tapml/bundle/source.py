@@ -1,21 +1,21 @@
-"""One failing test of an operator, from a repro folder or a bundle."""
+"""Reads a failing test of an operator from a repro folder or a bundle."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tapml.bundle.bundle import is_bundle, read_bundle
-from tapml.carving.repro_folder import Repro, is_repro, read_repro
+from tapml.repro.folder import Repro, is_repro, read_repro
 from tapml_targets.errors import InputError
 
 
 def read_failure(path: Path) -> Repro | None:
-    """The test in a repro folder or a bundle; None where `path` is something else.
+    """The test in a repro folder or a bundle; None if `path` is something else.
 
     Raises
     ------
     InputError
-        If it is one and damaged.
+        If it is damaged.
     """
     if is_bundle(path):
         return read_bundle(path)
@@ -23,7 +23,7 @@ def read_failure(path: Path) -> Repro | None:
 
 
 def read_failing_test(path: Path) -> Repro:
-    """The test in a repro folder or a bundle, where nothing else will do.
+    """The test in a repro folder or a bundle.
 
     Raises
     ------

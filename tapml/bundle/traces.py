@@ -1,7 +1,7 @@
-"""Looks for traces of a model in what is about to be given away.
+"""Searches output files for traces of a model.
 
-The last check of ``--synthetic``: whatever was generated, not one piece of the original inputs, no
-path of the model's source and no name of one of its modules may be in any file.
+The final check of ``--synthetic``: no file may contain a piece of the original inputs, a path of
+the model's source or a name of one of its modules.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.carving.repro_folder import Repro
-from tapml.compare.formats import Float64s, as_float64
+from tapml.repro.folder import Repro
 from tapml_targets.dtype import dtype as lookup
+from tapml_targets.float_formats import Float64s, as_float64
 
 Array = NDArray[Any]
 _Words = NDArray[np.uint64]
 
-# Two words of eight bytes: four float32 values. Random numbers do not meet on as many bits.
+# Two words of eight bytes: four float32 values. Random numbers do not agree on as many bits.
 _FACTORS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _SHORTEST_NAME: Final = 6
 
 
 def find_traces(folder: Path, repro: Repro) -> list[str]:
-    """What of the original test is in the files of a folder, a line each; empty as it should be."""
+    """Traces of the original test in the files of a folder, one line each."""
     names = {name for name in _names(repro) if len(name) >= _SHORTEST_NAME}
     pieces = _pieces(repro.case.read_inputs(), [p.dtype for p in repro.operator.read])
     found = []
@@ -34,13 +34,13 @@ def find_traces(folder: Path, repro: Repro) -> list[str]:
         if not path.is_file():
             continue
         data = path.read_bytes()
-        found += [f"{path.name} holds {name!r}" for name in names if name.encode() in data]
+        found += [f"{path.name} has {name!r}" for name in names if name.encode() in data]
         if path.suffix == ".npy":
-            # Behind the header, which ends on a multiple of 64.
+            # After the header, which ends on a multiple of 64.
             own = _hashes(np.frombuffer(data[: len(data) // 8 * 8], np.uint64))
             count = int(np.isin(own, pieces).sum())
             if count:
-                found.append(f"{path.name} holds {count} pieces of 16 bytes of the original inputs")
+                found.append(f"{path.name} has {count} pieces of 16 bytes of the original inputs")
     return found
 
 
@@ -50,13 +50,13 @@ def _names(repro: Repro) -> Iterator[str]:
         yield origin.source
         yield origin.source.rpartition(":")[0]
     site, _, _ = repro.case.id.rpartition("@")
-    # A test that was made and not carved is called after its operator.
+    # A test that was made and not carved has its operator's name.
     if site != repro.operator.name:
         yield site
 
 
 def _pieces(arrays: Sequence[Array], dtypes: Sequence[str]) -> _Words:
-    """Hashes of all pieces of the floating-point inputs that say anything."""
+    """Hashes of all informative pieces of the floating-point inputs."""
     found = [np.zeros(0, np.uint64)]
     for array, dtype in zip(arrays, dtypes, strict=True):
         if not lookup(dtype).is_float:
@@ -79,6 +79,6 @@ def _telling(values: Float64s) -> NDArray[np.bool_]:
 
 
 def _hashes(words: _Words) -> _Words:
-    """One number per two neighbouring words."""
+    """One hash per two adjacent words."""
     with np.errstate(over="ignore"):
         return np.asarray(words[:-1] * _FACTORS[0] + words[1:] * _FACTORS[1])

@@ -1,1 +1,1 @@
-"""Test carving: records what call sites read and write into a suite on disk, and replays it."""
+"""Test carving (section III-C of the paper): runs prompts and records every call site."""

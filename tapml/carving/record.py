@@ -1,4 +1,4 @@
-"""Carving (section III-C of the paper): real prompts run, and every call site is recorded."""
+"""Carving (section III-C of the paper): runs real prompts and records every call site."""
 
 from __future__ import annotations
 
@@ -9,53 +9,46 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-from tapml.carving import definitions
-from tapml.carving.index import (
+from tapml.carving.recorder import Recorder, WeightDigests
+from tapml.carving.storing_client import open_storing
+from tapml.execute.arrays import Array
+from tapml.execute.device_reference import reference_facts
+from tapml.execute.executor import Executor
+from tapml.execute.program import Program
+from tapml.suite import definitions
+from tapml.suite.folder import check_target, partial_folder, publish
+from tapml.suite.index import (
     connect_index,
     create_index,
     finish_index,
     insert_definitions,
 )
-from tapml.carving.movement import Movements
-from tapml.carving.recorder import Recorder
-from tapml.carving.selection import Filters, Selector
-from tapml.carving.storing_client import open_storing
-from tapml.carving.suite import Suite
-from tapml.carving.suite_folder import check_target, partial_folder, publish
-from tapml.carving.suite_tensors import PACKS_NAME
-from tapml.carving.weights import WeightDigests
-from tapml.execute.arrays import Array
-from tapml.execute.executor import Executor
-from tapml.execute.generate import DECODE, PREFILL, Decoder, check_lengths, greedy
-from tapml.execute.program import Program
+from tapml.suite.permutation import PermutationFinder
+from tapml.suite.selection import Filters, Selector
+from tapml.suite.suite import Suite
+from tapml.suite.tensors import PACKS_NAME
+from tapml.workloads import workload_of
+from tapml.workloads.workload import Workload
 from tapml_targets.errors import InputError, SetupError
 
 DEFAULT_NEW_TOKENS: Final = 8
 
 
-class CarvedModel(Decoder, Protocol):
-    """What carving asks of a model: :class:`tapml.models.LoadedModel`."""
+class CarvedModel(Protocol):
+    """The model interface of carving: a loaded or a stored model (:mod:`tapml.workloads`)."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
 
     @property
     def weights_hash(self) -> str:
         """Identifies the weights."""
 
 
-class PromptLike(Protocol):
-    """A prompt of :mod:`tapml.models.prompts`."""
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The prompt's tokens."""
-
-    @property
-    def text(self) -> str | None:
-        """The prompt's text, where there is one."""
-
-
 @dataclass(frozen=True)
 class CarveProgress:
-    """How far a carve is: the prompt in hand and the number of all, tests and bytes so far."""
+    """Progress of a carve: the current prompt, the number of all, tests and bytes so far."""
 
     prompt: int
     prompts: int
@@ -70,7 +63,7 @@ Progress: TypeAlias = Callable[[CarveProgress], None]
 def carve(
     model: CarvedModel,
     executor: Executor,
-    prompts: Sequence[PromptLike | Sequence[int]],
+    cases: Sequence[Any],
     path: str | Path,
     *,
     filters: Filters | None = None,
@@ -80,40 +73,40 @@ def carve(
     overwrite: bool = False,
     durable: bool = False,
 ) -> Suite:
-    """Run prompts through prefill and decode and record what every call site reads and writes.
+    """Run prompts through prefill and decode and record the inputs and outputs of every call site.
 
     The suite is written to ``<path>.partial`` and renamed when it is complete. On an error or an
-    interruption that folder is removed; after a kill it stays, opens with the tests it has, and
-    the next carve to `path` replaces it.
+    interruption that folder is removed. After a kill it remains, can be opened with the tests it
+    has, and the next carve to `path` replaces it.
 
     Parameters
     ----------
     model
-        Prepares the inputs of the entries.
+        Its workload prepares the inputs of the entries.
     executor
-        Runs them; with nothing placed on a device, on the reference. Its state is left as it was.
-    prompts
-        Prompts, or their token ids; at least one.
+        Runs the entries, on the reference if nothing is placed on a device. Its state is preserved.
+    cases
+        Cases of the model's workload, for a decoder prompts; or their plain form, token ids. At
+        least one.
     path
         The suite's folder, which must not exist unless `overwrite`.
     filters
-        What is carved; None for everything.
+        Filters on tests; None for everything.
     max_new_tokens
-        Tokens generated per prompt, at least 1: one prefill and a decode step for each but the
-        first.
+        Tokens that a decoder generates per prompt, at least 1: one prefill and a decode step for
+        each but the first.
     budget_bytes
-        Bytes of tensors the suite may hold, weights and orders (tables that say how an operator
-        rearranges its input) apart; None for no bound. When it is small,
-        the first call site of every operator in every entry comes first, then the others in the
-        order in which they run (:class:`~tapml.carving.selection.Selector`). The same carve keeps
-        the same tests, and the suite records what was left out.
+        Limit on the suite's tensor bytes, excluding weights and permutations; None for none. Under
+        a budget, the first call site of every operator in every entry has priority, then the others
+        in execution order (:class:`~tapml.suite.selection.Selector`). The selection is
+        deterministic, and the suite records what was left out.
     progress
         Called after every run.
     overwrite
-        Whether a suite at `path` is replaced.
+        Whether to replace a suite at `path`.
     durable
-        Whether to wait until the suite is on the disk before it gets its name: then a power failure
-        right after the carve cannot harm it. What can be carved again need not wait.
+        Whether to sync the suite to disk before renaming it, as protection against a power failure.
+        Not needed for a suite that can be carved again.
 
     Returns
     -------
@@ -123,7 +116,7 @@ def carve(
     Raises
     ------
     InputError
-        If a prompt is empty or too long, a filter matches nothing, `path` exists, or an operator
+        If a case is empty or too long, a filter matches nothing, `path` exists, or an operator
         overwrites its inputs.
     SetupError
         If the disk is full or not writable, or another carve writes to `path`.
@@ -133,18 +126,18 @@ def carve(
     filters.check(executor.plan)
     definitions.check_roles(executor.plan.operators)
     if budget_bytes is not None and budget_bytes < 0:
-        raise InputError(f"budget_bytes: expected 0 or more, got {budget_bytes}")
-    if not prompts:
-        raise InputError("carving needs at least one prompt")
-    pairs = [_tokens_and_text(prompt) for prompt in prompts]
+        raise InputError(f"budget_bytes: expected at least 0, got {budget_bytes}")
+    if not cases:
+        raise InputError("carving needs at least one case")
+    workload = workload_of(model)
+    cases = [workload.as_case(case) for case in cases]
     if filters.steps:
         max_new_tokens = min(max_new_tokens, max(filters.steps) + 1)
-    for token_ids, _ in pairs:
-        check_lengths(model, len(token_ids), max_new_tokens)
+    workload.check(cases, max_new_tokens)
     check_target(target, overwrite=overwrite)
-    selector = Selector(filters, budget_bytes, Movements(executor.reference))
+    selector = Selector(filters, budget_bytes, PermutationFinder(executor.reference))
     if budget_bytes is not None:
-        selector.expected = _expected(model, executor, pairs[0][0], max_new_tokens, filters)
+        selector.expected = _expected(workload, executor, cases[0], max_new_tokens, filters)
     facts = {
         "complete": False,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -154,12 +147,16 @@ def carve(
         "filters": asdict(filters),
         "max_new_tokens": max_new_tokens,
         "budget_bytes": budget_bytes,
+        "reference": reference_facts(executor.reference),
     }
     state = executor.snapshot_state()
     try:
         with partial_folder(target) as folder:
             _record(
-                _Work(model, executor, pairs, max_new_tokens, progress), folder, selector, facts
+                _Work(model, workload, executor, cases, max_new_tokens, progress),
+                folder,
+                selector,
+                facts,
             )
             publish(folder, target, overwrite=overwrite, durable=durable)
     except (OSError, sqlite3.Error) as error:
@@ -174,33 +171,34 @@ def carve(
 
 @dataclass(frozen=True)
 class _Work:
-    """What runs while a recorder watches."""
+    """The runs to record."""
 
     model: CarvedModel
+    workload: Workload[Any]
     executor: Executor
-    prompts: Sequence[tuple[tuple[int, ...], str | None]]
+    cases: Sequence[Any]
     max_new_tokens: int
     progress: Progress | None
 
     def run(self, recorder: Recorder, selector: Selector) -> int:
-        """Run all prompts; return the most decode steps that a full budget left out."""
+        """Run all cases; return the most decode steps that the budget left out."""
         left_out = 0
         runner = _RecordingRunner(self.executor, recorder)
-        for number, (token_ids, text) in enumerate(self.prompts):
-            recorder.prompt(token_ids, text)
-            for generated in greedy(self.model, runner, token_ids, self.max_new_tokens):
+        for number, case in enumerate(self.cases):
+            recorder.prompt(case.token_ids, case.text)
+            for step in self.workload.run(runner, case, self.max_new_tokens):
                 if self.progress is not None:
                     self.progress(
                         CarveProgress(
                             number,
-                            len(self.prompts),
-                            generated.step,
+                            len(self.cases),
+                            step,
                             recorder.tests,
                             recorder.stored_bytes,
                         )
                     )
                 if selector.exhausted:
-                    left_out += self.max_new_tokens - 1 - generated.step
+                    left_out += self.max_new_tokens - 1 - step
                     break
         return left_out
 
@@ -244,7 +242,7 @@ def _record(work: _Work, folder: Path, selector: Selector, facts: Mapping[str, A
 
 
 class _RecordingRunner:
-    """An executor whose runs a recorder sees."""
+    """An executor whose runs are recorded."""
 
     def __init__(self, executor: Executor, recorder: Recorder) -> None:
         self._executor = executor
@@ -257,23 +255,16 @@ class _RecordingRunner:
         return self._executor.run(entry, inputs, sink=self._recorder)
 
 
-def _tokens_and_text(prompt: PromptLike | Sequence[int]) -> tuple[tuple[int, ...], str | None]:
-    if isinstance(prompt, Sequence):
-        return tuple(int(token) for token in prompt), None
-    return prompt.token_ids, prompt.text
-
-
 def _expected(
-    model: CarvedModel,
+    workload: Workload[Any],
     executor: Executor,
-    first_prompt: tuple[int, ...],
+    first: Any,
     max_new_tokens: int,
     filters: Filters,
 ) -> dict[str, Program]:
     """A program of each entry that will run, for which room is kept under a budget."""
-    expected: dict[str, Program] = {}
-    if len(first_prompt) > 1 and filters.run(PREFILL, 0):
-        expected[PREFILL] = executor.program(PREFILL, model.prepare_prefill(first_prompt))
-    if any(filters.run(DECODE, step) for step in range(1, max_new_tokens)):
-        expected[DECODE] = executor.program(DECODE, model.prepare_decode(first_prompt[0], 0))
-    return expected
+    return {
+        entry: executor.program(entry, inputs, recorded=True)
+        for entry, steps, inputs in workload.expected(first, max_new_tokens)
+        if any(filters.run(entry, step) for step in steps)
+    }

@@ -1,7 +1,7 @@
-"""Takes runs from the executor and hands them to the storing process.
+"""Passes the executor's runs to the storing process.
 
-Nothing is copied: the runs' memory is shared, and is not used again before it is stored. What waits
-is bounded (``WAITING_BYTES``); when the bound is reached the run waits for the disk.
+Nothing is copied: the runs' memory is shared, and is not reused before it is stored. The amount of
+pending data is limited (``WAITING_BYTES``); at the limit, runs wait for the disk.
 """
 
 from __future__ import annotations
@@ -9,37 +9,36 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from tapml.carving.layout import KeptRun
-from tapml.carving.movement import Order
-from tapml.carving.selection import Selector
-from tapml.carving.state_changes import WHOLE, StateComparer
 from tapml.carving.storing_client import StoringProcess
-from tapml.carving.weights import WeightDigests
-from tapml.execute.arrays import Bytes, flat_bytes
+from tapml.carving.versions import WHOLE, StateComparer
+from tapml.execute.arrays import Array, Bytes, flat_bytes
 from tapml.execute.memory import HostMemory
 from tapml.execute.program import Program
 from tapml.execute.segments import Segment, padded
 from tapml.execute.state import StateCell
+from tapml.suite.layout import KeptRun
+from tapml.suite.permutation import Permutation
+from tapml.suite.selection import Selector
 from tapml_targets.errors import TapmlError
 
 WAITING_BYTES: Final = 12 << 20
-# Runs of a prompt are handed over together once they hold this much, or are this many.
+# Runs of a prompt are sent together at this size or number.
 BATCH_BYTES: Final = 4 << 20
 BATCH_RUNS: Final = 16
-# What travels in a message; more goes through shared memory, which never blocks the sender.
+# Largest payload of a message; more goes through shared memory, which never blocks the sender.
 INLINE_BYTES: Final = 4 << 10
 _POLL_SECONDS: Final = 0.0005
 
 
 @dataclass(frozen=True)
 class _Handed:
-    """What must not be used again before the storing process has done `number` messages."""
+    """Memory that must not be reused before the storing process has handled `number` messages."""
 
     number: int
     memories: list[Bytes]
@@ -47,21 +46,21 @@ class _Handed:
 
 
 class Recorder:
-    """A :class:`tapml.execute.executor.RunSink` that has runs stored.
+    """A :class:`tapml.execute.executor.RunSink` that stores runs.
 
     Parameters
     ----------
     process
-        Stores them; a carve is open there.
+        Stores them; has an open carve.
     selector
-        Decides what is kept.
+        Selects the tests to keep.
     weights
-        The model's weights, stored where a call site that is kept reads them.
+        The model's weights, stored if a kept call site reads them.
 
     Attributes
     ----------
     runs, tests
-        Numbers of runs and call sites kept.
+        Numbers of kept runs and call sites.
     """
 
     def __init__(self, process: StoringProcess, selector: Selector, weights: WeightDigests) -> None:
@@ -71,7 +70,7 @@ class Recorder:
         self._selector = selector
         self._weights = weights
         self._layouts: dict[KeptRun, int] = {}
-        self._orders: dict[Order, int] = {}
+        self._orders: dict[Permutation, int] = {}
         self._stored_weights: set[str] = set()
         self._comparer = StateComparer()
         self._parts: dict[tuple[object, ...], list[Any]] = {}
@@ -90,46 +89,46 @@ class Recorder:
         self._since_settled_bytes = 0
 
     def memory(self, segment: Segment) -> HostMemory | None:
-        """Where a segment of the run in hand lies: in shared memory where it is stored.
+        """The memory of a segment of the current run: shared if the segment is stored.
 
-        State stays where it is; what changed of it is looked up here.
+        State keeps its memory; its changes are found here.
         """
         kept = self._kept
         return self._process.memory if kept and segment.index in kept.segments else None
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of tensors stored or waiting, weights apart."""
+        """Bytes of tensors stored or pending, excluding weights."""
         return self._process.stored_bytes + self._waiting_bytes + self._batch_bytes
 
     def prompt(self, tokens: tuple[int, ...], text: str | None) -> None:
-        """The runs that follow are this prompt's, from step 0 on."""
-        # Batches end with a prompt, so that the same prompt makes the same chunks wherever it is.
+        """Start a prompt: the following runs are its steps from 0."""
+        # Batches end with a prompt, so that a prompt's chunks do not depend on its position.
         self._hand_over()
         self._prompt += 1
         self._step = 0
         self._process.post("prompt", self._prompt, tokens, text)
 
     def begin(self, program: Program) -> None:
-        """Decide what to keep of a run.
+        """Select what to keep of a run.
 
-        A budget is held against the most that can have been stored, which does not depend on how
-        far the other process is: the same carve keeps the same tests. Where that leaves no room
-        for all of the run, what is stored is waited for and counted.
+        The budget is compared with an upper bound on the stored bytes, which is independent of the
+        storing process's progress, so that the same carve keeps the same tests. If the run might
+        not fit, wait until everything is stored and use the exact count.
         """
         if not self._selector.fits(program, self._step, self._most_bytes):
             self._settle()
         self._kept = self._selector.choose(program, self._step, self._most_bytes)
 
     def segment(self, segment: Segment, memory: Bytes) -> None:
-        """Take a segment of the run."""
+        """Record a segment of the run."""
         if self._kept is not None:
             kept = self._kept.segments.get(segment.index)
             if kept is not None:
                 self._segments.append((kept.index, memory))
 
     def end(self, before: Mapping[str, StateCell], after: Mapping[str, StateCell]) -> None:
-        """Take the state before and after the run."""
+        """Record the state before and after the run."""
         kept, step = self._kept, self._step
         self._step += 1
         if kept is None:
@@ -160,19 +159,19 @@ class Recorder:
             self._hand_over()
 
     def finish(self) -> None:
-        """Have all that waits stored.
+        """Wait until all pending data is stored.
 
         Raises
         ------
         SetupError
-            If the disk took no more, or the storing process ended.
+            If the disk is full, or the storing process ended.
         """
         self._hand_over()
         self._weights.learn(self._process.finish())
 
     @property
     def _most_bytes(self) -> int:
-        """Bytes that are stored at most, weights apart."""
+        """Upper bound on the stored bytes, excluding weights."""
         return self._settled_bytes + self._since_settled_bytes
 
     def _settle(self) -> None:
@@ -184,10 +183,10 @@ class Recorder:
     def _state(
         self, cells: Mapping[str, StateCell], names: tuple[str, ...], *, follows: bool
     ) -> list[tuple[Any, ...]]:
-        """State as a message: per piece its series, its change, and where it is whole."""
+        """State as a message: per piece its series, its change, and the place of its content."""
         if not names:
             return []
-        # The usual case, every time the same: all state lies together in one memory.
+        # The usual case: all state is in one memory.
         memory = cells[names[0]].memory
         offsets = tuple(
             [
@@ -217,8 +216,8 @@ class Recorder:
         return series, basis, count, content
 
     def _shared(self, content: Bytes) -> tuple[int, int, int]:
-        """Copy bytes to shared memory, held until they are stored."""
-        # Sizes in powers of two: the same few blocks serve again and again.
+        """Copy bytes to shared memory, which is held until they are stored."""
+        # Powers of two, so that a few blocks can be reused.
         size = 1 << max(12, (len(content) - 1).bit_length())
         copy = self._process.memory.acquire(("content", size), size, dense=True)[: len(content)]
         np.copyto(copy, content)
@@ -226,7 +225,7 @@ class Recorder:
         return self._process.window(copy)
 
     def _series_of(self, nbytes: int, names: dict[str, int]) -> int:
-        """The number under which the storing process knows these states."""
+        """The storing process's number for these states."""
         key = tuple(names.items())
         number = self._series.get(key)
         if number is None:
@@ -248,7 +247,7 @@ class Recorder:
         self._waiting_bytes += nbytes
 
     def _wait(self, most: int) -> None:
-        """Let go of what is stored, and wait until at most so many bytes are not."""
+        """Release stored memory, and wait until at most `most` bytes are pending."""
         while True:
             done = self._process.done
             while self._handed and self._handed[0].number <= done:
@@ -289,7 +288,7 @@ class Recorder:
         return number
 
     def _send_bytes(self, kind: str, *content: Any) -> None:
-        """Send a message in which arrays of bytes travel through shared memory."""
+        """Send a message whose byte arrays are in shared memory."""
         copies = [self._process.share(part) for part in content if isinstance(part, np.ndarray)]
         shared = iter(copies)
         self._process.send(
@@ -306,7 +305,7 @@ class Recorder:
 def _pieces(
     cells: Mapping[str, StateCell], names: tuple[str, ...]
 ) -> Iterator[tuple[Bytes, int, int, dict[str, int]]]:
-    """State that lies together: memory, first byte, end, and each one's first byte in between."""
+    """Contiguous state: memory, first byte, end, and the first byte of each state inside."""
     memory: Bytes | None = None
     first = end = 0
     offsets: dict[str, int] = {}
@@ -323,3 +322,34 @@ def _pieces(
         end = cell.byte_offset + padded(cell.array.nbytes)
     if memory is not None:
         yield memory, first, end, offsets
+
+
+_KNOWN: Final[dict[str, dict[str, tuple[bytes, ...]]]] = {}
+# Number of models whose digests are cached; a process rarely carves more than one.
+_MODELS_KEPT: Final = 4
+
+
+class WeightDigests:
+    """Weights, and the cached digests of their chunks.
+
+    `weights_hash` identifies all weights together and is the cache key; `weights` are contiguous
+    arrays by name.
+    """
+
+    def __init__(self, weights_hash: str, weights: Mapping[str, Array]) -> None:
+        if weights_hash not in _KNOWN and len(_KNOWN) >= _MODELS_KEPT:
+            _KNOWN.pop(next(iter(_KNOWN)))
+        self._digests = _KNOWN.setdefault(weights_hash, {})
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Array:
+        """A weight."""
+        return self._weights[name]
+
+    def known(self, name: str) -> tuple[bytes, ...]:
+        """The digests of a weight's chunks; empty if not computed yet."""
+        return self._digests.get(name, ())
+
+    def learn(self, digests: Mapping[str, Sequence[bytes]]) -> None:
+        """Cache digests of stored weights."""
+        self._digests.update({name: tuple(found) for name, found in digests.items()})

@@ -1,14 +1,13 @@
-"""Memory that the run's process writes and the storing process reads, without a copy between.
+"""Memory that the run's process writes and the storing process reads, without a copy.
 
-Each block is an unnamed file both have mapped; its descriptor travels over their socket. Nothing is
-left behind, however either of them ends.
+Each block is an unnamed file that both map; its descriptor is sent over their socket. Nothing is
+left behind, however either process ends.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +16,16 @@ from typing import Final
 import numpy as np
 
 from tapml.execute.arrays import Bytes, address
+from tapml.isolate.frame import unnamed_file
 
-# Words of the block through which the storing process says how far it is.
+# Words of the block in which the storing process reports its progress.
 PROGRESS_WORDS: Final = 3
 DONE, STORED, FAILED = range(PROGRESS_WORDS)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A window on a block."""
+    """A window into a block."""
 
     block: int
     offset: int
@@ -37,9 +37,9 @@ class SharedBlocks:
     Parameters
     ----------
     announce
-        Tells the other side of a block: its id, its size, its descriptor, which is closed after.
+        Announces a block to the other side: its id, size and descriptor, which is closed after.
     forget
-        Tells the other side that a block is gone; called from wherever the last array dies.
+        Announces that a block is gone; called from any thread that drops the last array.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SharedBlocks:
 
     def allocate(self, nbytes: int) -> Bytes:
         """A new zeroed block; it lives as long as an array inside it."""
-        descriptor = _unnamed_file()
+        descriptor = unnamed_file()
         try:
             os.ftruncate(descriptor, max(1, nbytes))
             memory: Bytes = np.frombuffer(mmap.mmap(descriptor, max(1, nbytes)), np.uint8)
@@ -60,13 +60,13 @@ class SharedBlocks:
             self._announce(self._next, max(1, nbytes), descriptor)
         finally:
             os.close(descriptor)
-        # The offset that a window's own address is added to.
+        # The address that offsets of windows are relative to.
         self._blocks[id(memory)] = Place(self._next, -address(memory))
         weakref.finalize(memory, self._dropped, id(memory)).atexit = False
         return memory
 
     def place(self, window: Bytes) -> Place | None:
-        """Where a window lies; None if it is not shared."""
+        """The place of a window; None if it is not shared."""
         block = self._blocks.get(id(window.base))
         return None if block is None else Place(block.block, block.offset + address(window))
 
@@ -75,15 +75,8 @@ class SharedBlocks:
 
 
 def map_block(descriptor: int, nbytes: int) -> Bytes:
-    """The reading side: map a block whose descriptor came; the descriptor is closed."""
+    """The reading side: map a block from a received descriptor, which is closed."""
     try:
         return np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
     finally:
         os.close(descriptor)
-
-
-def _unnamed_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("tapml-carve", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

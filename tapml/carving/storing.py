@@ -1,4 +1,4 @@
-"""Stores runs: what of their memory is new goes to chunks, the rest becomes references."""
+"""Stores runs: new parts of their memory become chunks, the rest references."""
 
 from __future__ import annotations
 
@@ -10,36 +10,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tapml.carving.chunks import CHUNK_BYTES, ChunkWriter, content_key, digest_of, split
-from tapml.carving.index import Rows, insert, pack
-from tapml.carving.state_changes import StateVersions
-from tapml.carving.version_rows import VersionRows
-from tapml.carving.versions import SegmentVersions
+from tapml.carving.versions import SegmentVersions, StateVersions
 from tapml.execute.arrays import Bytes, address
+from tapml.suite.chunks import CHUNK_BYTES, ChunkWriter, content_key, digest_of, split
+from tapml.suite.index import Rows, insert, pack
+from tapml.suite.layout import StoredSegment
+from tapml.suite.version_rows import VersionRows
 
-# A segment's first byte and the chunks it lies in, or a version.
+# A segment's first byte and its chunks, or a version.
 SegmentPlace: TypeAlias = "tuple[int, list[int]] | int"
 
 
 @dataclass(frozen=True, eq=False)
-class StoredSegment:
-    """A segment of a layout: (first byte, end) of the parts kept, None for all; whether tracked."""
-
-    index: int
-    pieces: tuple[tuple[int, int], ...] | None
-    nbytes: int
-    tracked: bool
-
-    def take(self, memory: Bytes) -> Bytes:
-        """The bytes kept of a run's segment."""
-        if self.pieces is None:
-            return memory
-        return np.concatenate([memory[first:end] for first, end in self.pieces])
-
-
-@dataclass(frozen=True, eq=False)
 class StoredLayout:
-    """A layout as its row holds it, the orders of its moved values, its segments by index."""
+    """A layout's row, the permutations of its moved values, its segments by index."""
 
     id: int
     entry: str
@@ -51,19 +35,19 @@ class StoredLayout:
 
 @dataclass(frozen=True)
 class StatePiece:
-    """State that lies together.
+    """Contiguous state.
 
     Attributes
     ----------
     series
-        What it is a version of.
+        The series it is a version of.
     nbytes
         Its size.
     names
         Each state's first byte.
     basis, count, content
-        How it differs from the version before, as
-        :class:`~tapml.carving.state_changes.StateComparer` says it; for ``WHOLE``, all of it.
+        Its difference from the previous version, from
+        :class:`~tapml.carving.versions.StateComparer`; for ``WHOLE``, all of its content.
     """
 
     series: int
@@ -89,18 +73,18 @@ class StoredRun:
 
 @dataclass
 class RunStore:
-    """Writes runs into chunks and rows; used by one thread.
+    """Writes runs into chunks and rows; not thread-safe.
 
     Attributes
     ----------
     connection
         The suite's index.
     chunks
-        Where tensors go.
+        Stores tensors.
     weight_digests
-        Digests of the chunks of each weight stored, by name.
+        Digests of the chunks of each stored weight, by name.
     shared_bytes
-        Bytes of weights and orders stored, which all runs share.
+        Bytes of stored weights and permutations, which all runs share.
     """
 
     connection: sqlite3.Connection
@@ -116,7 +100,7 @@ class RunStore:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of tensors stored, without what all runs share."""
+        """Bytes of stored tensors, excluding those that all runs share."""
         return self.chunks.stored_bytes - self.shared_bytes
 
     def prompt(self, number: int, tokens: Sequence[int], text: str | None) -> None:
@@ -124,20 +108,20 @@ class RunStore:
         self.rows.prompts.append((number, json.dumps(list(tokens)), text))
 
     def layout(self, layout: StoredLayout) -> None:
-        """Store a layout, before the first run that has it."""
+        """Store a layout, before the first run that uses it."""
         self.rows.layouts.append(
             (layout.id, layout.entry, layout.symbols, pack(layout.orders), layout.data)
         )
 
     def order(self, number: int, itemsize: int, indices: Bytes) -> None:
-        """Store the order of values that hold another value's elements."""
+        """Store the permutation of values that hold another value's elements."""
         before = self.chunks.stored_bytes
         ids, digest = self.chunks.add_all(indices)
         self.shared_bytes += self.chunks.stored_bytes - before
         self.rows.orders.append((number, itemsize, digest, pack(ids)))
 
     def weight(self, name: str, memory: Bytes, digests: Sequence[bytes]) -> None:
-        """Store a weight; `digests` are those of its chunks where they are known."""
+        """Store a weight; `digests` are those of its chunks, if known."""
         before = self.chunks.stored_bytes
         found = list(digests) or [digest_of(part) for part in split(memory)]
         ids, _ = self.chunks.add_all(memory, found)
@@ -146,7 +130,7 @@ class RunStore:
         self.rows.weights.append((name, content_key(found), pack(ids)))
 
     def store(self, runs: Sequence[StoredRun]) -> None:
-        """Store runs that followed each other."""
+        """Store consecutive runs."""
         segments = self._segments(runs)
         states = [(self._state(run.before), self._state(run.after)) for run in runs]
         self._version_rows.flush()
@@ -163,13 +147,13 @@ class RunStore:
             )
 
     def commit(self) -> None:
-        """Put the waiting rows into the index; their chunks are in the packs already."""
+        """Add the pending rows to the index; their chunks are already in the packs."""
         self.rows.chunks += self.chunks.take_new()
         insert(self.connection, self.rows)
         self.rows.clear()
 
     def _segments(self, runs: Sequence[StoredRun]) -> list[list[SegmentPlace]]:
-        """Where each run's segments lie, in the order of their index."""
+        """The places of each run's segments, in index order."""
         places: list[list[SegmentPlace]] = [[0] * len(run.segments) for run in runs]
         parts: dict[StoredSegment, list[tuple[int, Bytes]]] = {}
         for number, run in enumerate(runs):
@@ -190,7 +174,7 @@ class RunStore:
         return places
 
     def _state(self, pieces: Sequence[StatePiece]) -> dict[str, tuple[int, int]]:
-        """Store state; return a version and a first byte there for each name."""
+        """Store state; return each name's version and first byte there."""
         places: dict[str, tuple[int, int]] = {}
         for piece in pieces:
             version = self._state_versions.store(
@@ -202,14 +186,14 @@ class RunStore:
 
 
 def _groups(parts: list[tuple[int, Bytes]]) -> Iterator[list[tuple[int, Bytes]]]:
-    """Cut a row of parts into groups that fit a chunk; a larger part is a group of its own."""
+    """Group parts that fit into one chunk; a larger part forms its own group."""
     room = max(1, CHUNK_BYTES // max(1, len(parts[0][1])))
     for start in range(0, len(parts), room):
         yield parts[start : start + room]
 
 
 def _together(parts: list[Bytes]) -> Bytes:
-    """Parts of one size as one memory: a window where they lie together, else a copy."""
+    """Parts of one size as one memory: a view if they are contiguous, else a copy."""
     if len(parts) == 1:
         return parts[0]
     base, size, first = parts[0].base, len(parts[0]), address(parts[0])

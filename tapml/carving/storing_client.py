@@ -1,4 +1,4 @@
-"""The run's end of the storing process: starts it, sends it runs, keeps it for the next carve."""
+"""The run's side of the storing process: starts it, sends it runs, keeps it for the next carve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tapml.execute.arrays import Bytes
 from tapml.execute.memory import HostMemory
 from tapml_targets.errors import SetupError
 
-# A session carves once; tests and measurements carve again at once and find a warm process.
+# A session carves once; tests and measurements carve again immediately and reuse the process.
 IDLE_SECONDS: Final = 10.0
 _spare: list[tuple[StoringProcess, float]] = []
 _lock = threading.Lock()
@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def open_storing() -> Iterator[StoringProcess]:
-    """A storing process for one carve, a warm one where there is one."""
+    """A storing process for one carve, reused if one is idle."""
     with _lock:
         process = _spare.pop()[0] if _spare else None
     if process is not None and not process.alive:
@@ -52,7 +52,7 @@ def open_storing() -> Iterator[StoringProcess]:
 
 
 def _close_spares(idle_seconds: float) -> None:
-    """Close the processes that have been idle for so long."""
+    """Close processes that were idle for at least this time."""
     latest = time.monotonic() - idle_seconds
     with _lock:
         idle = [process for process, since in _spare if since <= latest]
@@ -70,7 +70,7 @@ class StoringProcess:
     Attributes
     ----------
     blocks
-        Memory both see.
+        The shared memory.
     memory
         Host memory of runs, from these blocks.
     """
@@ -88,7 +88,7 @@ class StoringProcess:
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C is for the run's process, which then closes the socket.
+                # Ctrl-C is handled by the run's process, which then closes the socket.
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
@@ -112,25 +112,25 @@ class StoringProcess:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of tensors stored, weights apart."""
+        """Bytes of stored tensors, excluding weights."""
         return int(self._progress[STORED])
 
     @property
     def failed(self) -> bool:
-        """Whether something could not be stored; :meth:`finish` says what."""
+        """Whether storing failed; :meth:`finish` raises the reason."""
         return bool(self._progress[FAILED])
 
     def open(self, folder: Path, packs: str) -> None:
-        """Begin a carve."""
+        """Start a carve."""
         self._progress[:] = 0
         self.send("open", str(folder.absolute()), packs)
 
     def post(self, kind: str, *content: Any) -> None:
-        """Have a message sent with the next one."""
+        """Queue a message to be sent with the next one."""
         self._posted.append(frame((kind, *content)))
 
     def send(self, kind: str, *content: Any) -> None:
-        """Send a message and those posted before; nothing comes back."""
+        """Send a message and the queued ones; there is no reply."""
         while self._forgotten:
             self.post("forget", self._forgotten.popleft())
         self.post(kind, *content)
@@ -147,7 +147,7 @@ class StoringProcess:
         return block, offset, len(memory)
 
     def share(self, memory: Bytes) -> Bytes:
-        """A copy of memory of this process in memory that both see."""
+        """Copy private memory to shared memory."""
         copy = self.blocks.allocate(len(memory))[: len(memory)]
         np.copyto(copy, memory)
         return copy
@@ -158,7 +158,7 @@ class StoringProcess:
         Raises
         ------
         SetupError
-            If something could not be stored.
+            If storing failed.
         """
         error, digests = self._ask("finish")
         if error is not None:
@@ -169,7 +169,7 @@ class StoringProcess:
         return {name: list(found) for name, found in digests.items()}
 
     def close(self) -> None:
-        """End the process. Closing twice does nothing."""
+        """Stop the process. Closing twice has no effect."""
         self._socket.close()
         self._process.kill()
         self._process.wait()

@@ -1,8 +1,8 @@
-"""The process that stores a carve: it compares, hashes and writes while the model runs in another.
+"""The process that stores a carve: compares, hashes and writes while the model runs in another.
 
-Why not a thread: every comparison, hash and write gives the interpreter away and takes it back,
-which cost the thread that runs the model 30 us each, half as much as the model itself. Here nothing
-is shared but memory. It needs neither TVM nor torch, and ends when its socket does.
+It is not a thread because every comparison, hash and write releases and reacquires the interpreter
+lock, which costs the thread that runs the model 30 us each, half as much as the model itself. Only
+memory is shared. It needs neither TVM nor torch, and ends when its socket closes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from tapml.carving.chunks import ChunkWriter
-from tapml.carving.index import connect_index
 from tapml.carving.shared_memory import DONE, FAILED, STORED, map_block
-from tapml.carving.storing import RunStore, StatePiece, StoredLayout, StoredRun, StoredSegment
+from tapml.carving.storing import RunStore, StatePiece, StoredLayout, StoredRun
 from tapml.execute.arrays import Bytes
+from tapml.suite.chunks import ChunkWriter
+from tapml.suite.index import connect_index
+from tapml.suite.layout import StoredSegment
 
-# How much of the carve a kill loses at most, beside what waits.
+# Time between commits: a kill loses at most this much and the pending data.
 COMMIT_SECONDS: Final = 1.0
 _LENGTH: Final = struct.Struct("<I")
 
 
 def frame(message: Any) -> bytes:
-    """One message as it is sent."""
+    """Encode one message."""
     data = msgpack.packb(message)
     return _LENGTH.pack(len(data)) + bytes(data)
 
 
 def receive_frame(connection: socket.socket) -> Any:
-    """Wait for one message; None when the other side has closed."""
+    """Wait for one message; None if the other side has closed."""
     header = _receive(connection, _LENGTH.size)
     if header is None:
         return None
@@ -57,7 +58,7 @@ def _receive(connection: socket.socket, nbytes: int) -> bytes | None:
 
 
 class Storing:
-    """What one carve has open."""
+    """Open files of one carve."""
 
     def __init__(self, folder: Path, packs: str) -> None:
         self.connection = connect_index(folder)
@@ -78,7 +79,7 @@ class Storing:
 
 
 class Server:
-    """Handles the messages of one connection, one after the other."""
+    """Handles the messages of one connection in sequence."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -101,10 +102,10 @@ class Server:
         }
 
     def serve(self) -> None:
-        """Until the other side closes."""
+        """Handle messages until the other side closes."""
         while (message := receive_frame(self._connection)) is not None:
             self._handlers[message[0]](*message[1:])
-        # The run's process is gone: leave the tests that are there in a suite that opens.
+        # The run's process is gone: leave the stored tests in a suite that can be opened.
         if self._storing is not None and self._error is None:
             self._storing.commit()
 
@@ -213,7 +214,7 @@ class Server:
         self._connection.sendall(frame((self._error, digests)))
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Do it unless something failed before; remember what fails."""
+        """Run `action` unless an earlier one failed; record its failure."""
         if self._error is not None:
             return
         try:
@@ -227,7 +228,7 @@ def main() -> None:
     """Serve the socket whose descriptor is the only argument."""
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         Server(connection).serve()
-    # Mapped blocks need no order of leaving.
+    # Mapped blocks may be dropped in any order.
     os._exit(0)
 
 

@@ -1,7 +1,11 @@
-"""Large activations as versions of what they were in the run before.
+"""Stores memory as versions of its content in the previous run: large activations, and state.
 
-Many are made from the cache and change little from run to run. Memories of consecutive runs lie one
-after the other, so that many are compared in one go.
+Many activations are computed from the cache and change little between runs. Memories of consecutive
+runs are contiguous, so the storing process compares many at once.
+
+A model's cache is a large memory of which a run writes a few rows. They are found by comparison, so
+no knowledge of operators is needed, and in the run's own process right after the run, while the
+memory is in the processor's cache: transferring all of it would cost more than scanning it.
 """
 
 from __future__ import annotations
@@ -12,18 +16,18 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tapml.carving.version_rows import INDEX_BYTES, MOST_CHANGED, WORD_BYTES, VersionRows
 from tapml.execute.arrays import Bytes, address
+from tapml.suite.version_rows import INDEX_BYTES, MOST_CHANGED, WORD_BYTES, VersionRows
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-# After so many bases in a row, an activation is taken for one that always changes.
+# After this many bases in a row, an activation is no longer compared.
 PATIENCE: Final = 3
-# Activations kept for comparison with the next run's.
+# Bytes of activations kept for comparison with the next run's.
 TRACKED_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 128
-# Up to so many words, looking for whole rows costs more than it saves.
+# Up to this many words, searching for rows costs more than it saves.
 FEW_WORDS: Final = 2048
 
 
@@ -41,7 +45,7 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Changed:
-    """Rows of a memory that differ from the version before."""
+    """Rows of a memory that differ from the previous version."""
 
     rows: np.ndarray[Any, np.dtype[np.uint32]]
     data: Words
@@ -54,7 +58,7 @@ class _Changed:
 
 @dataclass
 class SegmentVersions:
-    """Stores versions of segments; used by one thread."""
+    """Stores versions of segments; not thread-safe."""
 
     rows: VersionRows
     _series: dict[Hashable, _Series] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class SegmentVersions:
     _copies: dict[Hashable, Bytes] = field(default_factory=dict)
 
     def track(self, series: Hashable, nbytes: int) -> bool:
-        """Whether an activation is worth comparing with its version in the run before."""
+        """Whether to compare an activation with its version in the previous run."""
         last = self._series.get(series)
         if last is not None and last.bases_in_a_row >= PATIENCE:
             del self._series[series]
@@ -74,15 +78,15 @@ class SegmentVersions:
         return self._tracked[series] > 0
 
     def store(self, series: Hashable, memories: Sequence[tuple[Bytes, int]]) -> list[int]:
-        """Store versions that followed each other, and return their ids.
+        """Store consecutive versions, and return their ids.
 
         Parameters
         ----------
         series
-            What they are versions of.
+            Key of the series.
         memories
-            Each with a token: the same token as before means the same content. Their length is a
-            multiple of 64. The last one is copied, to be compared with the next.
+            Each with a token; an equal token means equal content. Their length is a multiple of 64.
+            The last one is copied, to be compared with the next.
         """
         last = self._series.get(series)
         token = None if last is None else last.token
@@ -104,7 +108,7 @@ class SegmentVersions:
     def _store_stretch(
         self, last: _Series | None, stretch: _Stretch, versions: list[int]
     ) -> _Series:
-        """Store memories that lie one after the other; append their versions."""
+        """Store contiguous memories; append their versions."""
         memories, words = stretch.memories, stretch.words
         if last is not None and len(last.memory) != len(memories[0][0]):
             last = None
@@ -191,14 +195,14 @@ class SegmentVersions:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Memories of one size that lie one after the other, and all of them as rows of words."""
+    """Contiguous memories of one size, and all of them as rows of words."""
 
     memories: Sequence[tuple[Bytes, int]]
     words: Words
 
 
 def _stretches(memories: Sequence[tuple[Bytes, int]]) -> Iterator[_Stretch]:
-    """Group memories that lie one after the other."""
+    """Group contiguous memories."""
     group: list[tuple[Bytes, int]] = []
     end = 0
     for memory, token in memories:
@@ -224,7 +228,7 @@ def _stretch(group: list[tuple[Bytes, int]]) -> _Stretch:
         return _Stretch(group, first.view(np.uint64).reshape(shape))
     base = first.base
     if not isinstance(base, np.ndarray):
-        raise TypeError("memories that lie together are windows on one array")
+        raise TypeError("contiguous memories must be views of one array")
     words: Words = np.ndarray(shape, np.uint64, base.data, address(first) - address(base))
     return _Stretch(group, words)
 
@@ -241,7 +245,7 @@ def _copy(memory: Bytes, copies: dict[Hashable, Bytes], series: Hashable) -> Byt
 
 
 def _differences(previous: Bytes | None, words: Words) -> tuple[Indices, Indices]:
-    """Words that differ from the memory before, counted over all, and where each one's end."""
+    """Words that differ from the previous memory, counted over all, and each memory's end."""
     different = np.empty(words.shape, np.bool_)
     old = 0 if previous is None else previous.view(np.uint64)
     np.not_equal(words[0], old, out=different[0])
@@ -253,9 +257,9 @@ def _differences(previous: Bytes | None, words: Words) -> tuple[Indices, Indices
 
 
 def _rows_of(memory: Bytes, words: Indices) -> _Changed | None:
-    """Rows that hold the given words of 8 bytes, which are in order; None if they are too many.
+    """Rows with the given words of 8 bytes, which are sorted; None if they are too many.
 
-    A row is a word, or 128 bytes where a prompt fills much of a cache.
+    A row is a word, or 128 bytes if a prompt fills much of a cache.
     """
     rows, row_bytes = words, WORD_BYTES
     if len(words) > FEW_WORDS and len(memory) % ROW_BYTES == 0:
@@ -272,3 +276,99 @@ def _rows_of(memory: Bytes, words: Indices) -> _Changed | None:
     if row_bytes != WORD_BYTES:
         data = data.reshape(-1, row_bytes // WORD_BYTES)
     return _Changed(rows.astype(np.uint32), data.take(rows, axis=0), row_bytes)
+
+
+SAME, SINCE_LAST, SINCE_ZEROS, WHOLE = range(4)
+# Above this share of changed words, the complete memory is stored.
+_MOST_WORDS: Final = 0.3
+
+# Basis, number of words, and their indices (uint32) followed by their content (uint64).
+Change: TypeAlias = tuple[int, int, bytes]
+
+
+@dataclass
+class StateComparer:
+    """The run's side: compares each memory with the last one of its series."""
+
+    _last: dict[int, Bytes] = field(default_factory=dict)
+
+    def change(self, series: int, memory: Bytes, first: int, end: int, *, follows: bool) -> Change:
+        """The difference between a window of `memory` and the last one of `series`.
+
+        Parameters
+        ----------
+        series
+            Key of the series.
+        memory
+            Must not be modified while it is held here; the same array means the same content.
+        first, end
+            The window, multiples of 64 bytes.
+        follows
+            Whether the memory was made from the last one; else it is more likely empty.
+        """
+        last = self._last.get(series)
+        if last is memory:
+            return SAME, 0, b""
+        self._last[series] = memory
+        new = memory[first:end].view(np.uint64)
+        old = None if last is None else last[first:end].view(np.uint64)
+        for basis in (SINCE_LAST, SINCE_ZEROS) if follows else (SINCE_ZEROS, SINCE_LAST):
+            if basis == SINCE_LAST and old is None:
+                continue
+            words = np.flatnonzero(new != old if basis == SINCE_LAST else new)
+            if len(words) <= _MOST_WORDS * len(new):
+                content = words.astype(np.uint32).tobytes() + new.take(words).tobytes()
+                return basis, len(words), content
+        return WHOLE, 0, b""
+
+
+@dataclass
+class _StateSeries:
+    memory: np.ndarray[Any, np.dtype[np.uint64]]
+    version: int
+    base: int
+    since_base: int
+
+
+@dataclass
+class StateVersions:
+    """The storing side: keeps each series' content and adds its versions."""
+
+    rows: VersionRows
+    _series: dict[int, _StateSeries] = field(default_factory=dict)
+
+    def store(self, series: int, nbytes: int, change: tuple[int, int, Bytes]) -> int:
+        """Store a change from :meth:`StateComparer.change`, and return the version.
+
+        Parameters
+        ----------
+        series, nbytes
+            Key and size of the series.
+        change
+            The change; for ``WHOLE`` with all of the memory as its content.
+        """
+        basis, count, content = change
+        last = self._series.get(series)
+        if basis == WHOLE:
+            last = self._based(np.array(content).view(np.uint64))
+        elif basis == SINCE_ZEROS:
+            version = self.rows.add_zeros(nbytes)
+            last = _StateSeries(np.zeros(nbytes // WORD_BYTES, np.uint64), version, version, 0)
+        elif last is None:
+            raise ValueError("the first version of a state must be complete")
+        self._series[series] = last
+        if count:
+            words = np.array(content[: INDEX_BYTES * count]).view(np.uint32)
+            data = np.array(content[INDEX_BYTES * count :]).view(np.uint64)
+            last.memory[words] = data
+            last.since_base += len(content)
+            if last.since_base > MOST_CHANGED * nbytes:
+                self._series[series] = last = self._based(last.memory)
+            else:
+                places = self.rows.hold(words, data)
+                last.version = self.rows.add_rows(last.base, count, WORD_BYTES, *places)
+        return last.version
+
+    def _based(self, memory: np.ndarray[Any, np.dtype[np.uint64]]) -> _StateSeries:
+        version = self.rows.add_base(memory.view(np.uint8))
+        return _StateSeries(memory, version, version, 0)

@@ -1,4 +1,4 @@
-"""Replays the tests of a suite, or of a repro folder, on Oclgrind."""
+"""Replays the tests of a suite, or of a repro folder, on a checker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tapml.carving.selection import Filters
 from tapml.check.checker import Checker
 from tapml.check.findings import Finding
 from tapml.check.operator_check import (
@@ -16,32 +15,33 @@ from tapml.check.operator_check import (
     OperatorCheck,
     check_tests,
 )
+from tapml.runs.wording import counted
+from tapml.suite.selection import Filters
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
 if TYPE_CHECKING:
-    from tapml.carving.repro_folder import Repro
-    from tapml.carving.suite import Suite
     from tapml.compiler.compiler import Compiler
+    from tapml.repro.folder import Repro
+    from tapml.suite.suite import Suite
 
 FORMAT: Final = "tapml-check/1"
-PLATFORM: Final = "opencl"
 _EVERYTHING: Final = Filters()
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a checked replay found.
+    """The result of a checked replay.
 
     Attributes
     ----------
     subject
         The suite's or repro folder's path.
     simulator
-        Name and version of what ran it.
+        Name and version of the simulator.
     operators
-        One report per operator that has tests, in the plan's order.
+        One report per operator with tests, in the plan's order.
     """
 
     subject: str
@@ -55,7 +55,7 @@ class CheckReport:
 
     @property
     def status(self) -> CheckStatus:
-        """``fail`` with findings; else ``not run`` where an operator was not checked at all."""
+        """``fail`` with findings; else ``not run`` if any operator was not checked."""
         statuses = {each.status for each in self.operators}
         if "fail" in statuses:
             return "fail"
@@ -72,31 +72,30 @@ class CheckReport:
         }
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """The report as text."""
         lines = [line for each in self.operators for line in operator_lines(each)]
         return [*lines, self.summary()]
 
     def summary(self) -> str:
-        """What was checked, found and left out, in a line."""
+        """Checked, found and omitted tests, in one line."""
         checked = sum(len(each.checked) for each in self.operators)
         missed = sum(len(each.not_run) for each in self.operators)
         same = sum(each.same_shape for each in self.operators)
         unchecked = sum(not each.checked for each in self.operators)
         left_out = [
-            f"{same} not run, of shapes that were checked" * (same > 0),
+            f"{same} not run, of shapes already checked" * (same > 0),
             f"{missed} not run for other reasons" * (missed > 0),
-            f"{unchecked} operators not checked" * (unchecked > 0),
+            f"{counted(unchecked, 'operator')} not checked" * (unchecked > 0),
         ]
-        tests = ", ".join(
-            [f"{checked} tests of {len(self.operators)} operators", *filter(None, left_out)]
-        )
-        return f"{self.simulator}: {len(self.findings)} findings; {tests}"
+        of = counted(len(self.operators), "operator")
+        tests = ", ".join([f"{counted(checked, 'test')} of {of}", *filter(None, left_out)])
+        return f"{self.simulator}: {counted(len(self.findings), 'finding')}; {tests}"
 
 
 def operator_lines(report: OperatorCheck) -> list[str]:
-    """One operator's part of the report for people."""
+    """One operator's part of the report as text."""
     count = len(report.findings)
-    what = f"{count} findings" if count else f"{len(report.checked)} tests checked"
+    what = counted(count, "finding") if count else f"{counted(len(report.checked), 'test')} checked"
     lines = [f"{report.status}  {report.operator}  {what}, {report.seconds:.1f} s"]
     for finding in report.findings:
         lines.extend(f"  {line}" for line in finding.lines())
@@ -116,39 +115,35 @@ def replay_checked(
     libraries: Mapping[str, Library] | None = None,
     on_operator: Callable[[OperatorCheck], None] | None = None,
 ) -> CheckReport:
-    """Replay the tests of a suite that pass `filters` on the simulator.
+    """Replay the tests of a suite that match `filters` on the simulator.
 
     Parameters
     ----------
     suite
         Tests and operator definitions; neither model nor plan is needed.
     compiler
-        Compiles what has no Library in `libraries`.
+        Compiles operators without a Library in `libraries`.
     target
-        The device the kernels are for: what runs there is what is checked.
+        The device that the kernels are compiled for.
     checker
         From :func:`tapml.check.checker.open_checker`.
     filters
-        Which tests.
+        Filters on tests.
     seconds
         Time for each operator; see :func:`tapml.check.operator_check.check_tests`.
     libraries
-        Libraries to check in place of compiled ones, by operator.
+        Precompiled Libraries, by operator.
     on_operator
-        Called with each operator's report as soon as it stands.
+        Called with each operator's report.
 
     Raises
     ------
     InputError
-        If the target is not OpenCL.
+        If the checker is another platform's.
     SetupError
-        If the simulator's process cannot be started again.
+        If the simulator's process cannot be restarted.
     """
-    if target.platform != PLATFORM:
-        raise InputError(
-            f"Oclgrind runs OpenCL kernels; those for {target.platform} cannot be checked: "
-            "give an OpenCL device"
-        )
+    _check_platform(target.platform, checker)
     given = dict(libraries or {})
     names = suite.tested_operators(filters)
     operators = [operator for name, operator in suite.operators.items() if name in names]
@@ -170,23 +165,28 @@ def replay_checked(
 def check_repro(
     repro: Repro, subject: str, checker: Checker, *, seconds: float = OPERATOR_SECONDS
 ) -> CheckReport:
-    """Replay a repro folder's test, with its kernels as they are now, on the simulator.
+    """Replay a repro folder's test, with its current kernels, on the simulator.
 
     Raises
     ------
     InputError
-        If the kernels are not OpenCL's.
+        If the checker is another platform's.
     SetupError
-        If the simulator's process cannot be started again.
+        If the simulator's process cannot be restarted.
     """
-    if repro.library.target != PLATFORM:
-        raise InputError(
-            f"Oclgrind runs OpenCL kernels; {subject} holds {repro.library.target} ones"
-        )
+    _check_platform(repro.library.target, checker)
     report = check_tests(
         repro.operator, [repro.case], repro.library, checker, seconds=seconds, origins=repro.origins
     )
     return CheckReport(subject, simulator_of(checker), (report,))
+
+
+def _check_platform(platform: str, checker: Checker) -> None:
+    if platform != checker.platform:
+        raise InputError(
+            f"{checker.tool.NAME} runs kernels for {checker.platform}, not those for {platform}: "
+            f"give a device of {checker.platform}"
+        )
 
 
 def simulator_of(checker: Checker) -> str:

@@ -1,4 +1,4 @@
-"""One carved test on Oclgrind: tensors in, one call, what it says and what came out."""
+"""Runs one carved test on a checker, and reads its log and the outputs."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from tapml.check.checker import Checker
-from tapml.check.choice import case_bytes, case_shapes
 from tapml.check.findings import Finding, TensorPlace, findings_of
-from tapml.check.workspaces import with_given_workspaces
-from tapml.compare.formats import as_float64
-from tapml.compare.oracle import CarvedCase
-from tapml.graph.plan import Operator
+from tapml.check.sample_tests import case_bytes, case_shapes
+from tapml.oracles.carved_case import CarvedCase
+from tapml.plan.graph_plan import Operator
 from tapml_rpc.remote import RemoteBuffer, RemoteTensor
 from tapml_targets.call_plan import TensorShape, plan_call
 from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
+from tapml_targets.float_formats import as_float64
 from tapml_targets.library import Library, Parameter
 
 MAX_TEST_BYTES: Final = 16 << 20
-"""Tensors of one test: the simulator keeps 48 bytes for every byte of them."""
-NO_OPTIMISER: Final = "no-optimiser"
+"""Limit on the tensors of one test: the simulator uses 48 bytes for every byte of them."""
 _GROSS: Final = 0.05
 
 Array = NDArray[Any]
@@ -30,18 +29,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """What one test showed.
+    """The result of one test.
 
     Attributes
     ----------
     findings
         Faults.
     reason
-        Why it did not run to its end; empty where it did.
+        Why it did not finish; empty if it did.
     notes
         Outputs that are far from the carved ones.
     gave_up
-        Whether it met something that the simulator does not know.
+        Whether it used a feature that the simulator does not support.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -52,7 +51,7 @@ class CheckedRun:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A tensor on the simulator; `values` is what was carved of it, None for a workspace."""
+    """A tensor on the simulator; `values` is its carved content, None for a workspace."""
 
     parameter: Parameter
     buffer: RemoteBuffer
@@ -61,7 +60,7 @@ class _Placed:
 
     @property
     def tensor(self) -> RemoteTensor:
-        """What a call is given."""
+        """The argument of the call."""
         shape = (self.buffer.nbytes,) if self.values is None else self.values.shape
         return RemoteTensor(self.buffer, 0, shape, self.parameter.dtype)
 
@@ -71,19 +70,19 @@ def run_checked(
 ) -> CheckedRun:
     """Run a test once on the simulator.
 
-    What its optimiser makes of some kernels (LLVM's ``freeze``) Oclgrind cannot watch: they run
-    again as they were written.
+    What a checker gives up on runs again without the platform's optimiser, whose output (LLVM's
+    ``freeze``) some do not know.
 
     Raises
     ------
     InputError
-        If the Library has no such operator, or the test's shapes are not its.
+        If the Library has no such operator, or the test's shapes do not match it.
     SetupError
-        If the simulator's process cannot be started again.
+        If the simulator's process cannot be restarted.
     """
     run = _run(operator, test, library, checker)
     if run.reason and run.gave_up:
-        return _run(operator, test, _unoptimised(library), checker)
+        return _run(operator, test, _unoptimised(library, checker.tool.UNOPTIMISED), checker)
     return run
 
 
@@ -92,10 +91,10 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
     total = case_bytes(test, operator) + sum(workspaces.values())
     if total > MAX_TEST_BYTES:
         return CheckedRun(
-            reason=f"its tensors take {total / 1e6:.0f} MB; "
-            f"the simulator is given at most {MAX_TEST_BYTES / 1e6:.0f} MB"
+            reason=f"its tensors need {total / 1e6:.0f} MB; "
+            f"the limit of the simulator is {MAX_TEST_BYTES / 1e6:.0f} MB"
         )
-    # A large tensor is put together beside its place.
+    # A large tensor is assembled in a separate buffer.
     checker.make_room(2 * total)
     placed: list[_Placed] = []
     after: list[Array] = []
@@ -110,10 +109,10 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
             reads = [batch.read(each.buffer) for each in placed]
         after = [np.frombuffer(read.result(), np.uint8) for read in reads]
     except DeviceLostError as error:
-        reason = f"the simulator ended: {str(error).splitlines()[0]}"
+        reason = f"the simulator crashed: {str(error).splitlines()[0]}"
     except TapmlError as error:
         if isinstance(error, CompileError) and not placed:
-            return CheckedRun(reason=f"the simulator does not take its kernels: {error}")
+            return CheckedRun(reason=f"the simulator rejected its kernels: {error}")
         reason = "its launch was refused"
         refused = (Finding("launch refused", operator.name, test.id, "", str(error)),)
     messages, silent = checker.messages()
@@ -130,7 +129,7 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
         at_least=silent,
     )
     if reason:
-        # What a process that failed still does is not to be relied on.
+        # A failed process is not reliable.
         checker.renew()
         return CheckedRun((*findings, *refused), reason, gave_up=bool(gave_up))
     changed = [
@@ -139,7 +138,7 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
             operator.name,
             test.id,
             "",
-            f"{count} bytes of input {each.parameter.name} are not what they were",
+            f"{count} bytes of input {each.parameter.name} were changed",
             tensor=each.parameter.name,
             tensor_bytes=each.buffer.nbytes,
         )
@@ -150,16 +149,16 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
     return CheckedRun((*findings, *changed), notes=tuple(filter(None, notes)))
 
 
-def _unoptimised(library: Library) -> Library:
+def _unoptimised(library: Library, option: str) -> Library:
     modules = (
-        replace(module, options=tuple(sorted({*module.options, NO_OPTIMISER})))
+        replace(module, options=tuple(sorted({*module.options, option})))
         for module in library.modules
     )
     return replace(library, modules=tuple(modules))
 
 
 def _workspaces(operator: Operator, test: CarvedCase, library: Library) -> dict[str, int]:
-    """Bytes of each workspace in this test."""
+    """Size in bytes of each workspace in this test."""
     shapes = case_shapes(test)
     read = iter(shapes[: len(operator.read)])
     written = iter(shapes[len(operator.read) :])
@@ -176,7 +175,7 @@ def _workspaces(operator: Operator, test: CarvedCase, library: Library) -> dict[
 def _place(
     operator: Operator, test: CarvedCase, workspaces: dict[str, int], checker: Checker
 ) -> list[_Placed]:
-    """Inputs as carved; outputs and workspaces as the simulator makes them, unwritten."""
+    """Allocate inputs with carved content, and outputs and workspaces unwritten."""
     inputs, outputs = iter(test.read_inputs()), iter(test.read_outputs())
     placed = []
     for parameter in operator.parameters:
@@ -200,7 +199,7 @@ def _changed_bytes(placed: _Placed, found: Array) -> int:
 
 
 def _note(placed: _Placed, found: Array) -> str:
-    """Whether an output is far from the carved one; the verdict on numbers is replay's."""
+    """A note if an output is far from the carved one; replay gives the verdict on numbers."""
     if placed.values is None or placed.parameter.role == "input" or not placed.values.size:
         return ""
     name, carved = placed.parameter.name, placed.values
@@ -209,7 +208,7 @@ def _note(placed: _Placed, found: Array) -> str:
     finite = np.isfinite(expected)
     odd = int((finite != np.isfinite(given)).sum())
     if odd:
-        return f"{odd} elements of {name} are finite in one of carved and simulated output alone"
+        return f"{odd} elements of {name} are finite in only one of carved and simulated output"
     scale = np.abs(expected[finite]).max(initial=0.0)
     worst = np.abs(given[finite] - expected[finite]).max(initial=0.0)
     if worst <= _GROSS * scale:
@@ -217,3 +216,18 @@ def _note(placed: _Placed, found: Array) -> str:
     return (
         f"{name} differs by up to {worst:.3g} from the carved output, whose largest is {scale:.3g}"
     )
+
+
+def with_given_workspaces(library: Library, operator: str) -> Library:
+    """`library` with only this operator, and its workspaces as additional parameters.
+
+    A server reuses and grows workspaces between calls. Reads of unwritten bytes or out of bounds
+    are only detected in a new workspace of the exact size.
+    """
+    program = library.operators[operator]
+    workspaces = tuple(
+        Parameter(workspace.name, (workspace.nbytes,), "uint8", "output")
+        for workspace in program.workspaces
+    )
+    given = structs.replace(program, parameters=(*program.parameters, *workspaces), workspaces=())
+    return replace(library, operators={operator: given}, entries={})

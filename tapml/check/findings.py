@@ -1,7 +1,7 @@
-"""What a checked replay finds: faults with the kernel's source line and the operator.
+"""Findings of a checked replay: faults with the kernel's source line and the operator.
 
-A wrong kernel is wrong in many work-items and says so for each. Messages that differ in work-item
-and address alone are one finding, with the first of them as its example and their count.
+A wrong kernel is wrong in many work-items, with a message from each. Messages that differ only in
+work-item and address are one finding, with a count and the first as the example.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from tapml.check.log import Access, Kind, Message, Place
-from tapml.graph.plan import Origin
+from tapml.plan.graph_plan import Origin
+from tapml_targets.check_messages import Access, Kind, Message, Place
 from tapml_targets.library import Library
 
 FindingKind: TypeAlias = Kind | Literal["input changed", "launch refused"]
@@ -19,22 +19,22 @@ FindingKind: TypeAlias = Kind | Literal["input changed", "launch refused"]
 _CONTEXT_LINES: Final = 2
 _LINE_CHARACTERS: Final = 4000
 _EXCERPT_CHARACTERS: Final = 120
-# An address: the number of the buffer, and the byte within it.
+# An address: buffer number, and byte offset within the buffer.
 _OFFSET_BITS: Final = 48
 
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """A line of a kernel that has a part in a finding.
+    """A source line of a kernel in a finding.
 
     Attributes
     ----------
     module
-        Index into ``Library.modules``; -1 where the kernel is not of the Library.
+        Index into ``Library.modules``; -1 if the kernel is not in the Library.
     line, column
-        From 1; 0 where the simulator does not know.
+        From 1; 0 if unknown.
     text
-        The line, without the space around it.
+        The line, stripped.
     access
         ``read``, ``write``, ``barrier``, or empty.
     work_item, group
@@ -53,7 +53,7 @@ class SourcePlace:
     excerpt: tuple[str, ...]
 
     def sentence(self) -> str:
-        """Who does what where."""
+        """The access as a sentence."""
         does = {"read": "reads", "write": "writes", "barrier": "waits"}.get(self.access, "is")
         who = f"work-item {self.work_item}" if self.work_item else "a work-item"
         group = f" of group {self.group}" if self.group else ""
@@ -67,30 +67,30 @@ class Finding:
     Attributes
     ----------
     kind
-        What is wrong.
+        Kind of fault.
     operator, test
         The operator, and the first test that showed it.
     kernel
-        The kernel; empty where none is named.
+        The kernel; empty if unknown.
     message
-        The simulator's words about the first occurrence.
+        The simulator's message of the first occurrence.
     places
-        Where: two for a race, none where it is not known.
+        Source lines: two for a race, none if unknown.
     address_space
-        ``global``, ``local``, ``private``, ``constant``; empty where none is named.
+        ``global``, ``local``, ``private``, ``constant``; empty if unknown.
     tensor
-        Parameter or workspace behind a global address; empty where it is not known.
+        Parameter or workspace of a global address; empty if unknown.
     byte
-        Byte of the tensor, from 0, or of an array in local or private memory; outside of it where
-        the access was. None where it is not known.
+        Accessed byte of the tensor, or of an array in local or private memory; may be out of
+        bounds. None if unknown.
     tensor_bytes
         Size of the tensor.
     count
         Occurrences.
     at_least
-        Whether there are more that the simulator left unsaid.
+        Whether the simulator's log was truncated.
     origins
-        Where in the model the operator comes from, where that is known.
+        The operator's origins in the model, if known.
     """
 
     kind: FindingKind
@@ -109,7 +109,7 @@ class Finding:
 
     @property
     def line(self) -> int:
-        """The source line; the first of two; 0 where it is not known."""
+        """The source line, the first if there are two; 0 if unknown."""
         return self.places[0].line if self.places else 0
 
     @property
@@ -119,7 +119,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What two occurrences of one fault have in common."""
+        """Equal for occurrences of the same fault."""
         places = frozenset((place.module, place.line, place.access) for place in self.places)
         return (self.kind, self.operator, self.kernel, places, self.address_space, self.tensor)
 
@@ -128,7 +128,7 @@ class Finding:
         return {**asdict(self), "line": self.line, "text": self.text}
 
     def lines(self) -> list[str]:
-        """The finding for people: a headline, then the source."""
+        """The finding as text: a headline, then the source."""
         times = f"{'at least ' if self.at_least else ''}{self.count} times" * (self.count > 1)
         where = f"kernel {self.kernel}" if self.kernel else ""
         head = ", ".join(part for part in (f"{self.kind} in {self.operator}", where, times) if part)
@@ -144,7 +144,7 @@ class Finding:
         return lines
 
     def what(self) -> str:
-        """The simulator's words, with the tensor and the byte in place of an address."""
+        """The simulator's message, with tensor and byte in place of an address."""
         words, address, _ = self.message.partition(" memory address ")
         if not address or self.byte is None:
             return self.message
@@ -156,7 +156,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """A tensor that lies alone in buffer number `buffer` of the simulator."""
+    """A tensor that is alone in the simulator's buffer number `buffer`."""
 
     buffer: int
     name: str
@@ -172,20 +172,20 @@ def findings_of(
     tensors: Sequence[TensorPlace] = (),
     at_least: bool = False,
 ) -> tuple[Finding, ...]:
-    """Make findings of messages, one per fault.
+    """Convert messages to findings, one per fault.
 
     Parameters
     ----------
     messages
         From :func:`tapml.check.log.read_messages`.
     library
-        What ran; its modules are the source.
+        The Library that ran; its modules are the source.
     operator, test
-        What ran.
+        The operator and test that ran.
     tensors
-        Which buffer held what.
+        The tensor in each buffer.
     at_least
-        Whether the log is cut off.
+        Whether the log is truncated.
     """
     modules = {kernel.symbol: kernel.module for kernel in library.kernels.values()}
     sources = [module.code.decode(errors="replace").split("\n") for module in library.modules]
@@ -208,7 +208,7 @@ def findings_of(
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings of several tests as one list, each fault once, in the order of their first."""
+    """Merge findings of several tests, each fault once, in the order of first occurrence."""
     faults: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
         known = faults.setdefault(finding.identity, finding)
@@ -222,12 +222,12 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _with_place(finding: Finding, message: Message, tensors: Mapping[int, TensorPlace]) -> Finding:
-    """Say which byte of which tensor the message's address is."""
+    """Add the tensor and byte of the message's address."""
     if message.address is None:
         return finding
     buffer, byte = divmod(message.address, 1 << _OFFSET_BITS)
     if byte >= 1 << (_OFFSET_BITS - 1):
-        # Before the first byte of the buffer that follows.
+        # Before the first byte of the next buffer.
         buffer, byte = buffer + 1, byte - (1 << _OFFSET_BITS)
     if message.address_space != "global":
         return replace(finding, byte=byte)
@@ -260,7 +260,7 @@ def _source_place(place: Place, module: int, sources: Sequence[Sequence[str]]) -
 
 
 def _cut(line: str, column: int) -> str:
-    """What a reader takes in of a generated line, which may be long: the part around `column`."""
+    """The part of a generated line, which may be long, around `column`."""
     line = line.rstrip()
     if len(line) <= _EXCERPT_CHARACTERS:
         return line

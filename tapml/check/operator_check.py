@@ -1,4 +1,4 @@
-"""Replays carved tests of one operator on Oclgrind, within the time there is."""
+"""Replays carved tests of one operator on a checker, within a time limit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tapml.check.checked_run import run_checked
 from tapml.check.checker import Checker
-from tapml.check.choice import case_bytes, chosen
 from tapml.check.findings import Finding, merged
-from tapml.compare.oracle import CarvedCase
-from tapml.graph.plan import Operator, Origin
+from tapml.check.sample_tests import case_bytes, chosen
+from tapml.oracles.carved_case import CarvedCase
+from tapml.plan.graph_plan import Operator, Origin
 from tapml_targets.errors import RemoteError
 from tapml_targets.library import Library
 
@@ -31,24 +31,22 @@ class NotRun:
 
 @dataclass(frozen=True)
 class OperatorCheck:
-    """What the tests of one operator showed on the simulator.
+    """The results of one operator's tests on the simulator.
 
     Attributes
     ----------
-    operator
-        Its name.
     findings
-        Its faults, each once.
+        Its faults, without duplicates.
     checked
-        Tests that ran to their end.
+        Tests that finished.
     not_run
-        Tests that did not, each with the reason.
+        Tests that did not, with the reasons.
     same_shape
-        How many were left out because one with the same shapes was chosen.
+        Number of tests omitted because another one has the same shapes.
     notes
-        What else was seen: outputs far from the carved ones.
+        Other observations: outputs far from the carved ones.
     seconds
-        Time it took.
+        Elapsed time.
     """
 
     operator: str
@@ -61,7 +59,7 @@ class OperatorCheck:
 
     @property
     def status(self) -> CheckStatus:
-        """``fail`` with findings, ``not run`` where no test ran to its end, else ``pass``."""
+        """``fail`` with findings, ``not run`` if no test finished, else ``pass``."""
         if self.findings:
             return "fail"
         return "pass" if self.checked else "not run"
@@ -93,8 +91,7 @@ def check_operator(
     Raises
     ------
     RemoteError
-        If there are none and a test could not be run: that is no clean report. What
-        :func:`check_tests` returns says more.
+        If there are none but a test could not be run. :func:`check_tests` returns details instead.
     """
     report = check_tests(operator, tests, library, checker, origins=origins)
     if not report.findings and (report.not_run or not report.checked):
@@ -112,29 +109,27 @@ def check_tests(
     seconds: float = OPERATOR_SECONDS,
     origins: Sequence[Origin] = (),
 ) -> OperatorCheck:
-    """Replay an operator's tests, one of each shape, the smallest first, and say what was found.
+    """Replay an operator's tests, one of each shape, the smallest first.
 
     Parameters
     ----------
-    operator
-        The operator.
     tests
         Its carved tests.
     library
-        What to check, as compiled for the device it is meant for; holds the operator.
+        The Library to check, with the operator, compiled for its intended device.
     checker
         From :func:`tapml.check.checker.open_checker`.
     seconds
-        The first test always runs; another is begun while it is likely to end within so many.
+        The first test always runs; further ones start if they are likely to finish in this time.
     origins
-        Where in the model the operator comes from; part of every finding.
+        The operator's origins in the model, added to every finding.
 
     Raises
     ------
     InputError
-        If the Library does not hold the operator, or a test does not fit it.
+        If the Library does not have the operator, or a test does not match it.
     SetupError
-        If the simulator's process cannot be started again.
+        If the simulator's process cannot be restarted.
     """
     started = time.perf_counter()
     choice, same_shape = chosen(tests, operator)
@@ -148,7 +143,7 @@ def check_tests(
         begun = time.perf_counter()
         likely = seconds_per_byte * nbytes
         if checked and begun - started + likely > seconds:
-            reason = f"it may take {likely:.0f} s more; an operator is given {seconds:g} s"
+            reason = f"it may take {likely:.0f} s more; the limit per operator is {seconds:g} s"
             missed.append(NotRun(test.id, reason))
             continue
         run = run_checked(operator, test, library, checker)

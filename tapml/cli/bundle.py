@@ -1,4 +1,4 @@
-"""``tapml bundle``: one archive per failing operator that anyone replays."""
+"""``tapml bundle``: one archive per failing operator, which can be replayed anywhere."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any, Final
 
 from tapml_targets.errors import EXIT_MISMATCH, InputError, MismatchError, SetupError
 from tapml_targets.installed import install_hint
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 _EPILOG: Final = """\
 examples:
   tapml bundle my-session/repro/softmax                    writes softmax.tapml.zip
   tapml bundle my-session -o bundles                       one for each operator that failed
-  tapml bundle my-suite --operator '*softmax*'             replays its tests and takes the gravest
+  tapml bundle my-suite --operator '*softmax*'             replays its tests and takes the worst
   tapml bundle my-suite --test prefill/layers.0.self_attn/softmax@p0.s0 -o softmax.tapml.zip
   tapml bundle my-session/repro/softmax --synthetic        no prompts, weights or activations
   tapml replay softmax.tapml.zip                           anywhere, with the base install
 
-A bundle holds kernels, launch plan, inputs, expected and actual outputs, device, versions, policy
-and the one command. --synthetic replaces the model's numbers by random ones that fail in the same
-way, tried on the device; it needs the toolkit, and so does a suite. The others need nothing.
+A bundle holds kernels, launch plan, inputs, outputs, device, versions and policy.
+--synthetic replaces the model's numbers by random ones that fail in the same way on the device. It
+needs the toolkit, as a suite does; the other forms need the base install only.
 """
 
 
@@ -30,11 +31,10 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "bundle",
-        help="write a failing test as one archive that anyone replays",
+        help="write a failing test as one archive",
         description="Write kernel, launch plan, inputs and expected outputs of a failing test as "
         "one archive.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=Path, help="a repro folder, a session, a suite or a bundle")
     parser.add_argument(
@@ -45,16 +45,16 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="of a session or a suite; may be given several times",
+        help="operators of a session or a suite; may be given several times",
     )
-    parser.add_argument("--test", metavar="ID", help="of a suite: this test, even if it passes")
+    parser.add_argument("--test", metavar="ID", help="this test of a suite, even if it passes")
     parser.add_argument(
         "--device", metavar="NAME", help="opencl, opencl:1 (default: the one it failed on)"
     )
     parser.add_argument(
         "--synthetic",
         action="store_true",
-        help="random numbers in place of the model's, that fail in the same way",
+        help="replace the model's numbers by random ones that fail in the same way",
     )
     parser.add_argument(
         "--allow-passing",
@@ -65,10 +65,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Bundle; 0 where every archive was written, 1 where no synthetic inputs fail."""
+    """Write bundles; 1 if no synthetic inputs fail, else 0."""
     from tapml.bundle.bundle import EXTENSION, write_bundle
     from tapml.bundle.gather import gather
-    from tapml.carving.repro_folder import read_repro
+    from tapml.repro.folder import read_repro
 
     with tempfile.TemporaryDirectory(prefix="tapml-bundle-") as temporary:
         folders = gather(
@@ -95,8 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _archives(out: Path | None, names: list[str], extension: str) -> list[Path]:
-    """Where each bundle goes."""
-    # What has no suffix is a folder, so that a session's one failure lies where several would.
+    # A path without suffix is a folder, also for a single failure.
     if out is not None and out.suffix and len(names) == 1 and not out.is_dir():
         if out.suffix != ".zip":
             raise InputError(f"{out}: a bundle is called <name>{extension}")
@@ -108,13 +107,13 @@ def _archives(out: Path | None, names: list[str], extension: str) -> list[Path]:
 
 
 def _synthetic(arguments: argparse.Namespace, folder: Path, scratch: Path) -> Path:
-    """The folder itself, or one with random numbers in place of the model's."""
     if not arguments.synthetic:
         return folder
     if find_spec("tvm") is None:
         raise SetupError(
-            "--synthetic computes what random inputs should give, which takes the toolkit: "
-            f"{install_hint('host', 'opencl')}; without --synthetic a bundle does not need it"
+            "--synthetic computes expected outputs, which needs the toolkit: "
+            f"{install_hint('host', DEFAULT_PLATFORM)}; a bundle without --synthetic does not need "
+            "it"
         )
     from tapml.bundle.synthetic import write_synthetic
 

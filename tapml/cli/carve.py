@@ -10,10 +10,12 @@ from typing import Any, Final
 from tapml.cli.model_arguments import (
     DEFAULT_MODEL,
     add_model_arguments,
+    add_reference_argument,
     byte_size,
     given_settings,
 )
 from tapml.cli.progress import watch
+from tapml.runs.wording import counted
 from tapml_targets.errors import InputError
 
 _EPILOG: Final = """\
@@ -24,8 +26,10 @@ examples:
   tapml carve --export pytest tests/carved                       as pytest files, at once
   tapml carve --from-suite my-suite --export pytest tests/carved --libraries opencl
 
-Needs no device. `tapml replay my-suite` replays the tests on one, without the model;
-`pytest tests/carved --tapml-device opencl` runs exported ones.
+  tapml carve --out my-suite --reference opencl:1                recorded on that device
+
+Needs no device, unless --reference names one. `tapml replay my-suite` replays the tests on one,
+without the model; `pytest tests/carved --tapml-device opencl` runs exported ones.
 """
 
 
@@ -33,9 +37,11 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
     """``--operator``, ``--layer``, ``--step``, ``--entry``; each may be given several times."""
     group = parser.add_argument_group("filters (each may be given several times)")
     group.add_argument(
-        "--operator", action="append", default=[], metavar="PATTERN", help="names, '*matmul*'"
+        "--operator", action="append", default=[], metavar="PATTERN", help="by name, '*matmul*'"
     )
-    group.add_argument("--layer", action="append", default=[], type=int, metavar="N")
+    group.add_argument(
+        "--layer", action="append", default=[], type=int, metavar="N", help="numbered from 0"
+    )
     group.add_argument(
         "--step", action="append", default=[], type=int, metavar="N", help="0 is the prefill"
     )
@@ -45,8 +51,8 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def filters_of(arguments: argparse.Namespace) -> Any:
-    """The filters that were given, as the suite takes them."""
-    from tapml.carving.selection import Filters
+    """The filters given on the command line."""
+    from tapml.suite.selection import Filters
 
     return Filters(
         operators=tuple(arguments.operator),
@@ -63,18 +69,17 @@ def add_parser(subparsers: Any) -> None:
         help="record every operator's real inputs and outputs as tests",
         description="Run prompts on the reference; record what every call site reads and writes.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the new suite")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace a suite or exported tests that are there"
+        "--overwrite", action="store_true", help="replace an existing suite or export"
     )
     parser.add_argument(
         "--budget",
         type=byte_size,
         metavar="SIZE",
-        help="most its tensors may take, weights apart, 512M: the first call site of every "
-        "operator in every entry comes first, then the rest in the order in which it runs",
+        help="most bytes of its tensors without weights, 512M: the first call site of every "
+        "operator in every entry comes first, then the others in execution order",
     )
     group = parser.add_argument_group("export")
     group.add_argument(
@@ -91,10 +96,11 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="compile for this platform besides, for what every device of it has (opencl), or for "
-        "the limits of a device of this machine (opencl:1); may be given several times",
+        help="also compile for this platform's common limits (opencl), or for the limits of a "
+        "device of this machine (opencl:1); may be given several times",
     )
     add_model_arguments(parser)
+    add_reference_argument(parser)
     add_filter_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="only the last line")
     parser.set_defaults(run=run)
@@ -102,7 +108,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carve a suite, export one, or both."""
-    from tapml.carving import export_cases, suite_folder
+    from tapml.export import cases as export_cases
+    from tapml.suite import folder as suite_folder
 
     if arguments.out is not None:
         suite_folder.check_target(arguments.out, overwrite=arguments.overwrite)
@@ -116,18 +123,18 @@ def run(arguments: argparse.Namespace) -> int:
     kind, folder = arguments.export
     if kind != "pytest":
         raise InputError(f"--export {kind}: tests are exported as `pytest`")
-    # What is in the way is said before anything is computed.
+    # Check the target before anything is computed.
     export_cases.check_target(Path(folder), overwrite=arguments.overwrite)
     if arguments.from_suite is not None:
         if arguments.out is not None:
-            raise InputError("--from-suite exports a suite that is there: leave out --out")
+            raise InputError("--from-suite exports an existing suite: leave out --out")
         return _export(arguments, arguments.from_suite, Path(folder))
     if arguments.out is not None:
         _carve(arguments, arguments.out)
         return _export(arguments, arguments.out, Path(folder))
     target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the export, so that the suite's files can be linked.
+    # On the file system of the export, so that files can be linked.
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         _carve(arguments, Path(scratch) / "suite")
         return _export(arguments, Path(scratch) / "suite", target)
@@ -135,9 +142,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace, suite: Path, folder: Path) -> int:
     with watch(quiet=arguments.quiet) as watcher:
-        from tapml.carving.export_pytest import export_pytest
-        from tapml.carving.suite import Suite
-        from tapml.offload.phases import Phases
+        from tapml.export.pytest_files import export_pytest
+        from tapml.runs.phases import Phases
+        from tapml.suite.suite import Suite
 
         phases = Phases(watcher)
         with (
@@ -153,22 +160,15 @@ def _export(arguments: argparse.Namespace, suite: Path, folder: Path) -> int:
                 progress=lambda done: phase.progress(done.tests, done.total),
             )
             count = sum(len(file.tests) for file in cases.files.values())
-            phase.detail = f"{count} tests"
-    print(f"{count} tests in {len(cases.files)} files: pytest {folder} --tapml-device opencl")
+            tests = phase.detail = counted(count, "test")
+    files = counted(len(cases.files), "file")
+    print(f"{tests} in {files}: pytest {folder} --tapml-device opencl")
     return 0
 
 
 def _targets(names: list[str]) -> dict[str, Any]:
-    """What to compile for, by platform.
-
-    Raises
-    ------
-    InputError
-        If a platform is unknown or named twice.
-    NoSuchDeviceError
-        If a device is named that is not here.
-    """
-    from tapml.carving.export_pytest import portable_target
+    """The compilation target of each named platform or device."""
+    from tapml.export.pytest_files import portable_target
     from tapml_targets.ranking import find_device
     from tapml_targets.target import Target
 
@@ -186,47 +186,55 @@ def _targets(names: list[str]) -> dict[str, Any]:
 
 
 def _carve(arguments: argparse.Namespace, out: Path) -> int:
-    """Carve a suite into `out`."""
-    from tapml.offload.settings import Settings
+    from tapml.session.settings import Settings
 
     given = given_settings(arguments)
     settings = Settings(**{"model": DEFAULT_MODEL, "target": "cpu", **given})
     with watch(quiet=arguments.quiet) as watcher:
-        # What takes seconds to import is watched, too.
+        # Slow imports come inside the watch.
         from tapml.carving.record import carve
-        from tapml.execute.executor import Executor
-        from tapml.offload.phases import Phases
+        from tapml.execute.device_reference import executor_on
+        from tapml.offload.reference_device import opened_reference
         from tapml.offload.rooted_reference import open_rooted_reference
         from tapml.offload.session_suite import carving_progress
+        from tapml.runs.phases import Phases
 
         phases = Phases(watcher)
-        rooted = open_rooted_reference(settings, phases)
-        executor = Executor(rooted.imported.plan, rooted.imported.weights, rooted.reference)
-        with phases.phase("carve tests", group="overhead", platform="llvm", once=True) as phase:
-            suite = carve(
-                rooted.model,
-                executor,
-                rooted.prompts,
-                out,
-                filters=filters_of(arguments),
-                max_new_tokens=settings.new_tokens,
-                budget_bytes=arguments.budget,
-                progress=carving_progress(phase, len(rooted.prompts), settings.new_tokens),
-                overwrite=arguments.overwrite,
-                durable=True,
-            )
-            with suite:
-                phase.detail = f"{suite.facts['tests']} tests"
-                summary = suite.summary()
-                without = tuple(suite.facts.get("operators_left_out") or ())
+        with opened_reference(settings, phases) as on:
+            rooted = open_rooted_reference(settings, phases, on=on)
+            plan, weights = rooted.imported.plan, rooted.imported.weights
+            executor = executor_on(plan, weights, rooted.reference)
+            with phases.phase(
+                "carve tests", group="overhead", platform=rooted.platform, once=True
+            ) as phase:
+                suite = carve(
+                    rooted.model,
+                    executor,
+                    rooted.cases,
+                    out,
+                    filters=filters_of(arguments),
+                    max_new_tokens=settings.new_tokens,
+                    budget_bytes=arguments.budget,
+                    progress=carving_progress(phase, len(rooted.cases), settings.new_tokens),
+                    overwrite=arguments.overwrite,
+                    durable=True,
+                )
+                with suite:
+                    phase.detail = counted(int(suite.facts["tests"]), "test")
+                    summary = suite.summary()
+                    without = tuple(suite.facts.get("operators_left_out") or ())
     operators = len({operator for operator, _ in summary.tests_per_operator})
     print(
-        f"{summary.tests} tests of {operators} operators from {summary.runs} runs of "
-        f"{summary.prompts} prompts; {summary.stored_bytes / 1e6:.1f} MB stored for "
+        f"{counted(summary.tests, 'test')} of {counted(operators, 'operator')} from "
+        f"{counted(summary.runs, 'run')} of {counted(summary.prompts, 'prompt')}; "
+        f"{summary.stored_bytes / 1e6:.1f} MB stored for "
         f"{summary.tensor_bytes / 1e6:.1f} MB of tensors"
     )
     if without:
-        print(f"the budget leaves {len(without)} operators without a test: {', '.join(without)}")
+        left = counted(len(without), "operator")
+        print(f"the budget leaves {left} without a test: {', '.join(without)}")
+    if settings.reference:
+        print(f"recorded on {suite.reference}")
     if arguments.out is not None:
         print(f"suite: {out}")
     return 0

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from tapml.cli.conformance import run_conformance
+from tapml.cli.fitting_table import fitting_table
 from tapml.cli.remote_devices import (
     add_tracker_argument,
     addressed_devices,
+    features_text,
     memory_text,
     print_remote_devices,
     remote_devices,
@@ -17,10 +20,9 @@ from tapml.cli.remote_devices import (
     self_test_row,
     usual_tracker,
 )
-from tapml_targets.description_format import to_plain
-from tapml_targets.errors import EXIT_NO_DEVICE, TapmlError
-from tapml_targets.fingerprint import fingerprint
-from tapml_targets.platforms import platform_names
+from tapml_targets.description import fingerprint, to_plain
+from tapml_targets.errors import EXIT_NO_DEVICE, SetupError, TapmlError
+from tapml_targets.platforms import left_out_platforms, platform_names
 from tapml_targets.ranking import RANKED_DTYPES, RankedDevice, left_out_drivers, rank_devices
 
 
@@ -30,23 +32,23 @@ def add_parser(subparsers: Any) -> None:
         "devices",
         help="the devices of this machine, of servers and of a tracker",
         description=(
-            "List the devices of this machine: what they are, what they can take, and which one\n"
-            "each platform uses by default. A device counts once a kernel has been built and has\n"
-            "computed the right result on it; what was found is remembered for a day."
+            "List the devices of this machine with their limits, and each platform's default. A\n"
+            "device is usable if a probe kernel builds and computes the right result; findings\n"
+            "are cached for a day."
         ),
         epilog=(
             "examples:\n"
             "  tapml devices\n"
             "  tapml devices --platform opencl --dtype float16   ranked for half precision\n"
             "  tapml devices --probe                             test every device again\n"
-            "  tapml devices --self-test                         measure what each really does\n"
+            "  tapml devices --self-test                         measure each device's arithmetic\n"
+            "  tapml devices --test --platform vulkan            show that drivers conform\n"
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
-            "  tapml devices --tracker tcp://farm:9190           a tracker's, with who holds them\n"
-            "  tapml devices tcp://board:9190                    a server's, with how busy it is\n"
-            "\nexit codes: 0 a device can be used; 3 none can, or an ADDRESS or a --tracker given\n"
-            "here does not answer\n"
+            "  tapml devices --tracker tcp://farm:9190           a tracker's, with their holders\n"
+            "  tapml devices tcp://board:9190                    a server's, with its load\n"
+            "\nexit codes: 0 a device can be used; 1 a case of --test fails; 3 none can, or an\n"
+            "ADDRESS or a --tracker given here does not answer\n"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "addresses",
@@ -61,15 +63,21 @@ def add_parser(subparsers: Any) -> None:
         "--dtype",
         choices=RANKED_DTYPES,
         default="float32",
-        help="what the kernels compute in (default: %(default)s)",
+        help="dtype of the probe kernels (default: %(default)s)",
     )
     parser.add_argument(
-        "--probe", action="store_true", help="list and test again instead of using what is known"
+        "--probe", action="store_true", help="list and test again, without the cache"
     )
     parser.add_argument(
         "--self-test",
         action="store_true",
-        help="measure again what each device does with loops, denormals, NaNs and so on",
+        help="measure again how each device handles loops, denormals, NaNs and so on",
+    )
+    parser.add_argument(
+        "--test",
+        action="store_true",
+        help="run the conformance cases of drivers on every usable device of this machine: memory, "
+        "launches, refusals; platforms of other distributions included",
     )
     add_tracker_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -79,8 +87,10 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the devices."""
     platforms = (arguments.platform,) if arguments.platform else platform_names()
+    if arguments.test:
+        return run_conformance(platforms, arguments.dtype, as_json=arguments.json)
     rows: list[dict[str, Any]] = []
-    problems: dict[str, str] = {}
+    problems = {} if arguments.platform else dict(left_out_platforms())
     for platform in platforms:
         try:
             ranked = rank_devices(platform, arguments.dtype, refresh=arguments.probe)
@@ -96,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             row | {"self_test": _self_test(device, arguments)}
             for row, device in zip(describe_all(ranked), ranked, strict=True)
         ]
-    left_out = {platform: left_out_drivers(platform) for platform in platforms}
+    left_out = {platform: _left_out(platform) for platform in platforms}
     tracker = arguments.tracker or usual_tracker()
     measure = arguments.self_test
     lent, problem = remote_devices(tracker, arguments.platform, self_test=measure)
@@ -115,14 +125,20 @@ def run(arguments: argparse.Namespace) -> int:
             elsewhere = {f"tracker {tracker}": lent, **elsewhere}
         _print_table(rows, elsewhere, problems | _left_out_lines(left_out))
     usable = remote or any(row["default"] for row in rows)
-    # What was asked for by its address is what a script waits for; a tracker of the environment is
-    # there for every command, also for one that is about this machine.
+    # A script waits for the addresses it gives; a tracker from the environment may be unrelated.
     missed = silent or (arguments.tracker and problem)
     return 0 if usable and not missed else EXIT_NO_DEVICE
 
 
+def _left_out(platform: str) -> dict[str, str]:
+    try:
+        return left_out_drivers(platform)
+    except SetupError:
+        return {}  # listing its devices said why
+
+
 def _left_out_lines(left_out: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What to say about each driver that hung or crashed, by the driver."""
+    """A line about each driver that hung or crashed."""
     return {
         f"{platform}, the driver of {name}": (
             f"left out for a day: {why}; `tapml devices --probe` lets it in again"
@@ -133,24 +149,24 @@ def _left_out_lines(left_out: Mapping[str, Mapping[str, str]]) -> dict[str, str]
 
 
 def _self_test(device: RankedDevice, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """What a device does, measured: run for who reads all of it, else shown where it is known."""
+    """A device's self-test: run for JSON, else shown if cached."""
     if device.problem:
         return None
     try:
-        # They compute with numpy, which `tapml devices` does not need to list a board's devices.
-        from tapml_targets.self_test.known import remembered_self_test, usual_self_test
+        # It needs numpy, which a board that lists devices may lack.
+        from tapml_targets.self_test.known import self_test
     except ModuleNotFoundError:
         return None
 
-    if arguments.self_test or arguments.json:
-        found = usual_self_test(device.description, refresh=arguments.self_test)
-    else:
-        found = remembered_self_test(device.description)
+    policy: Literal["cached", "run", "cached-only"] = "cached" if arguments.json else "cached-only"
+    if arguments.self_test:
+        policy = "run"
+    found = self_test(device.description, policy=policy)
     return None if found is None else self_test_row(found)
 
 
 def describe_all(ranked: list[RankedDevice]) -> list[dict[str, Any]]:
-    """The ranked devices of one platform as plain data, best first, the default one marked."""
+    """The ranked devices of a platform as plain data, best first, with the default marked."""
     usable = [d for d in ranked if not d.problem and d.description.device_type != "checker"]
     default = usable[0] if usable else None
     return [
@@ -186,38 +202,47 @@ def _why(device: RankedDevice, usable: list[RankedDevice]) -> str:
     return f"the default: the fastest {kind} in the probe"
 
 
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The texts of the table's columns."""
+    return {
+        "device": [row["spec"] + (" *" if row["default"] else "") for row in rows],
+        "name": [row["name"] for row in rows],
+        "driver": [row["vendor_platform"] for row in rows],
+        "type": [row["device_type"] for row in rows],
+        "probe": [_time_text(row["milliseconds"]) for row in rows],
+        "memory": [memory_text(row["limits"]["memory_bytes"]) for row in rows],
+        "threads": [str(row["limits"]["max_threads_per_block"] or "-") for row in rows],
+        "features": [" ".join(row["limits"]["features"]) or "-" for row in rows],
+    }
+
+
+def _time_text(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return "-"
+    return f"{milliseconds / 1000:.3g} s" if milliseconds >= 1000 else f"{milliseconds:.3g} ms"
+
+
 def _print_table(
     rows: list[dict[str, Any]],
     elsewhere: Mapping[str, list[dict[str, Any]]],
     problems: dict[str, str],
 ) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    # A fingerprint has letters between colons, which rich takes for the names of pictures.
+    # rich would read a fingerprint's letters between colons as emoji.
     console = Console(emoji=False)
     if rows:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("device", no_wrap=True)
-        for title in ("name", "driver", "type", "probe", "memory", "threads", "features"):
-            table.add_column(title, overflow="fold")
-        for row in rows:
-            limits = row["limits"]
-            milliseconds = row["milliseconds"]
-            table.add_row(
-                row["spec"] + (" *" if row["default"] else ""),
-                row["name"],
-                row["vendor_platform"],
-                row["device_type"],
-                "-" if milliseconds is None else f"{milliseconds:.3g} ms",
-                memory_text(limits["memory_bytes"]),
-                str(limits["max_threads_per_block"] or "-"),
-                " ".join(limits["features"]) or "-",
-            )
+        table, left_out = fitting_table(
+            _columns(rows),
+            console.width,
+            spare=("features", "threads", "memory", "probe"),
+            below=("name", "driver"),
+        )
         console.print(table)
         for row in rows:
+            features = f"; {features_text(row)}" if "features" in left_out else ""
             console.print(
-                f"{row['spec']}: {row['why']}; fingerprint {row['fingerprint'][:12]}",
+                f"{row['spec']}: {row['why']}{features}; fingerprint {row['fingerprint'][:12]}",
                 highlight=False,
                 soft_wrap=True,
                 markup=False,

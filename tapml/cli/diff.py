@@ -1,14 +1,15 @@
-"""``tapml diff``: two replays or two sessions held against each other."""
+"""``tapml diff``: compares two replays or two sessions."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.cli.model_arguments import number
+from tapml.runs.wording import counted
 from tapml_targets.errors import EXIT_MISMATCH
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ examples:
   tapml diff before.json after.json               the gate: 1 if anything became worse
   tapml diff session-of-monday session-of-today --json
 
-The first is the one that is known to be good. Worse is an operator or a test that passed and is
-degraded, fails, was not run or is missing in the second; other limits of the policy, another suite
-or another device are named above. Ratios and times are information.
+The first is the known good one. An operator or test is worse if it passed there and is degraded,
+fails, was not run or is missing in the second. Different policies, suites or devices are listed
+first. Ratios and times are information only.
 
 exit codes: 0 nothing became worse; 1 something did; 2 usage or input
 """
@@ -37,17 +38,16 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "diff",
         help="what became worse between two replays or two sessions",
-        description="Hold a replay or a session against an earlier one, operator by operator.",
+        description="Compare a replay or a session with an earlier one, operator by operator.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "first", type=Path, help="`tapml replay --json` written to a file, or a session"
     )
-    parser.add_argument("second", type=Path, help="the same, to be held against the first")
+    parser.add_argument("second", type=Path, help="the same, to compare with the first")
     parser.add_argument(
         "--factor",
-        type=_factor,
+        type=number("a number of at least 1", float, 1.0, sys.float_info.max),
         default=4.0,
         metavar="N",
         help="show ratios that differ by more than this factor (default: %(default)g)",
@@ -65,21 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
         read_outcome(arguments.first), read_outcome(arguments.second), factor=arguments.factor
     )
     if arguments.json:
-        json.dump(diff.to_json(), sys.stdout, indent=1, allow_nan=False)
-        print()
+        print(json.dumps(diff.to_json(), indent=1, allow_nan=False))
     else:
         _print(diff)
     return EXIT_MISMATCH if diff.worse else 0
-
-
-def _factor(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 1.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
-    return value
 
 
 def _print(diff: Diff) -> None:
@@ -93,7 +82,6 @@ def _print(diff: Diff) -> None:
         for title in ("what differs", "first", "second"):
             table.add_column(title, overflow="fold")
         for fact in diff.facts:
-            # Long hashes differ in their beginnings.
             values = [_shortened(value) for value in (fact.first, fact.second)]
             table.add_row(Text(fact.name), *map(Text, values))
         console.print(table)
@@ -168,10 +156,10 @@ def _conclusion(diff: Diff) -> str:
         test.change in ("worse", "missing") for each in diff.operators for test in each.tests
     )
     if tests:
-        parts.append(f"{tests} tests worse or missing")
+        parts.append(f"{counted(tests, 'test')} worse or missing")
     if diff.model_worse:
-        parts.append("the whole model became worse")
-    return f"{len(diff.operators)} operators: {', '.join(parts) or 'no status changed'}"
+        parts.append("the end-to-end verdict became worse")
+    return f"{counted(len(diff.operators), 'operator')}: {', '.join(parts) or 'no status changed'}"
 
 
 def _shortened(value: str | None) -> str:

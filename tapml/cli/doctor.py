@@ -1,9 +1,10 @@
-"""``tapml doctor``: what this machine has, what it lacks, and the remedy for each problem."""
+"""``tapml doctor``: checks the environment, with a remedy for each problem."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,8 @@ from tapml_targets.installed import (
 if TYPE_CHECKING:
     from tapml_targets.ranking import RankedDevice
 
+_TRACKER_SECONDS: Final = 3.0
+_TRACKER: Final = "TAPML_TRACKER"
 HOST_PACKAGES: Final = (
     "apache-tvm",
     "apache-tvm-ffi",
@@ -36,7 +39,7 @@ HOST_PACKAGES: Final = (
     "tokenizers",
     "ml_dtypes",
 )
-# Other releases of tvm-ffi do not load with this TVM, or crash the process in save_json.
+# Other releases of tvm-ffi do not load with this TVM, or crash in save_json.
 TVM_VERSION: Final = "0.27.0.post1"
 TVM_FFI_VERSIONS: Final = ("0.1.14.post1", "0.1.14.post0")
 OLDEST_PYTHON: Final = (3, 11)
@@ -47,20 +50,9 @@ _TINY_PROGRAM: Final = "int tapml_doctor(int x) { return x + 1; }\n"
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at.
+    """One check of a group: ``base``, ``host``, ``rpc`` or a platform.
 
-    Attributes
-    ----------
-    group
-        ``base``, ``host``, ``rpc`` or a platform.
-    name
-        What was looked at.
-    status
-        ``ok``; ``problem``; ``absent`` for what nobody has installed and nobody asked for.
-    found
-        What was there.
-    remedy
-        What to do about it; empty where nothing needs doing.
+    ``absent`` is the status of an optional part that is not installed; `remedy` may be empty.
     """
 
     group: str
@@ -76,37 +68,36 @@ def add_parser(subparsers: Any) -> None:
         "doctor",
         help="what this machine has and lacks",
         description=(
-            "Look at everything tapml needs and say what is missing, with a remedy. The base is\n"
-            "what serving a device takes, the host what migrating a model takes, rpc what devices\n"
-            "elsewhere take: keys, certificates, who is admitted, $TAPML_TRACKER. Where parts are\n"
-            "named, the base and they are looked at and nothing else."
+            "Check everything tapml needs, with a remedy for what is missing. The base serves a\n"
+            "device, the host migrates a model, rpc reaches remote devices: keys, certificates,\n"
+            "admitted clients, $TAPML_TRACKER. If parts are named, only they and the base are\n"
+            "checked."
         ),
         epilog=(
             "examples:\n"
-            "  tapml doctor                 is the base sound? the rest is shown as well\n"
+            "  tapml doctor                 is the base complete? the rest is shown, too\n"
             "  tapml doctor host opencl     can this machine migrate a model to OpenCL?\n"
-            "  tapml doctor rpc             are keys, lists and the tracker as they should be?\n"
+            "  tapml doctor rpc             are keys, lists and the tracker usable?\n"
             "  tapml doctor --json\n"
-            "\nexit codes: 0 what was asked for works; 2 something is broken or missing; "
+            "\nexit codes: 0 the named parts work; 2 something is broken or missing; "
             "3 no device\n"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "wanted",
         nargs="*",
         type=_group,
         metavar="PART",
-        help=f"what has to work besides the base: {', '.join(g for g in GROUPS if g != 'base')}",
+        help=f"parts that must work, with the base: {', '.join(g for g in GROUPS if g != 'base')}",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at what was asked for, at everything where nothing was, and report."""
+    """Check the named parts, or all, and report."""
     wanted = {"base", *arguments.wanted}
-    # A platform that nobody asked about may have a driver that hangs, and takes seconds anyhow.
+    # Skip other platforms: their drivers take seconds and may hang.
     looked_at = wanted if arguments.wanted else GROUPS.keys()
     checks = [check for group in GROUPS if group in looked_at for check in GROUPS[group]()]
     broken = [c for c in checks if c.group in wanted and c.status != "ok"]
@@ -135,7 +126,7 @@ def check_base() -> Iterator[Check]:
 
 
 def check_host() -> Iterator[Check]:
-    """What importing, compiling and carving take."""
+    """Packages and compiler for importing, compiling and carving."""
     remedy = install_hint("host")
     needed = any(package_version(package) for package in ("apache-tvm", "torch"))
     for package in HOST_PACKAGES:
@@ -163,7 +154,6 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
     try:
         ranked = rank_devices(platform, refresh=True)
     except TapmlError as error:
-        # The message of a missing package holds the remedy.
         yield Check(platform, "driver", "absent", str(error))
         return
     for device in ranked:
@@ -174,7 +164,7 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
             "problem" if device.problem else "ok",
             f"{description.name}, {description.vendor_platform}"
             + (f": {device.problem}" if device.problem else ""),
-            "it is left out; update or remove its driver" if device.problem else "",
+            "the device is ignored; update or remove its driver" if device.problem else "",
         )
         if not device.problem:
             yield _self_test(platform, device)
@@ -186,14 +176,14 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
 
 
 def _self_test(platform: str, device: RankedDevice) -> Check:
-    """What the device does beside computing sums right; a checker only tells what is known."""
+    """The device's self-test; for a checker only a cached one."""
     name = f"{device.spec} self-test"
     try:
-        from tapml_targets.self_test.known import usual_self_test
+        from tapml_targets.self_test.known import self_test
     except ModuleNotFoundError as error:
-        return Check(platform, name, "absent", f"not run: it computes with {error.name}")
-    remedy = "see docs/devices.md for what to do about it"
-    found = usual_self_test(device.description)
+        return Check(platform, name, "absent", f"not run: it needs {error.name}")
+    remedy = "see docs/devices.md"
+    found = self_test(device.description)
     if found is None:
         return Check(platform, name, "ok", "not run; `tapml devices --self-test` does")
     lines = [*(fact.meaning for fact in found.grave), *found.problems]
@@ -208,7 +198,7 @@ def _self_test(platform: str, device: RankedDevice) -> Check:
 
 
 def _server(platform: str, spec: str) -> Check:
-    """Start a server for the device, move some bytes there and back."""
+    """Start a server for the device and copy bytes to it and back."""
     from tapml_rpc.local import open_local
 
     data = bytes(range(256))
@@ -220,7 +210,7 @@ def _server(platform: str, spec: str) -> Check:
     except TapmlError as error:
         return Check(platform, "server", "problem", str(error), "see the message of the driver")
     except ModuleNotFoundError as error:
-        return Check(platform, "server", "absent", f"not tried: it takes {error.name}")
+        return Check(platform, "server", "absent", f"not tried: it needs {error.name}")
     if sound:
         return Check(platform, "server", "ok", f"served {spec} and moved bytes there and back")
     return Check(
@@ -243,7 +233,7 @@ def _package(group: str, package: str, remedy: str, *, needed: bool) -> Check:
 
 
 def _loopback() -> Check:
-    """A message from one socket to another, as a local server would get it."""
+    """Send a message between ZeroMQ sockets, as a local server does."""
     try:
         import zmq
     except ImportError:
@@ -266,7 +256,7 @@ def _loopback() -> Check:
 
 
 def _plain_loopback() -> Check:
-    """The same without ZeroMQ, as a WebSocket would get it."""
+    """Connect over plain TCP, as a WebSocket does."""
     remedy = "allow TCP on 127.0.0.1 for this user"
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -298,7 +288,7 @@ def _disk() -> Iterator[Check]:
 
 
 def _compiler(needed: bool) -> Check:
-    """Whether shared objects can be linked, which the cpu target and exported modules take."""
+    """Whether shared objects can be linked, for the cpu target and exported modules."""
     remedy = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install)"
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if found is None:
@@ -322,25 +312,100 @@ def _compiler(needed: bool) -> Check:
 
 def _group(word: str) -> str:
     if word not in GROUPS:
-        raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(GROUPS)}")
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(GROUPS)}, got {word!r}")
     return word
+
+
+def check_rpc() -> Iterator[Check]:
+    """Encryption, credentials of the environment, admitted clients, and the tracker."""
+    yield _curve()
+    yield _certificates()
+    yield _credentials()
+    yield _clients()
+    if os.environ.get(_TRACKER):
+        yield _tracker(os.environ[_TRACKER])
+
+
+def _curve() -> Check:
+    try:
+        import zmq
+    except ImportError:
+        return Check("rpc", "CURVE", "absent", "not tried: it needs pyzmq", package_hint("pyzmq"))
+    if zmq.has("curve"):
+        return Check("rpc", "CURVE", "ok", f"ZeroMQ {zmq.zmq_version()} has it")
+    found = f"ZeroMQ {zmq.zmq_version()} was built without it"
+    return Check("rpc", "CURVE", "problem", found, "install pyzmq's own wheel: pip install pyzmq")
+
+
+def _certificates() -> Check:
+    """Whether certificates for ``wss://`` can be made here."""
+    package, command = package_version("cryptography"), shutil.which("openssl")
+    if package or command:
+        found = f"made by cryptography {package}" if package else f"made by {command}"
+        return Check("rpc", "certificates", "ok", found)
+    return Check(
+        "rpc",
+        "certificates",
+        "problem",
+        "nothing here can make one",
+        "pip install cryptography, or install openssl, or give --certificate to what listens",
+    )
+
+
+def _credentials() -> Check:
+    """Secrets and trusted keys in the environment, for devices and a tracker."""
+    from tapml_rpc.security.credentials import Credentials
+    from tapml_rpc.tracker.spec import tracker_credentials
+
+    try:
+        # With a tracker the client's key is enough: the lease names the device's.
+        device = Credentials.from_environment(lent_key="")
+        tracker = tracker_credentials(os.environ.get(_TRACKER, ""))
+    except TapmlError as error:
+        return Check("rpc", "credentials", "problem", str(error), "look at the TAPML_ variables")
+    named = sorted(
+        name
+        for name in os.environ
+        if name.startswith(("TAPML_RPC_", "TAPML_TRACKER_")) and os.environ[name]
+    )
+    if device is None and tracker is None and not named:
+        return Check("rpc", "credentials", "ok", "none set: enough for local devices")
+    return Check("rpc", "credentials", "ok", f"sound: {', '.join(named)}")
+
+
+def _clients() -> Check:
+    from tapml_rpc.security.allow_list import AllowList
+
+    listed = AllowList()
+    try:
+        names = [client.name for client in listed.clients()]
+    except TapmlError as error:
+        remedy = "repair it: until then no client with a key is admitted"
+        return Check("rpc", "clients", "problem", str(error), remedy)
+    return Check("rpc", "clients", "ok", f"{listed.path} admits {', '.join(names) or 'no client'}")
+
+
+def _tracker(address: str) -> Check:
+    from tapml_rpc.tracker import list_devices, tracker_credentials
+
+    try:
+        secret = tracker_credentials(address)
+        found = list_devices(address, credentials=secret, timeout=_TRACKER_SECONDS)
+    except TapmlError as error:
+        return Check("rpc", "tracker", "problem", str(error), f"or unset {_TRACKER}")
+    names = ", ".join(device.name for device in found) or "no device"
+    return Check("rpc", "tracker", "ok", f"{address} has {names}")
 
 
 def _platform_checker(platform: str) -> Callable[[], Iterator[Check]]:
     return lambda: check_platform_devices(platform)
 
 
-def _check_rpc() -> Iterator[Check]:
-    from tapml.cli.doctor_rpc import check_rpc
-
-    return check_rpc()
-
-
 def _groups() -> dict[str, Callable[[], Iterator[Check]]]:
     from tapml_targets.platforms import platform_names
 
     platforms = {platform: _platform_checker(platform) for platform in platform_names()}
-    return {"base": check_base, "host": check_host, "rpc": _check_rpc, **platforms}
+    return {"base": check_base, "host": check_host, "rpc": check_rpc, **platforms}
 
 
 GROUPS: Final = _groups()
@@ -365,6 +430,6 @@ def _print(checks: list[Check], broken: list[Check]) -> None:
     console.print(table)
     if broken:
         names = ", ".join(f"{check.group}: {check.name}" for check in broken)
-        console.print(f"not sound: {names}", style="red", highlight=False, soft_wrap=True)
+        console.print(f"problems: {names}", style="red", highlight=False, soft_wrap=True)
     else:
-        console.print("all that was asked for works", style="green")
+        console.print("all checked parts work", style="green")

@@ -1,10 +1,9 @@
-"""``tapml inspect``: what lies in suites, sessions, packages, repros, bundles, tests, Libraries."""
+"""``tapml inspect``: the contents of suites, sessions, packages, repros, bundles and Libraries."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +21,9 @@ examples:
   tapml inspect my-session-package         model, device, sizes, entries, operators, hashes
   tapml inspect my-session my-session/repro/softmax softmax.tapml.zip library.tapml --json
 
-A killed carve leaves its suite in <name>.partial; it can be inspected and verified, too.
+A killed carve leaves its suite in <name>.partial, which can be inspected and verified, too.
 
-exit codes: 0 it is whole as far as was looked; 2 it is damaged or nothing of this kind
+exit codes: 0 no damage was found; 2 it is damaged or of no known kind
 """
 _ROWS_SHOWN: Final = 400
 
@@ -33,12 +32,17 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="what lies in a suite, session, package, repro folder, bundle or Library",
-        description="Say what lies in something that tapml wrote.",
+        help="show the contents of a suite, session, package, repro folder, bundle or Library",
+        description="Describe a file or folder written by tapml.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="what to look into")
+    parser.add_argument(
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="a suite, session, package, repro folder, bundle, Library or exported tests",
+    )
     parser.add_argument("--test", metavar="ID", help="one test of a suite, with its numbers")
     parser.add_argument("--tests", action="store_true", help="list the tests of a suite")
     parser.add_argument(
@@ -49,11 +53,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Describe everything asked for."""
+    """Describe each path."""
     pages = [_describe(path, arguments) for path in arguments.paths]
     if arguments.json:
-        json.dump([page.to_json() for page in pages], sys.stdout, indent=1, allow_nan=False)
-        print()
+        print(json.dumps([page.to_json() for page in pages], indent=1, allow_nan=False))
     else:
         for page in pages:
             _print(page)
@@ -64,18 +67,18 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
     from zipfile import is_zipfile
 
     from tapml.bundle.bundle import EXTENSION
-    from tapml.carving.export_cases import SUITE, is_export
-    from tapml.carving.index import INDEX_NAME
-    from tapml.carving.repro_folder import is_repro
+    from tapml.export.cases import SUITE, is_export
     from tapml.inspection import others
     from tapml.inspection.packages import describe_package
-    from tapml.offload.session import is_session
     from tapml.package.files import has_manifest
+    from tapml.repro.folder import is_repro
+    from tapml.session.folder import is_session
+    from tapml.suite.index import INDEX_NAME
 
     of_suite = arguments.test is not None or arguments.tests or arguments.verify
     if not is_session(path) and has_manifest(path):
         if arguments.test is not None or arguments.tests:
-            raise InputError(f"{path} is a package: --test and --tests look into a suite")
+            raise InputError(f"{path} is a package: --test and --tests need a suite")
         return describe_package(path, verify=arguments.verify)
     if is_session(path) or is_export(path):
         if of_suite:
@@ -85,8 +88,8 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
         return _describe_suite(path, arguments)
     if of_suite:
         raise InputError(
-            f"{path} is no suite: --test, --tests and --verify look into one"
-            + (", and --verify into a package" if arguments.verify else "")
+            f"{path} is not a suite: --test, --tests and --verify need one"
+            + (", or a package for --verify" if arguments.verify else "")
         )
     if is_repro(path):
         return others.describe_repro(path)
@@ -94,9 +97,9 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
         return others.describe_bundle(path)
     if others.begins_as_library(path):
         return others.describe_library(path)
-    fault = f"{path} is nothing that can be inspected"
+    fault = f"{path} cannot be inspected"
     if not path.exists():
-        fault = f"there is nothing at {path}"
+        fault = f"{path} does not exist"
     raise InputError(
         f"{fault}: expected a suite, a session, a package, a repro folder, a bundle, a folder of "
         "exported tests or a packed Library"
@@ -106,9 +109,9 @@ def _describe(path: Path, arguments: argparse.Namespace) -> Page:
 def _describe_suite(path: Path, arguments: argparse.Namespace) -> Page:
     from dataclasses import replace
 
-    from tapml.carving.suite import Suite
     from tapml.inspection.page import Table
     from tapml.inspection.suites import describe_suite, describe_test
+    from tapml.suite.suite import Suite
 
     with Suite.open(path) as suite:
         if arguments.test is not None:

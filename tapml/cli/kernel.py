@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.cli.model_arguments import number
 from tapml.cli.termination import exit_code_of
 from tapml_targets.errors import EXIT_DEVICE_LOST, EXIT_MISMATCH, EXIT_USAGE
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 _EPILOG: Final = """\
 examples:
-  tapml kernel new my-session softmax            begin with the compiled kernel, in the session
-  tapml kernel check my-session softmax          build it, replay every carved test, compare times
+  tapml kernel new my-session softmax            start from the compiled kernel
+  tapml kernel check my-session softmax          build it, replay all carved tests, compare times
   tapml kernel check my-session softmax --watch  again after every save
   tapml kernel list my-session
   tapml offload --session my-session             moves the operator with the kernel
 
-A kernel lies in my-session/kernels/<operator>/<target>/: kernel.toml says how it is launched
-(docs/kernels.md). `check` writes nothing into the session but its cache of expectations.
+A kernel is in my-session/kernels/<operator>/<target>/; its kernel.toml describes the launch
+(docs/kernels.md). `check` writes only the cache of expectations into the session.
 """
 _SHARED_HELP: Final = "a folder of kernels shared between sessions (see tapml offload --kernels)"
 _EXIT_CODES: Final[dict[Outcome, int]] = {
@@ -46,7 +47,6 @@ def add_parser(subparsers: Any) -> None:
         help="write, check and watch hand-written kernels",
         description="Hand-written kernels of a session's operators.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="kernel_command", metavar="COMMAND", required=True)
     _add_new(commands)
@@ -57,12 +57,11 @@ def add_parser(subparsers: Any) -> None:
 def _add_new(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "new",
-        help="write the files to begin with",
-        description="Write manifest and source of a kernel: the compiled one, or a skeleton where "
-        "the compiler gives none.",
+        help="write a starting point",
+        description="Write manifest and source of a kernel: the compiled one, or a skeleton if "
+        "there is none.",
         epilog="examples:\n  tapml kernel new my-session softmax\n"
         "  tapml kernel new my-session softmax --shared ~/kernels\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_session_and_operator(parser)
     parser.add_argument(
@@ -75,22 +74,21 @@ def _add_check(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "check",
         help="build a kernel and replay the operator's carved tests",
-        description="Build a hand-written kernel on the session's device and replay the operator's "
-        "carved tests as the session would; beside it the compiled kernel's and the reference's "
-        "time.",
+        description="Build a hand-written kernel on the session's device and replay the operator's"
+        "\ncarved tests as the session would, with the times of the compiled kernel and the\n"
+        "reference.",
         epilog="examples:\n  tapml kernel check my-session softmax\n"
         "  tapml kernel check my-session softmax --watch\n"
         "  tapml kernel check my-session softmax --watch --json | jq .outcome\n\n"
         "exit codes: 0 pass; 1 a test does not pass; 2 it does not fit or does not build;\n"
-        "  3 no such device; 4 the kernel took the device down, or did not end; 130 Ctrl-C\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "  3 no such device; 4 the kernel crashed the device or hung; 130 Ctrl-C\n",
     )
     _add_session_and_operator(parser)
-    parser.add_argument("--watch", action="store_true", help="look again after every save")
+    parser.add_argument("--watch", action="store_true", help="check again after every save")
     count = parser.add_mutually_exclusive_group()
     count.add_argument(
         "--tests",
-        type=_count,
+        type=number("a number of tests", int, 1, 1_000_000),
         metavar="N",
         help="replay N of the tests, every shape first (default: all; with --watch, 16 first)",
     )
@@ -107,7 +105,7 @@ def _add_check(commands: Any) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=_seconds,
+        type=number("0.1 to 3600 seconds", float, 0.1, 3600),
         metavar="SECONDS",
         help="a kernel that runs longer counts as hanging (default: 20)",
     )
@@ -119,10 +117,9 @@ def _add_list(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "list",
         help="hand-written kernels and their last verdicts",
-        description="The hand-written kernels that a session would use, where they lie, and the "
-        "session's last verdict on each.",
+        description="The hand-written kernels that a session would use, with their folders and "
+        "last verdicts.",
         epilog="examples:\n  tapml kernel list my-session\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("session", type=Path, help="folder of the session")
     parser.add_argument(
@@ -139,10 +136,10 @@ def _add_session_and_operator(parser: argparse.ArgumentParser) -> None:
 
 def run_new(arguments: argparse.Namespace) -> int:
     """Write the starting point."""
-    from tapml.carving.suite import Suite
     from tapml.kernels.compiled import compiled_library
     from tapml.kernels.session_facts import find_operator, read_facts
     from tapml.kernels.starting_point import write_starting_point
+    from tapml.suite.suite import Suite
 
     facts = read_facts(arguments.session)
     with Suite.open(facts.suite) as suite:
@@ -155,7 +152,7 @@ def run_new(arguments: argparse.Namespace) -> int:
         )
     begins = "the compiled kernel" if written.compiled else "a skeleton that writes nothing yet"
     print(f"{written.folder}: {', '.join(written.files)}")
-    print(f"it begins with {begins}")
+    print(f"it starts from {begins}")
     if written.why:
         print(f"  {written.why}")
     shared = f" --shared {arguments.shared}" if arguments.shared else ""
@@ -168,7 +165,7 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    """Look once, or after every save."""
+    """Check once, or after every save."""
     from tapml.kernels.session_facts import read_facts
     from tapml.kernels.trial import DEADLINE_SECONDS, KernelTrial
 
@@ -185,8 +182,7 @@ def run_check(arguments: argparse.Namespace) -> int:
             return _watch(trial, arguments)
         result = _check_once(trial, arguments)
     if arguments.json:
-        json.dump(result.to_json(), sys.stdout)
-        print()
+        print(json.dumps(result.to_json()))
     else:
         from tapml.kernels.screen import result_lines
 
@@ -195,9 +191,9 @@ def run_check(arguments: argparse.Namespace) -> int:
 
 
 def _check_once(trial: KernelTrial, arguments: argparse.Namespace) -> TrialResult:
-    """One patient look at everything asked for, with all three times."""
-    from tapml.kernels.case_choice import choose
+    """Replay the chosen tests once; add the times of compiled kernel and reference."""
     from tapml.kernels.float64_sides import reference_ms, reference_of
+    from tapml.kernels.sample_tests import choose
     from tapml.kernels.trial_result import Times
     from tapml_targets.errors import TapmlError
 
@@ -219,7 +215,7 @@ def _check_once(trial: KernelTrial, arguments: argparse.Namespace) -> TrialResul
 
 
 def _watch(trial: KernelTrial, arguments: argparse.Namespace) -> int:
-    from tapml.kernels.case_choice import QUICK
+    from tapml.kernels.sample_tests import QUICK
     from tapml.kernels.screen import watching
     from tapml.kernels.watching import BUDGET_SECONDS, Watch
 
@@ -245,28 +241,24 @@ def run_list(arguments: argparse.Namespace) -> int:
     facts = read_facts(arguments.session)
     found = list_kernels(facts, _target_here_or_not(facts), arguments.shared)
     if arguments.json:
-        json.dump([each.to_json() for each in found], sys.stdout, indent=1)
-        print()
+        print(json.dumps([each.to_json() for each in found], indent=1))
         return 0
     for each in found:
         print(each.line())
     if not found:
-        print(
-            f"no hand-written kernel; `tapml kernel new {arguments.session} OPERATOR` writes one "
-            "to begin with"
-        )
+        print(f"no hand-written kernel; `tapml kernel new {arguments.session} OPERATOR` starts one")
     return 0
 
 
 def _target(facts: SessionFacts) -> Target:
-    """What the session's kernels are for, with its device's limits."""
+    """The session's target with its device's limits."""
     from tapml_rpc.reach import describe_device
 
     return facts.target(describe_device(facts.device).limits)
 
 
 def _target_here_or_not(facts: SessionFacts) -> Target:
-    """The same; without limits where the device is not here."""
+    """The same; without limits if the device is absent."""
     from tapml_targets.errors import NoSuchDeviceError, SetupError
     from tapml_targets.target import Target
 
@@ -274,19 +266,3 @@ def _target_here_or_not(facts: SessionFacts) -> Target:
         return _target(facts)
     except (NoSuchDeviceError, SetupError):
         return Target(facts.settings.target)
-
-
-def _count(text: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number of tests, got {text!r}")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if 0.1 <= seconds <= 3600:
-        return seconds
-    raise argparse.ArgumentTypeError(f"expected 0.1 to 3600 seconds, got {text!r}")

@@ -27,13 +27,15 @@ from tapml_targets.installed import (
     package_hint,
     package_version,
 )
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
-# Each module has add_parser(subparsers); it sets `run`, a function from the arguments to exit code.
+# Each module has add_parser(subparsers), which sets `run`: arguments -> exit code.
 COMMANDS: Final = (
     "offload",
     "carve",
     "replay",
     "validate",
+    "compare",
     "package",
     "run",
     "report",
@@ -42,14 +44,16 @@ COMMANDS: Final = (
     "reduce",
     "diff",
     "inspect",
+    "invariants",
     "policy",
     "devices",
     "doctor",
     "rpc",
+    "distributed",
 )
 
 _LINES_SHOWN: Final = 20
-# What a driver or a compiler says is wrong; faulthandler's headline repeats the signal's name.
+# An error line of a driver or compiler; faulthandler's headline only repeats the signal's name.
 _ERROR_LINE: Final = re.compile(r"^(?!Fatal Python error).*\berror\b", re.IGNORECASE)
 
 _EPILOG: Final = """\
@@ -62,16 +66,19 @@ examples:
 exit codes:
   0 pass   1 mismatch, or operators on the source that should have moved
   2 usage, input or environment
-  3 no such device, or nothing answers where it should be
+  3 no such device, or a server or tracker does not answer
   4 device lost   130 interrupted
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that names the nearest known word when one is mistyped."""
+    """A parser that keeps the lines of help texts and suggests a known word for a mistyped one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse what is not known here, where the command's own options are."""
+        """Report unknown words with this command's options."""
         known, unknown = super().parse_known_args(args, namespace)
         option = next((word for word in unknown if word.startswith("-")), None)
         if option is not None:
@@ -90,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _with_quotes(self, words: list[str], unknown: list[str]) -> str:
-        """An option whose value goes on in `unknown`, as it would be right; empty for none."""
+        """The quoted form of an option whose value continues in `unknown`, or empty."""
         for action in self._actions:
             for name in action.option_strings:
                 if action.nargs is None and name in words:
@@ -109,12 +116,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line as a parser."""
+    """Build the command line's parser."""
     parser = _Parser(
         prog="tapml",
         description="Move a model to a new device, one operator at a time, and show that it works.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     number = package_version("tapml") or "(not installed)"
     parser.add_argument("--version", action="version", version=f"tapml {number}")
@@ -138,10 +144,10 @@ def main(argv: list[str] | None = None) -> int:
             return int(arguments.run(arguments))
     except KeyboardInterrupt as interrupt:
         word = word_for(interrupt)
-        print(f"tapml: {word}; nothing half-written was left behind", file=sys.stderr)
+        print(f"tapml: {word}; no partial files are left", file=sys.stderr)
         return exit_code_of(interrupt)
     except BrokenPipeError:
-        # The reader of our output has gone; a second error at exit would only hide that.
+        # The reader of our output is gone; avoid a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_USAGE
     except (TapmlError, OSError, ModuleNotFoundError) as error:
@@ -164,17 +170,18 @@ def _explain(error: TapmlError | OSError | ModuleNotFoundError, debug: bool) -> 
 
 
 def _explain_missing(module: str) -> str:
-    """What to install where an import found nothing: a package of the base, or the toolkit."""
+    """What to install for a missing import: a package of the base, or the toolkit."""
     package = {"zmq": "pyzmq"}.get(module, module)
     said = f"this command needs the Python package {package!r}, which is not installed"
     if package not in BASE_PACKAGES:
-        return f"{said}; install the toolkit: {install_hint('host', 'opencl')}"
+        extra = "invariants" if module == "pyarrow" else DEFAULT_PLATFORM
+        return f"{said}; install the toolkit: {install_hint('host', extra)}"
     beside = f", or {WITHOUT_PYZMQ}" if package == "pyzmq" else ""
     return f"{said}: {package_hint(package)}{beside}"
 
 
 def _explain_remote(error: RemoteError, debug: bool) -> str:
-    """What happened on the device in a line or two; with `debug`, everything that is known."""
+    """A remote error in a line or two; with `debug`, all its details."""
     details = {
         "command": error.command,
         "on the device": error.remote_traceback,
@@ -186,18 +193,18 @@ def _explain_remote(error: RemoteError, debug: bool) -> str:
     first, _, rest = str(error).partition("\n")
     said = next(filter(_ERROR_LINE.search, f"{rest}\n{error.driver_log}".splitlines()), "").strip()
     if not said and isinstance(error, DeviceLostError):
-        from tapml.carving.lost import printed_last
+        from tapml.replaying.failure_text import last_driver_line
 
-        said = printed_last(error)
+        said = last_driver_line(error)
     if said and said not in first:
         first += f"\n  {said}"
     if rest or any(details.values()):
-        first += "\n(tapml --debug shows the remote traceback and what was printed last)"
+        first += "\n(tapml --debug shows the remote traceback and the last output)"
     return first
 
 
 def _shorten(text: str) -> str:
-    """A message whose long log is cut down to where it speaks of an error."""
+    """Cut a long log down to the part with the first error."""
     lines = text.rstrip().splitlines()
     if len(lines) <= _LINES_SHOWN:
         return text

@@ -1,27 +1,29 @@
-"""Arguments that every command about a model shares."""
+"""Command-line arguments that commands share, and the types of their values."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from tapml.offload.settings import Settings
+from tapml.session.settings import Settings
 from tapml_targets.errors import InputError
 
+N = TypeVar("N", int, float)
+
 DEFAULT_MODEL: Final = "pydoc-llama"
+_DEFAULTS: Final = Settings(model=DEFAULT_MODEL, target="")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--model``, ``--dtype``, ``--context``, ``--prompt``, ``--tokens``, ...
-
-    What is not given is None, so that a resumed session can tell "not said" from "said".
-    """
+    """Declare ``--model``, ``--dtype``, ``--prompt``, ...; each is None if not given."""
     group = parser.add_argument_group("model")
     group.add_argument(
         "--model",
         metavar="NAME|PATH",
-        help="a model that ships with tapml, or a local Hugging Face folder of the Llama family "
+        help="a model that ships with tapml, a local Hugging Face folder of a known family, also "
+        "quantized, a GGUF file, a recorded torch module, or an .onnx file "
         f"(default: {DEFAULT_MODEL})",
     )
     group.add_argument(
@@ -30,13 +32,18 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto: float16 for a float16 checkpoint if the device has it, else float32",
     )
     group.add_argument(
+        "--quantize",
+        choices=("int8", "int4", "fp16", "bf16"),
+        help="pack float weights; they stay packed on the device and in the package",
+    )
+    group.add_argument(
         "--context",
         type=positive,
         metavar="N",
         help="rows of the cache (default: the model's limit, at most 256)",
     )
     group.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="may be given several times"
+        "--prompt", action="append", metavar="TEXT", help="a prompt; may be given several times"
     )
     group.add_argument(
         "--tokens",
@@ -45,47 +52,94 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help='token ids in place of a prompt, "1 2 3"',
     )
     group.add_argument(
+        "--input",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="arrays for a plain module or an ONNX file, .npy, or .npz by name; may be given "
+        "several times",
+    )
+    group.add_argument(
         "--prompts",
         type=positive,
         metavar="N",
-        help="how many of the model's own prompts to use where none is given "
-        f"(default: {Settings.prompt_count})",
+        help="number of the model's own prompts to use if none is given "
+        f"(default: {_DEFAULTS.prompt_count})",
     )
     group.add_argument(
         "--new-tokens",
         type=positive,
         metavar="N",
-        help=f"decode steps per prompt (default: {Settings.new_tokens})",
+        help=f"decode steps per prompt (default: {_DEFAULTS.new_tokens})",
     )
 
 
+def add_reference_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--reference``."""
+    parser.add_argument_group("reference").add_argument(
+        "--reference",
+        metavar="DEVICE",
+        help="the mature platform on which operators are recorded, compared with PyTorch first: a "
+        "platform or a device of it, as for --device (default: the processor of this machine)",
+    )
+
+
+def _reference_of(name: str) -> str:
+    """The setting for a ``--reference``: the processor is in this process, without a device.
+
+    Raises
+    ------
+    InputError
+        If it is no device's name.
+    """
+    from tapml_rpc.reach import check_spec, is_remote
+    from tapml_targets.platforms import check_platform
+
+    check_spec(name)
+    if not is_remote(name):
+        check_platform(name.partition(":")[0])
+    return "" if name == "cpu" else name
+
+
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given on the command line, by their names in `Settings`."""
+    """The settings given on the command line, by their names in `Settings`."""
+    reference: str | None = getattr(arguments, "reference", None)
     given: dict[str, Any] = {
         "model": None if arguments.model is None else model_reference(arguments.model),
         "dtype": arguments.dtype,
         "context_length": arguments.context,
+        "quantize": arguments.quantize,
         "prompts": arguments.prompt and tuple(arguments.prompt),
         "tokens": arguments.tokens and tuple(arguments.tokens),
+        "inputs": arguments.input and tuple(str(each.resolve()) for each in arguments.input),
         "prompt_count": arguments.prompts,
         "new_tokens": arguments.new_tokens,
+        "reference": None if reference is None else _reference_of(reference),
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
-def positive(text: str) -> int:
-    """An argument that counts something."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
-    return value
+def number(expected: str, kind: type[N], low: float, high: float) -> Callable[[str], N]:
+    """An argument type for numbers from `low` to `high`; `expected` describes them in the error."""
+
+    def read(text: str) -> N:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(-1)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return read
+
+
+positive = number("a whole number of at least 1", int, 1, 1 << 31)
+seconds = number("seconds above 0", float, 1e-6, 1e6)
 
 
 def byte_size(text: str) -> int:
-    """An argument like ``512M`` or ``4G``, in bytes."""
+    """An argument such as ``512M`` or ``4G``, in bytes."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in units else (text, "")
     try:
@@ -98,7 +152,7 @@ def byte_size(text: str) -> int:
 
 
 def model_reference(text: str) -> str:
-    """What to store for a model: a zoo name stays, a path becomes absolute.
+    """The model's name in the zoo, or its absolute path: a folder or a GGUF file.
 
     Raises
     ------
@@ -109,7 +163,9 @@ def model_reference(text: str) -> str:
 
     if text in zoo_names():
         return text
-    return str(resolve_model(text))
+    folder = resolve_model(text)
+    path = Path(text).expanduser()
+    return str(path.resolve() if path.exists() else folder)
 
 
 def writable_folder(path: Path) -> Path:

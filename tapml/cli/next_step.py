@@ -1,4 +1,4 @@
-"""What comes next for a session, in a line: said where a run ends and where a report is read."""
+"""The next step for a session in one line, for the end of a run and for `tapml report`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.carving.lost import NO_TEST
-
 _LACKS_SHOWN: Final = 2
 _TOKENS_SHOWN: Final = 8
 
 
 def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str:
-    """The commands that take a session further.
+    """The commands that continue a session.
 
     Parameters
     ----------
-    report
-        Its report's data.
-    folder
-        The session's.
+    report, folder
+        The session's report data and folder.
     options
-        What a run is to be told again besides ``--session``, as a shell takes it.
+        Options of this run to repeat besides ``--session``, quoted for a shell.
     """
     again = f"`{resume_command(folder, options)}`"
     where, outcome, summary = shlex.quote(str(folder)), report["outcome"], report["summary"]
     failed = [each for each in report["operators"] if each["state"] == "failed"]
     if failed:
         waiting = summary["waiting"]
-        on = f"{again} goes on" + (f" with the {waiting} that wait" if waiting else "")
-        return f"next: {_see(failed[0])}{_mend(failed[0], where)}{on}"
+        rest = f" ({waiting} operators wait)" if waiting else ""
+        return f"next: {_see(failed[0])}{_mend(failed[0], where)}continue with {again}{rest}"
     if summary["waiting"]:
-        return f"next: {again} goes on"
+        return f"next: continue with {again}"
     if report.get("final") and outcome["status"] == "pass":
         return (
             f"next: `tapml run {where} {_input(report['final'])}` runs it on the device, "
@@ -45,18 +41,20 @@ def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str
     if outcome["status"] == "not run":
         return (
             "next: a device with more memory, or more of it (--device-memory): "
-            f"`tapml devices` lists what there is; {again} looks at it again"
+            f"`tapml devices` lists what there is; {again} checks it again"
         )
-    return f"next: {again} looks at it again"
+    return f"next: {again} checks it again"
 
 
 def resume_command(folder: Path, options: str = "") -> str:
-    """The command that goes on with a session."""
+    """The command that continues a session."""
     return f"tapml offload --session {shlex.quote(str(folder))}{f' {options}' * bool(options)}"
 
 
 def _input(final: Mapping[str, Any]) -> str:
-    """How `tapml run` is given what the model was tried on: text, or token ids."""
+    """Input for `tapml run` in the form of the session's cases."""
+    if argument := final.get("argument"):
+        return str(argument)
     prompts = [str(each["prompt"]) for each in final.get("prompts", ())]
     if prompts and all(prompt.replace(" ", "").isdecimal() for prompt in prompts):
         return f'--tokens "{" ".join(prompts[0].split()[:_TOKENS_SHOWN])}"'
@@ -64,7 +62,7 @@ def _input(final: Mapping[str, Any]) -> str:
 
 
 def _see(operator: Mapping[str, Any]) -> str:
-    """How a failure is seen again without the session; empty where that cannot be."""
+    """How to replay a failure without the session; empty if impossible."""
     repro = operator.get("repro")
     if repro and operator.get("repro_script"):
         script = f"{repro}/{operator['repro_script']}"
@@ -75,7 +73,7 @@ def _see(operator: Mapping[str, Any]) -> str:
 
 
 def _mend(operator: Mapping[str, Any], session: str) -> str:
-    """What may help against a failure."""
+    """Possible remedies for a failure."""
     name = shlex.quote(operator["name"])
     lacks = [each for each in operator.get("lacks") or () if each.get("device")]
     if lacks:
@@ -87,9 +85,12 @@ def _mend(operator: Mapping[str, Any], session: str) -> str:
             f"no kernel helps, the device is too small ({said}): another device (`tapml devices`), "
             f"or --keep-on-source {name}; "
         )
-    if operator.get("reason") == NO_TEST:
+    # It computes with numpy, which a board that only reads its command line may not have.
+    from tapml.verdicts.verdict import Cause
+
+    if operator.get("cause") == Cause.NO_TEST:
         return (
-            "no kernel helps where nothing tests it: begin anew with a larger --budget "
+            "a kernel without tests cannot be judged: start again with a larger --budget "
             f"(--restart), or --keep-on-source {name}; "
         )
     if operator.get("written"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml.cli.model_arguments import (
     DEFAULT_MODEL,
     add_model_arguments,
+    add_reference_argument,
     byte_size,
     given_settings,
     positive,
@@ -22,34 +23,35 @@ from tapml.cli.progress import watch
 from tapml.cli.remote_devices import add_no_open, wanted_device
 from tapml.cli.report import time_lines
 from tapml.cli.termination import exit_code_of, word_for
-from tapml.offload.run_settings import DEVICE_LIMITS
-from tapml.offload.run_state import in_one_line
-from tapml.offload.settings import RunOptions, Settings
-from tapml_rpc.browser_device import PLATFORM, is_browser
+from tapml.session.run_settings import DEVICE_LIMITS
+from tapml.session.run_state import in_one_line
+from tapml.session.settings import RunOptions, Settings
+from tapml_rpc.browser_device import is_browser
 from tapml_rpc.reach import check_spec, is_remote
 from tapml_targets.errors import InputError
 from tapml_targets.limit_profiles import load_profile
-from tapml_targets.platforms import check_platform
+from tapml_targets.platforms import DEFAULT_PLATFORM, browser_platform, check_platform
 
 if TYPE_CHECKING:
     from tapml.offload.session import SessionResult
 
-DEFAULT_TARGET: Final = "opencl"
 _DEFAULTS: Final = {"strategy": "one-by-one", "order": "graph"}
 
 _EPILOG: Final = """\
 examples:
   tapml offload                                          the shipped model to OpenCL
   tapml offload --model ~/models/my-llama --target opencl --session my-session
-  tapml offload --session my-session                     go on where it stopped
+  tapml offload --model net.onnx --input x.npy           an ONNX file, run on these arrays
+  tapml offload --session my-session                     continue where it stopped
   tapml offload --keep-on-source '*sort*' --keep-going   leave some operators on the source
-  tapml offload --policy limits.toml                     other limits, each with its reason
-  tapml offload --target webgpu --limits mali            kernels that a phone takes as well
-  tapml offload --device browser                         to WebGPU, in a browser that it opens
+  tapml offload --policy limits.toml                     other limits, with reasons
+  tapml offload --target webgpu --limits mali            kernels that also run on phones
+  tapml offload --reference opencl:1 --target vulkan     recorded on one device, moved to another
+  tapml offload --device browser                         to WebGPU, in a browser that tapml opens
 
 The session's folder holds the journal, the carved tests, the compiled kernels, a report as HTML and
-JSON, and a repro folder for every operator that failed. Interrupt it at any time: run it again with
-the same folder and it goes on.
+JSON, and a repro folder for every operator that failed. You may interrupt it at any time; run it
+again with the same folder to continue.
 """
 
 
@@ -60,7 +62,6 @@ def add_parser(subparsers: Any) -> None:
         help="move a model to a device, one operator at a time, checked as it goes",
         description="Move a model to a device, one operator at a time, checked as it goes.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_migration_arguments(parser)
     group = parser.add_argument_group("session")
@@ -71,10 +72,12 @@ def add_parser(subparsers: Any) -> None:
         help="folder of the session (default: tapml-sessions/MODEL-TARGET)",
     )
     group.add_argument(
-        "--restart", action="store_true", help="begin anew in a folder that holds a session"
+        "--restart", action="store_true", help="start again in a folder that holds a session"
     )
     group.add_argument(
-        "--keep-going", action="store_true", help="leave a failed operator on the source and go on"
+        "--keep-going",
+        action="store_true",
+        help="leave failed operators on the source and continue",
     )
     group.add_argument(
         "--keep-on-source",
@@ -94,14 +97,14 @@ def add_parser(subparsers: Any) -> None:
         "--strategy",
         choices=("one-by-one", "bisect"),
         default=_DEFAULTS["strategy"],
-        help="check the whole model after every operator (the default), or with all of them moved "
-        "and in halves where that fails",
+        help="check the model after every operator (the default), or with all operators moved, "
+        "bisecting if that fails",
     )
     group.add_argument(
         "--order",
         choices=("graph", "reverse", "call-sites"),
         default=_DEFAULTS["order"],
-        help="in which order operators move: the model's (the default), backwards, most used first",
+        help="order of operators: the model's (the default), reverse, or most used first",
     )
     group.add_argument(
         "--kernels",
@@ -109,20 +112,14 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         metavar="FOLDER",
         help="hand-written kernels shared between sessions (see tapml kernel); may be given "
-        "several times, and holds for later runs of the session",
+        "several times, and also applies to later runs of the session",
     )
     group.add_argument(
         "--device-memory",
         type=byte_size,
         default=0,
         metavar="SIZE",
-        help="most of the device's memory to use (default: what the device states)",
-    )
-    group.add_argument(
-        "--no-merge",
-        action="store_true",
-        help="leave every launch of the finished model its own, also where several are "
-        "independent of each other",
+        help="most device memory to use (default: what the device reports)",
     )
     parser.set_defaults(run=run)
 
@@ -130,37 +127,46 @@ def add_parser(subparsers: Any) -> None:
 def add_migration_arguments(
     parser: argparse.ArgumentParser, *, several_devices: bool = False
 ) -> None:
-    """What `tapml offload` and `tapml validate` share: model, target, device, output."""
+    """Declare what `tapml offload` and `tapml validate` share: model, target, device, output."""
     add_model_arguments(parser)
+    add_reference_argument(parser)
     group = parser.add_argument_group("migration")
-    group.add_argument("--target", metavar="PLATFORM", help=f"where to (default: {DEFAULT_TARGET})")
+    group.add_argument(
+        "--target", metavar="PLATFORM", help=f"platform to move to (default: {DEFAULT_PLATFORM})"
+    )
     group.add_argument(
         "--device",
         action="append" if several_devices else "store",
         metavar="NAME",
-        help="a certain device: opencl:1 (see tapml devices), a server's tcp://HOST:PORT or "
-        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page where none is registered"
-        + ("; several are compared with one another as well" if several_devices else ""),
+        help="a specific device: opencl:1 (see tapml devices), a server's tcp://HOST:PORT or "
+        "wss://HOST:PORT, tracker:NAME, or browser, which opens a page if none is registered"
+        + ("; several are also compared with each other" if several_devices else ""),
     )
     add_no_open(group)
     group.add_argument(
         "--limits",
         metavar="PROFILE",
-        help="make kernels for the limits of another device while running on this one, and hold "
-        "them against both: a profile of the target, or a file of one; it holds for later runs of "
-        "the session, and `device` ends that",
+        help="compile kernels for the limits of another device and check them against both: "
+        "a profile of the target, or its file"
+        + ("" if several_devices else "; kept for the session until `--limits device`"),
     )
     group.add_argument(
-        "--budget", type=byte_size, metavar="SIZE", help="most the tests may take (default: 4G)"
+        "--budget", type=byte_size, metavar="SIZE", help="limit for the carved tests (default: 4G)"
     )
-    group.add_argument("--workers", type=positive, default=0, metavar="N", help="compilers at once")
+    group.add_argument(
+        "--workers",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="parallel compilations (default: one per processor)",
+    )
     group.add_argument(
         "--policy", type=Path, metavar="FILE", help="limits of the verdicts, as TOML"
     )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the report as JSON")
     output.add_argument(
-        "--quiet", action="store_true", help="no progress: failures, and how it ended"
+        "--quiet", action="store_true", help="no progress, only failures and the outcome"
     )
 
 
@@ -179,36 +185,37 @@ def session_settings(arguments: argparse.Namespace) -> tuple[dict[str, Any], Set
             given[name] = value
     if device is not None and is_browser(device):
         check_spec(device)
-        given.setdefault("target", PLATFORM)
+        given.setdefault("target", browser_platform())
     if arguments.device is not None and not is_remote(arguments.device):
         check_spec(arguments.device)
         given.setdefault("target", arguments.device.partition(":")[0])
     if arguments.budget is not None:
         given["budget_bytes"] = arguments.budget
-    settings = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_TARGET, **given})
+    settings = Settings(**{"model": DEFAULT_MODEL, "target": DEFAULT_PLATFORM, **given})
     check_platform(settings.target)
     if arguments.limits not in (None, DEVICE_LIMITS):
         load_profile(settings.target, arguments.limits)
-    # What a device elsewhere is shows when it is reached.
+    # The platform of a remote device is known only once it is reached.
     local = settings.device and not is_remote(settings.device)
     if local and settings.device.partition(":")[0] != settings.target:
         raise InputError(
-            f"--device {settings.device} is no {settings.target} device; leave out --target, or "
-            f"name a device of it, {settings.target}:0 (see tapml devices)"
+            f"--device {settings.device} is not a device of {settings.target}; leave out --target, "
+            f"or name one, {settings.target}:0 (see tapml devices)"
         )
-    if settings.device and is_browser(settings.device) and settings.target != PLATFORM:
+    browsers = browser_platform()
+    if settings.device and is_browser(settings.device) and settings.target != browsers:
         raise InputError(
-            f"--device {settings.device} is a {PLATFORM} device, no {settings.target} one; leave "
-            "out --target"
+            f"--device {settings.device} is a {browsers} device, not one of {settings.target}; "
+            "leave out --target"
         )
     return given, settings
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run or resume a session; the exit code says how it ended."""
+    """Run or resume a session."""
     from tapml.cli.session_name import check_session_name
-    from tapml.compare.policy_file import policy_of
     from tapml.offload.session import OffloadSession
+    from tapml.verdicts.policy_file import policy_of
 
     given, new = session_settings(arguments)
     folder = arguments.session or Path("tapml-sessions") / f"{Path(new.model).name}-{new.target}"
@@ -228,14 +235,13 @@ def run(arguments: argparse.Namespace) -> int:
         limits=arguments.limits,
         workers=arguments.workers,
         policy=None if arguments.policy is None else policy_of(arguments.policy),
-        merge=not arguments.no_merge,
     )
     try:
         with watch(quiet=arguments.quiet) as watcher:
             result = session.run(watcher, options)
     except KeyboardInterrupt as interrupt:
         print(
-            f"tapml: {word_for(interrupt)}; nothing half-written was left behind: go on with "
+            f"tapml: {word_for(interrupt)}; no partial files are left: continue with "
             f"`{resume_command(folder, _again(arguments))}`",
             file=sys.stderr,
         )
@@ -247,7 +253,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _again(arguments: argparse.Namespace) -> str:
-    """The options that hold for one run, as a shell takes them: the next is to be told again."""
+    """Options that the next run must repeat, quoted for a shell."""
     words: list[str] = ["--keep-going"] if arguments.keep_going else []
     for name in ("only", "keep_on_source"):
         for pattern in getattr(arguments, name):
@@ -257,16 +263,13 @@ def _again(arguments: argparse.Namespace) -> str:
             words += [f"--{name}", getattr(arguments, name)]
     if arguments.device_memory:
         words += ["--device-memory", str(arguments.device_memory)]
-    if arguments.no_merge:
-        words.append("--no-merge")
     return shlex.join(words)
 
 
 def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool = True) -> int:
     """Print how a session ended; return the exit code."""
     if arguments.json:
-        json.dump(result.report, sys.stdout, indent=1)
-        print()
+        print(json.dumps(result.report, indent=1))
         return result.exit_code
     if not report:
         for operator in result.report["operators"]:
@@ -286,10 +289,8 @@ def finish(result: SessionResult, arguments: argparse.Namespace, *, report: bool
             }
             for module_path, source in list(places)[:3]:
                 print(f"  from {module_path} ({source})")
-            # The evidence, which is indented, is in the repro folder and in the report.
-            for line in operator["diagnosis"]:
-                if not line.startswith(" "):
-                    print(f"  {in_one_line(line)}")
+            for found in operator["diagnosis"]:
+                print(f"  {found['kind']}: {in_one_line(found['text'])}")
             print(f"  repro: {operator['repro']}")
     if report:
         print(f"report: {result.report_path}")

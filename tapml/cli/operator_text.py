@@ -1,4 +1,4 @@
-"""What is said about operators while they move: a line each, one line for many alike."""
+"""Progress lines about operators; many similar ones are summed up."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from tapml.offload.events import OperatorChanged
-from tapml.offload.model_times import multiple
-from tapml.offload.run_state import SETTLED, RunState, counted, duration, in_one_line
+from tapml.runs.wording import counted, duration
+from tapml.session.events import OperatorChanged
+from tapml.session.model_times import multiple
+from tapml.session.run_state import SETTLED, RunState, in_one_line
 
-# More than so many that stay on the source as asked are summed up.
+# List at most this many operators kept on the source.
 _KEPT_LISTED: Final = 3
 _REASONS_SHOWN: Final = 3
-# States worth a line: what is validated waits for a run of the whole model, often for long.
+# States worth a line: a validated operator may wait long for the model's run.
 TOLD: Final = SETTLED | {"validated"}
 
 
@@ -46,13 +47,13 @@ def operator_line(event: OperatorChanged) -> str:
 
 
 def remaining(state: RunState) -> str:
-    """Time left in the phase in hand; empty until there is something to go by."""
+    """Time left in the current phase; empty if unknown."""
     left = state.seconds_left
     return "" if left is None else f"{duration(left)} left"
 
 
 def verdicts_text(state: RunState) -> str:
-    """How many verdicts are the journal's, how many were made again, and why; empty without any."""
+    """How many verdicts come from the journal, how many were made again, and why."""
     parts = [f"{state.standing} from the journal"] if state.standing else []
     if state.again:
         reasons = ", ".join(name for name, _ in state.reasons.most_common(_REASONS_SHOWN))
@@ -62,11 +63,11 @@ def verdicts_text(state: RunState) -> str:
 
 @dataclass
 class HeldBack:
-    """Results that get no line of their own when there are many.
+    """Results without a line each.
 
-    Operators that the journal's verdicts moved, which the session sums up itself; operators that
-    moved as they were validated, of which all is said; and operators that stay on the source as
-    asked. The last are told as soon as something else is.
+    These are operators moved by the journal's verdicts, which the session sums up, operators that
+    were reported when they were validated, and operators kept on the source, which are reported
+    before the next line.
     """
 
     kept: list[OperatorChanged] = field(default_factory=list)
@@ -84,7 +85,7 @@ class HeldBack:
         return event.state != "failed" and bool(event.numbers.get("reused"))
 
     def release(self) -> tuple[str, list[OperatorChanged]]:
-        """What is to be said: a sum in words, empty where there is none, and operators to list."""
+        """A summary, empty if there is none, and operators to list."""
         kept, self.kept = self.kept, []
         if len(kept) <= _KEPT_LISTED:
             return "", kept

@@ -1,4 +1,4 @@
-"""``tapml package``: what ships, from a session that has finished."""
+"""``tapml package``: a deployable package from a finished session."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _ARCHIVES: Final = frozenset({".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zs
 _EPILOG: Final = """\
 examples:
   tapml package my-session                        writes the folder my-session-package
-  tapml package my-session --archive              writes my-session-package.zip, one file
-  tapml package my-session --out my-model.zip     likewise, by its name
+  tapml package my-session --archive              writes my-session-package.zip
+  tapml package my-session --out my-model.zip     an archive by its name
   tapml package my-session --out models/my-model --force
   tapml run my-session-package --prompt "The value of the attribute"
-  tapml package my-session --browser --out site   for any web server: text in a browser
+  tapml package my-session --browser --out site   a static site that generates text
 
 In Python:
   import tapml as tml
   model = tml.load_package("my-session-package")
   print(model.generate("The value of the attribute"))
 
-A package holds plan, kernels, weights and tokenizer. It runs with the base install and the device's
-driver; package.json says what it was validated on and has a hash of every file. The session must
-have ended with every operator on the target (`tapml offload`). With --browser it must be one of
---target webgpu, and a package of one will do; what is written needs no Python where it is served.
+A package holds plan, kernels, weights and tokenizer. It needs the base install, the device's driver
+and, for text, the extra `run`. package.json names the validated device and has a hash of each file.
+The session must have ended with every operator on the target (`tapml offload`). --browser takes a
+session with --target webgpu or its package; its output needs no Python on the server.
 """
 
 
@@ -35,11 +35,9 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "package",
-        help="write what ships: a folder or archive that the base install runs",
-        description="Write plan, kernels, weights and tokenizer of a finished session as something "
-        "that ships.",
+        help="write a folder or archive that the base install runs",
+        description="Write plan, kernels, weights and tokenizer of a finished session.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "session", type=Path, help="folder of a finished session; with --browser also a package"
@@ -52,18 +50,20 @@ def add_parser(subparsers: Any) -> None:
         help="default: SESSION-package beside the session, SESSION-browser with --browser",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--archive", action="store_true", help="one zip archive, which runs as it is")
+    form.add_argument(
+        "--archive", action="store_true", help="one zip archive, which runs without unpacking"
+    )
     form.add_argument(
         "--browser",
         action="store_true",
-        help="a folder for any web server, which generates text in a browser with WebGPU",
+        help="a folder for a web server that generates text in browsers with WebGPU",
     )
-    parser.add_argument("--force", action="store_true", help="replace a package that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing package")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the package and say what it is."""
+    """Write the package."""
     if arguments.browser:
         return _browser(arguments)
 
@@ -83,18 +83,22 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{made.path}  {made.nbytes / 1e6:.1f} MB")
     print(f"  {manifest.verdict['text']}")
     print(f"  {manifest.tokenizer.text}")
-    print(f"run it: tapml run {made.path} {_argument(manifest.tokenizer.reader)}")
+    from tapml.workloads import workload_of
+
+    takes_text = manifest.tokenizer.reader != "none"
+    argument = workload_of(manifest.model).argument(takes_text=takes_text)
+    print(f"run it: tapml run {made.path} {argument}")
     return 0
 
 
 def _is_archive(out: Path | None, *, allowed: tuple[str, ...] = (".zip",)) -> bool:
-    """Whether a name asks for an archive; a folder called `x.tar.gz` would be nobody's wish."""
+    """Whether a name asks for an archive; other archive suffixes are errors."""
     from tapml_targets.errors import InputError
 
     suffix = "" if out is None else out.suffix.lower()
     if suffix in _ARCHIVES and suffix not in allowed:
         what = "a folder or a .zip archive" if allowed else "a folder"
-        raise InputError(f"--out {out}: what is written is {what}: give another name")
+        raise InputError(f"--out {out}: expected the name of {what}")
     return suffix in allowed
 
 
@@ -110,8 +114,8 @@ def _browser(arguments: argparse.Namespace) -> int:
         print(f"note: {made.recovered}", file=sys.stderr)
     print(f"{made.path}  {made.nbytes / 1e6:.1f} MB, weights in {made.parts} part(s)")
     print(f"  {made.shipped.verdict.get('text', '')}")
-    if made.shipped.note.reader != "tapml":
-        print(f"  the page takes token ids alone: {made.shipped.note.text}")
+    if made.shipped.note.reader == "none":
+        print(f"  the page takes token ids only: {made.shipped.note.text}")
     else:
         print(f"  {made.shipped.note.text}")
     print(f"try it: python -m http.server --directory {made.path} 8000")
@@ -121,13 +125,13 @@ def _browser(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar for the bytes of weights, in a terminal."""
+    """A progress bar for the bytes of weights."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
-    # Elsewhere than in a terminal it would leave an empty line.
+    # Outside a terminal it would print an empty line.
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
@@ -137,7 +141,3 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
             progress.update(task, description="weights", completed=done, total=total)
 
         yield show
-
-
-def _argument(reader: str) -> str:
-    return '--tokens "1 2 3"' if reader == "none" else '--prompt "The beginning of a text"'

@@ -1,4 +1,4 @@
-"""What a session shows where there is no terminal: a line per finished thing, and signs of life."""
+"""A session's progress as log lines, with signs of life during long steps."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import contextlib
 import os
 import threading
 import time
-from types import TracebackType
 from typing import Final, Self, TextIO
 
 from tapml.cli.operator_text import TOLD, HeldBack, operator_line, remaining
-from tapml.offload.events import Event, Note, OperatorChanged, PhaseEnded
-from tapml.offload.run_state import NO_PHASE, RunState, duration
+from tapml.runs.events import Event, Note, PhaseEnded
+from tapml.runs.wording import duration
+from tapml.session.events import OperatorChanged
+from tapml.session.run_state import NO_PHASE, RunState
 
 SILENCE_SECONDS: Final = 10.0
 _LONGEST_SILENCE_SECONDS: Final = 60.0
 
 
 class PlainLines:
-    """A watcher that writes lines to a log.
-
-    A context manager. After ten seconds without a line one says what is under way, then after
-    twenty and so on up to a minute, so that a log is never quiet for long and never full of it.
+    """A watcher that writes lines to a log; a context manager.
 
     Parameters
     ----------
     stream
-        Where to.
+        The log.
     only_failures
-        Say nothing but what does not move.
+        Report only operators that do not move.
     silence
-        Seconds until the first sign of life.
+        Seconds until the first sign of life; the interval then doubles up to a minute.
     """
 
     def __init__(
@@ -56,12 +54,7 @@ class PlainLines:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -69,14 +62,14 @@ class PlainLines:
             self._release()
 
     def __call__(self, event: Event) -> None:
-        """Take in an event."""
+        """Handle an event."""
         with self._lock:
             self._state.apply(event)
             self._tell(event)
 
     def interrupted(self) -> None:
-        """Say that the run is being ended."""
-        # From a signal's handler: what it interrupted may hold the lock, or be writing just now.
+        """Report the interrupt."""
+        # In a signal handler: the interrupted code may hold the lock or be writing.
         with contextlib.suppress(OSError, ValueError):
             os.write(self._stream.fileno(), b"interrupted: ending the step in hand\n")
 
@@ -131,7 +124,7 @@ class PlainLines:
 
 
 def _under_way(state: RunState) -> str:
-    """What runs at the moment, how far it is and how long it may take."""
+    """The current step with its progress and time left."""
     parts = []
     if state.total:
         parts.append(f"{state.done} of {state.total}")

@@ -1,4 +1,4 @@
-"""``tapml policy``: the limits of verdicts as a file to start from, or a file checked."""
+"""``tapml policy``: prints the limits of verdicts as TOML, or checks such a file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 _EPILOG: Final = """\
 examples:
-  tapml policy > limits.toml                  the calibrated limits, to be edited
+  tapml policy > limits.toml                  the calibrated limits, to edit
   tapml policy limits.toml                    check a file; print what it loosens, and why
   tapml replay my-suite --policy limits.toml  use it (offload and validate take it as well)
 
-A limit bounds error / (sensitivity + ulp); docs/verdicts.md says what that is and how the defaults
-were measured. Every override has a reason, and reports show it on their first page.
+A limit bounds error / (sensitivity + ulp); docs/verdicts.md explains it and how the defaults were
+measured. Every override has a reason, which reports show on their first page.
 """
 
 
@@ -24,15 +24,14 @@ def add_parser(subparsers: Any) -> None:
         help="print the limits of verdicts as TOML, or check such a file",
         description="Print the limits of verdicts as TOML, or check such a file.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a policy to check")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print or check; a file that is no policy ends with exit code 2."""
-    from tapml.compare.policy_file import policy_of, write_policy
+    """Print the default policy, or check a file."""
+    from tapml.verdicts.policy_file import policy_of, write_policy
 
     policy = policy_of(arguments.file)
     if arguments.file is None:

@@ -1,4 +1,4 @@
-"""What a session shows while it runs: a view in a terminal, plain lines elsewhere."""
+"""A running session's progress: a live view in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from rich.console import Console
 
 from tapml.cli.plain_lines import PlainLines
 from tapml.cli.terminal_view import TerminalView
-from tapml.offload.events import Watcher
+from tapml.runs.events import Watcher
 
 
 @contextmanager
 def watch(*, quiet: bool = False, stream: TextIO | None = None) -> Iterator[Watcher]:
     """A watcher for `OffloadSession.run`; the display ends with the block.
 
-    The first Ctrl-C inside the block is answered at once: what it interrupts may take a moment to
-    end cleanly.
+    The first Ctrl-C is acknowledged immediately; a clean end may take a moment.
     """
     stream = stream or sys.stderr
     display: PlainLines | TerminalView = PlainLines(stream, only_failures=quiet)
@@ -46,7 +45,7 @@ def _answering_interrupts(display: PlainLines | TerminalView) -> Iterator[None]:
         display.interrupted()
         raise KeyboardInterrupt
 
-    # A process that was told to ignore Ctrl-C, or handles it itself, goes on doing so.
+    # Leave other handlers of Ctrl-C in place.
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, answer)
     try:

@@ -1,4 +1,4 @@
-"""``tapml reduce``: a failing test made smaller while it keeps failing."""
+"""``tapml reduce``: makes a failing test smaller while it keeps failing."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.cli.model_arguments import seconds
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
 
 DEFAULT_SECONDS: Final = 120.0
 KERNEL_SECONDS: Final = 10.0
-"""A candidate whose kernel takes longer has lost the device."""
+"""A candidate whose kernel takes longer counts as a lost device."""
 
 _EPILOG: Final = """\
 examples:
   tapml reduce my-session/repro/softmax                 writes my-session/repro/softmax-reduced
   tapml reduce softmax.tapml.zip -o small --seconds 600
-  tapml replay my-session/repro/softmax-reduced         it fails as the whole one does
+  tapml replay my-session/repro/softmax-reduced         fails as the original does
 
-Dynamic extents shrink first, with the very same kernel; static ones where the compiler here makes
-the kernel that failed (it is compiled anew for each); then values become zero, one, integers, short
-decimals. Every smaller test is judged by a float64 result of its own, so the toolkit is needed.
-Ctrl-C keeps the best so far.
+Dynamic extents shrink first, with the same kernel; then static ones, recompiling for each, if the
+compiler here reproduces the failing kernel; then values become zero, one, integers, short decimals.
+Every smaller test is judged by a new float64 result, so the toolkit is needed. Ctrl-C keeps the
+best so far.
 """
 
 
@@ -35,7 +36,6 @@ def add_parser(subparsers: Any) -> None:
         help="make a failing test smaller while it keeps failing",
         description="Shrink the shapes and simplify the inputs of a failing test.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=Path, help="a repro folder or a bundle (.tapml.zip)")
     parser.add_argument(
@@ -50,44 +50,34 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=seconds,
         default=DEFAULT_SECONDS,
         metavar="N",
-        help=f"budget; the best so far is written when it is spent (default {DEFAULT_SECONDS:g})",
+        help=f"budget; the best so far is written when it is spent (default: {DEFAULT_SECONDS:g})",
     )
     parser.add_argument(
         "--same-kernel", action="store_true", help="never compile for smaller static extents"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a folder that is there")
-    parser.add_argument("--json", action="store_true", help="print what reduced.json holds")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
+    parser.add_argument("--json", action="store_true", help="print the content of reduced.json")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
-    return seconds
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Reduce; 0 where a smaller test was written, 1 where it does not fail at all."""
+    """Reduce; 0 if a smaller test was written, 1 if it does not fail."""
     from tapml.bundle.source import read_failing_test
-    from tapml.carving.replay_repro import write_repro
-    from tapml.carving.repro_device import device_of
     from tapml.reduce.reducing import reduce_repro
     from tapml.reduce.reduction import DOCUMENT
+    from tapml.repro.folder import device_like
+    from tapml.repro.writing import write_repro
     from tapml_rpc.local import open_local
 
     repro = read_failing_test(arguments.source)
     folder = arguments.out or arguments.source.with_name(f"{repro.operator.name}-reduced")
     if folder.exists() and not arguments.overwrite:
-        raise InputError(f"{folder} is there already: choose another (-o), or give --overwrite")
-    device = arguments.device or device_of(repro)
+        raise InputError(f"{folder} exists: choose another (-o), or give --overwrite")
+    device = arguments.device or device_like(repro.device)
     progress = _Progress(quiet=arguments.quiet)
     try:
         reduction = reduce_repro(
@@ -124,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """What is tried: one line that changes in a terminal, a line a while elsewhere."""
+    """Progress: one changing line in a terminal, else a line every ten seconds."""
 
     _EVERY_SECONDS = 10.0
 

@@ -1,4 +1,4 @@
-"""Devices elsewhere, as ``tapml devices`` shows them beside those of this machine."""
+"""Remote devices in ``tapml devices``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.cli.fitting_table import fitting_table
 from tapml_targets.errors import InputError, TapmlError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def usual_tracker() -> str:
-    """The tracker that the environment names; empty where it names none."""
+    """The tracker of the environment, or empty."""
     return os.environ.get(_VARIABLE, "")
 
 
@@ -62,22 +63,21 @@ def wanted_device(arguments: argparse.Namespace) -> str | None:
 
 
 def on_standard_error(line: str) -> None:
-    """Tell whoever waits for a tracker's device what is waited for."""
+    """Report why a command waits for a tracker's device."""
     print(f"tapml: {line}", file=sys.stderr, flush=True)
 
 
 def remote_devices(
     tracker: str, platform: str | None, *, self_test: bool = False
 ) -> tuple[list[dict[str, Any]], str]:
-    """A tracker's devices as plain data, and what kept it from telling; nothing without a tracker.
+    """A tracker's devices as plain data, and its error; both empty without a tracker.
 
     Parameters
     ----------
     platform
         Only devices of this kind; None for all.
     self_test
-        Lend each that nobody has for a moment, and measure what it does; of the others is told
-        what is known.
+        Lease each free device briefly to measure it; others show cached results.
     """
     if not tracker:
         return [], ""
@@ -98,16 +98,16 @@ def remote_devices(
 def addressed_devices(
     addresses: Sequence[str], platform: str | None, *, self_test: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The devices of servers as plain data like a tracker's, and what kept each other one away.
+    """The devices of servers as plain data like a tracker's, and errors by address.
 
     Parameters
     ----------
     addresses
-        Of servers; each is opened for a moment.
+        Servers; each is opened briefly.
     platform
         Only devices of this kind; None for all.
     self_test
-        Measure what each does.
+        Measure each device.
     """
     rows: list[dict[str, Any]] = []
     problems: dict[str, str] = {}
@@ -123,11 +123,11 @@ def addressed_devices(
 
 
 def _of_tracker(tracker: str, device: ListedDevice, *, measure: bool) -> dict[str, Any] | None:
-    """What a device that a tracker lends was measured to do; None where nobody knows."""
+    """The self-test of a tracker's device; None if unknown."""
     from tapml_rpc.reach import open_device, place_of_lent
 
     if measure and not device.leases:
-        # Whoever is quicker has it, and is not to be waited for.
+        # Do not wait if another client was faster.
         spec = f"tracker:{device.name},wait={_TIMEOUT_SECONDS:g}"
         with suppress(TapmlError), open_device(spec, tracker=tracker) as session:
             return _measured(session, refresh=True)
@@ -143,7 +143,7 @@ def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
 
 def _known(description: DeviceDescription, place: str) -> dict[str, Any] | None:
     try:
-        # It computes with numpy, which a board that lists devices may not have.
+        # It needs numpy, which a board that lists devices may lack.
         from tapml_rpc.known_self_test import remembered_elsewhere
     except ImportError:
         return None
@@ -152,14 +152,14 @@ def _known(description: DeviceDescription, place: str) -> dict[str, Any] | None:
 
 
 def self_test_row(found: SelfTest) -> dict[str, Any]:
-    """A self-test as plain data, with what there is to tell in a few words."""
+    """A self-test as plain data with its traits."""
     from tapml_targets.self_test.facts import to_plain
 
     return to_plain(found) | {"traits": list(found.traits)}
 
 
 def self_test_lines(found: dict[str, Any] | None) -> list[str]:
-    """The traits of a device in one line, then what is wrong with it."""
+    """The traits of a device in one line, then its problems."""
     if found is None:
         return []
     wrong = [f["meaning"] for f in found["facts"] if f["grave"] and f["sound"] is False]
@@ -169,8 +169,7 @@ def self_test_lines(found: dict[str, Any] | None) -> list[str]:
 
 def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
     from tapml_rpc.reach import SCHEMES, open_device
-    from tapml_targets.description_format import to_plain
-    from tapml_targets.fingerprint import fingerprint
+    from tapml_targets.description import fingerprint, to_plain
 
     if not address.startswith(SCHEMES):
         raise InputError(
@@ -189,7 +188,7 @@ def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
             "fingerprint": fingerprint(session.device),
             "address": address,
             "websocket": "",
-            # This look is one of its sessions.
+            # Without this session.
             "load": {name: load[name] - (name == "sessions") for name in load},
             "leases": [],
             "self_test": measured,
@@ -198,47 +197,49 @@ def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
 
 def print_remote_devices(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     """A table of devices elsewhere, then a line for each with its fingerprint and holders."""
-    from rich.table import Table
-    from rich.text import Text
-
     console.print(f"\n{title}", highlight=False, markup=False)
     if not rows:
         console.print("no device is registered there", highlight=False)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    # What is typed again stays in one piece.
-    table.add_column("device", no_wrap=True)
-    for column in ("name", "kind", "memory", "threads", "features", "sessions", "lease"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        limits, load = row["limits"], row["load"]
-        texts = (
-            row["spec"],
-            row["name"],
-            row["platform"],
-            memory_text(limits["memory_bytes"]),
-            str(limits["max_threads_per_block"] or "-"),
-            " ".join(limits["features"]) or "-",
-            f"{load.get('sessions', 0)}, {_size(load.get('device_bytes', 0))}",
-            "-" if row["spec"] == row["address"] else _leases(row["leases"]),
-        )
-        # Names come from other machines: nothing in them is markup, nor steers the terminal.
-        table.add_row(*(Text(_printable(text)) for text in texts))
+    columns = {
+        "device": [row["spec"] for row in rows],
+        "name": [row["name"] for row in rows],
+        "kind": [row["platform"] for row in rows],
+        "memory": [memory_text(row["limits"]["memory_bytes"]) for row in rows],
+        "threads": [str(row["limits"]["max_threads_per_block"] or "-") for row in rows],
+        "features": [" ".join(row["limits"]["features"]) or "-" for row in rows],
+        "sessions": [_load(row["load"]) for row in rows],
+        "lease": ["-" if row["spec"] == row["address"] else _leases(row["leases"]) for row in rows],
+    }
+    # Names come from other machines: no control characters.
+    printable = {title: list(map(_printable, texts)) for title, texts in columns.items()}
+    spare = ("features", "threads", "kind", "memory")
+    table, left_out = fitting_table(printable, console.width, spare=spare)
     console.print(table)
     for row in rows:
         beside = f" and {row['websocket']}" if row["websocket"] else ""
         relayed = row["address"].startswith("relay")
         reached = "through the tracker" if relayed else f"at {row['address']}{beside}"
         where = "" if row["address"] == row["spec"] else f"{reached}; "
-        line = f"{row['spec']}: {where}fingerprint {row['fingerprint'][:12]}"
+        features = f"{features_text(row)}; " if "features" in left_out else ""
+        line = f"{row['spec']}: {where}{features}fingerprint {row['fingerprint'][:12]}"
         lines = [line, *(f"  {each}" for each in self_test_lines(row["self_test"]))]
         for each in lines:
             console.print(_printable(each), highlight=False, soft_wrap=True, markup=False)
 
 
 def memory_text(nbytes: int) -> str:
-    """A device's memory for a table; a dash where the platform does not tell it."""
+    """A device's memory for a table; a dash if unknown."""
     return f"{nbytes / 2**30:.1f} GiB" if nbytes else "-"
+
+
+def features_text(row: dict[str, Any]) -> str:
+    """A device's features for a line of text."""
+    return ", ".join(row["limits"]["features"]) or "no features"
+
+
+def _load(load: Mapping[str, Any]) -> str:
+    return f"{load.get('sessions', 0)}, {_size(load.get('device_bytes', 0))}"
 
 
 def _leases(leases: list[dict[str, Any]]) -> str:

@@ -14,25 +14,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml.cli.check import add_check_arguments, run_check
+from tapml.cli.model_arguments import number
 from tapml.cli.progress import watch
 from tapml.cli.remote_devices import on_standard_error
+from tapml.cli.several_devices import (
+    add_matrix_arguments,
+    announce_absent,
+    announce_rows,
+    columns_for,
+    print_matrix,
+)
 from tapml.cli.suite_argument import open_suite
-from tapml.cli.validate_matrix import add_matrix_arguments, replay_on_all
 from tapml.cli.verdict_lines import VerdictLines
+from tapml.runs.wording import counted
 from tapml_targets.errors import EXIT_MISMATCH, InputError
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 RUNS: Final = 2
-"""How often a test runs where nothing is said."""
+"""Default runs of a test."""
 
 if TYPE_CHECKING:
-    from tapml.carving.replay_results import ReplayResult
-    from tapml.carving.replay_suite import SuiteReplayer
-    from tapml.carving.repro_failure import Failure
-    from tapml.carving.repro_folder import Repro
-    from tapml.compare.oracle import Oracle
-    from tapml.compare.policy import Policy
     from tapml.compiler.compiler import Compiler
-    from tapml.localize.diagnosis import Diagnosis
+    from tapml.failures.diagnosis import Diagnosis
+    from tapml.replaying.failure import Failure
+    from tapml.replaying.results import ReplayResult
+    from tapml.replaying.suite_replay import SuiteReplayer
+    from tapml.repro.folder import Repro
+    from tapml.verdicts.policy import Policy
     from tapml_rpc.client import Session
     from tapml_targets.self_test.facts import SelfTest
 
@@ -44,13 +52,13 @@ examples:
   tapml replay my-session                        the tests that a session carved
   tapml replay my-session/repro/softmax          one failure again; needs no compiler and no model
   tapml replay softmax.tapml.zip                 the same from a bundle
-  tapml replay my-suite --diagnose               inner step, places and cause of each failure
+  tapml replay my-suite --diagnose               inner step, locations and cause of each failure
   tapml replay my-suite --explain prefill/layers.0.self_attn/softmax@p0.s0    why that verdict
   tapml replay my-suite --check                  on Oclgrind: memory faults with their source lines
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
 
-The folder of a session, or of exported tests, stands for the suite in it.
+A session or a folder of exported tests means the suite in it.
 """
 
 
@@ -61,7 +69,6 @@ def add_parser(subparsers: Any) -> None:
         help="replay carved tests, or a repro folder, on a device",
         description="Replay carved tests, or the failure in a repro folder, on a device.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "folder", type=Path, help="a suite, a session, a repro folder or a bundle (.tapml.zip)"
@@ -71,7 +78,7 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         metavar="NAME",
         help="opencl, opencl:1, a server's address, tracker:NAME, browser (default: opencl, or the "
-        "repro's)",
+        "repro's); several are also compared with each other",
     )
     add_filter_arguments(parser)
     parser.add_argument(
@@ -95,10 +102,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--repeats",
-        type=_repeats,
+        type=number("2 to 10000 runs", int, 2, 10_000),
         default=RUNS,
         metavar="N",
-        help="run each test so often; more find what races seldom (default: %(default)s)",
+        help="runs of each test; more runs find rare races (default: %(default)s)",
     )
     add_check_arguments(parser)
     add_matrix_arguments(parser)
@@ -128,49 +135,62 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | None) -> None:
-    """An option that would be passed over in silence is a mistake.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Raise InputError for options that would be silently ignored."""
     if arguments.check:
-        where = "with --check, which looks at accesses to memory and judges no numbers"
+        where = "with --check, which checks memory accesses and not numbers"
         names: tuple[str, ...] = ("explain", "repro", "diagnose", "policy")
         if arguments.repeats != RUNS:
-            raise InputError(f"--repeats says nothing {where}")
+            raise InputError(f"--repeats has no effect {where}")
     elif repro is not None:
-        where = f"of the one test in {arguments.folder}"
+        where = f"on the one test in {arguments.folder}"
         names = ("operator", "layer", "step", "entry", "repro")
         if arguments.explain not in (None, "", repro.case.id):
-            raise InputError(f"{arguments.folder} holds the test {repro.case.id} alone")
+            raise InputError(f"{arguments.folder} holds only the test {repro.case.id}")
     else:
         return
     for name in names:
         if getattr(arguments, name) not in (None, [], False):
-            raise InputError(f"--{name} says nothing {where}")
+            raise InputError(f"--{name} has no effect {where}")
 
 
 def _replay_on_all(devices: list[str], arguments: argparse.Namespace, repro: Repro | None) -> int:
-    from tapml.compare.policy_file import policy_of
+    from tapml.verdicts.policy_file import policy_of
 
     for name in ("check", "explain", "repro", "diagnose"):
         if getattr(arguments, name) not in (None, False):
-            raise InputError(f"--{name} says nothing of several devices: name one with --device")
+            raise InputError(f"--{name} works on one device only: name one with --device")
     if repro is not None:
         raise InputError(
             f"{arguments.folder} is one failure on one device: name one with --device, or replay "
             "the suite it came from on several"
         )
-    return replay_on_all(arguments, policy_of(arguments.policy), filters_of(arguments), devices)
+    filters, policy = filters_of(arguments), policy_of(arguments.policy)
+    columns = columns_for(devices)
+    with open_suite(arguments.folder, filters) as suite, watch(quiet=arguments.json) as watcher:
+        from tapml.compiler.compiler import Compiler
+        from tapml.matrix.running import opened
+        from tapml.validation.run import run_validation
+        from tapml.validation.suite_subject import SuiteSubject
+
+        with opened(columns), Compiler() as compiler:
+            announce_absent(columns)
+            subject = SuiteSubject(suite, filters, title=str(arguments.folder))
+            report = run_validation(
+                subject,
+                columns,
+                compiler,
+                policy,
+                kernels=arguments.kernels,
+                runs=arguments.repeats,
+                on_row=announce_rows(watcher, len(subject.operators)),
+            )
+    return print_matrix(report, arguments)
 
 
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
-    from tapml.carving.repro_device import device_of
-    from tapml.carving.repro_folder import replay_repro
-    from tapml.compare.policy_file import read_policy
-    from tapml.compare.verdict import accusation
+    from tapml.repro.folder import device_like, replay_repro
+    from tapml.verdicts.policy_file import read_policy
+    from tapml.verdicts.verdict import accusation
     from tapml_rpc.known_self_test import session_self_test
     from tapml_rpc.local import open_local
     from tapml_rpc.reach import open_device
@@ -181,7 +201,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     with (
         open_device(wanted, say=on_standard_error)
         if wanted
-        else open_local(device_of(repro)) as session
+        else open_local(device_like(repro.device)) as session
     ):
         result = replay_repro(repro, session, runs=arguments.repeats)
         device = session.device
@@ -193,8 +213,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
         return 0 if passed else EXIT_MISMATCH
     if arguments.json:
         data = result.to_json() | ({} if found is None else {"diagnosis": found.to_json()})
-        json.dump(data, sys.stdout, indent=1)
-        print()
+        print(json.dumps(data, indent=1))
         return 0 if passed else EXIT_MISMATCH
     print(f"{result.verdict.status}: {result.test} on {device.name}: {result.verdict.reason}")
     if device.name != repro.device.get("name"):
@@ -211,7 +230,7 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
 
 
 def _explained(repro: Repro, result: ReplayResult, measured: SelfTest | None) -> str:
-    from tapml.compare.explain import explain
+    from tapml.oracles.explain import explain
 
     outputs = repro.case.read_outputs()
     return explain(
@@ -225,7 +244,7 @@ def _explained(repro: Repro, result: ReplayResult, measured: SelfTest | None) ->
 
 
 def _explain_test(arguments: argparse.Namespace) -> int:
-    from tapml.compare.policy_file import policy_of
+    from tapml.verdicts.policy_file import policy_of
 
     if not arguments.explain:
         raise InputError(
@@ -239,19 +258,19 @@ def _explain_test(arguments: argparse.Namespace) -> int:
 
 
 def _diagnosed(repro: Repro, result: ReplayResult, session: Session) -> Diagnosis | None:
-    """What localization finds now; it compiles, so it needs the toolkit."""
-    from tapml.carving.repro_folder import failure_of
+    """Diagnose the failure, which needs the toolkit."""
     from tapml.compiler.compiler import Compiler
-    from tapml.localize.apart import diagnosed
+    from tapml.diagnosis.in_subprocess import diagnose_in_subprocess
+    from tapml.repro.folder import failure_of
     from tapml_rpc.reach import open_another
 
     failure, another = failure_of(repro, result, session.device), partial(open_another, session)
     with Compiler() as compiler:
-        return diagnosed(failure, compiler, open_session=another).diagnosis
+        return diagnose_in_subprocess(failure, compiler, open_session=another).diagnosis
 
 
 def _replay_suite(arguments: argparse.Namespace) -> int:
-    from tapml.compare.policy_file import policy_of
+    from tapml.verdicts.policy_file import policy_of
 
     policy = policy_of(arguments.policy)
     with (
@@ -261,18 +280,16 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
         found = replayer.replay(
             filters_of(arguments),
             on_operator=VerdictLines(watcher, shown=not arguments.json),
-            on_failure=_Failures(arguments, compiler, replayer.oracle, replayer.session),
+            on_failure=_Failures(arguments, compiler, replayer.session),
         )
     failed = [each for each in found.operators if each.status != "pass"]
     if arguments.json:
-        json.dump(found.to_json(), sys.stdout, indent=1)
-        print()
+        print(json.dumps(found.to_json(), indent=1))
     else:
-        count = len(found.operators)
-        probes = f" and {found.probes} exact probes" if found.probes else ""
-        print(
-            f"{found.tests} tests{probes} of {count} operators: {len(failed)} operators do not pass"
-        )
+        probes = f" and {counted(found.probes, 'exact probe')}" if found.probes else ""
+        of = counted(len(found.operators), "operator")
+        wrong = f"{counted(len(failed), 'operator')} {'does' if len(failed) == 1 else 'do'}"
+        print(f"{counted(found.tests, 'test')}{probes} of {of}: {wrong} not pass")
     return 0 if found.status == "pass" else EXIT_MISMATCH
 
 
@@ -280,8 +297,8 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
 def _open_replayer(
     arguments: argparse.Namespace, policy: Policy
 ) -> Iterator[tuple[SuiteReplayer, Compiler]]:
-    """The suite, the compiler, the device and the oracle, open together."""
-    from tapml.carving.probing import is_probe
+    """Open suite, compiler, device and oracle together."""
+    from tapml.oracles.probing import is_probe
     from tapml_rpc.reach import is_remote, open_device
     from tapml_targets.ranking import find_device
 
@@ -289,14 +306,14 @@ def _open_replayer(
         if arguments.explain:
             named = arguments.explain
             suite.test(named.rpartition("/")[0] if is_probe(named) else named)
-        wanted = arguments.device or "opencl"
+        wanted = arguments.device or DEFAULT_PLATFORM
         description = None if is_remote(wanted) else find_device(wanted)
-        # What takes seconds to import comes after what can be mistyped.
-        from tapml.carving.replay_suite import SuiteReplayer
-        from tapml.compare.expectation_store import store_of
-        from tapml.compare.oracle import Oracle
+        # Slow imports come after the checks of arguments.
         from tapml.compiler.compiler import Compiler
         from tapml.compiler.twin import compile_twins
+        from tapml.oracles.expectation_store import store_of
+        from tapml.oracles.oracle import Oracle
+        from tapml.replaying.suite_replay import SuiteReplayer
         from tapml_rpc.local import open_local
 
         with (
@@ -314,32 +331,25 @@ def _open_replayer(
 
 @dataclass(frozen=True)
 class _Failures:
-    """What is done with each failing operator: looked into, written down."""
+    """Diagnoses and writes down each failing operator, as asked."""
 
     arguments: argparse.Namespace
     compiler: Compiler
-    oracle: Oracle
     session: Session
 
     def __call__(self, failure: Failure) -> None:
-        """Diagnose and write a repro folder, as asked; JSON on standard output stays alone."""
+        """Report on standard error if JSON goes to standard output."""
         stream = sys.stderr if self.arguments.json else sys.stdout
         if self.arguments.diagnose:
-            from tapml.localize.apart import diagnosed
+            from tapml.diagnosis.in_subprocess import diagnose_in_subprocess
             from tapml_rpc.reach import open_another
 
             another = partial(open_another, self.session)
-            failure = diagnosed(failure, self.compiler, oracle=self.oracle, open_session=another)
+            failure = diagnose_in_subprocess(failure, self.compiler, open_session=another)
             for line in failure.diagnosis.lines() if failure.diagnosis is not None else ():
                 print(f"  {line}", file=stream, flush=True)
         if self.arguments.repro is not None:
-            from tapml.carving.replay_repro import write_repro
+            from tapml.repro.writing import write_repro
 
             folder = write_repro(self.arguments.repro / failure.operator.name, failure)
             print(f"  repro: {folder}", file=stream, flush=True)
-
-
-def _repeats(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 2 <= int(text) <= 10_000):
-        raise argparse.ArgumentTypeError(f"expected 2 to 10000 runs, got {text!r}")
-    return int(text)

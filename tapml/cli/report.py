@@ -1,4 +1,4 @@
-"""``tapml report``: how a session stands in a few lines, its report as JSON, or served live."""
+"""``tapml report``: a session's status in a few lines, as JSON, or served live."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.cli.model_arguments import number
 from tapml.cli.next_step import next_step
-from tapml.offload.live import REPORT, LiveReader
-from tapml.offload.lock import LOCK
-from tapml.offload.model_times import model_times, multiple, slowest_line
-from tapml.offload.run_state import duration, in_one_line
+from tapml.runs.live_file import LiveReader
+from tapml.runs.lock import LOCK
+from tapml.runs.wording import duration
+from tapml.session.folder import REPORT
+from tapml.session.live import SessionLive
+from tapml.session.model_times import model_times, multiple, slowest_line
+from tapml.session.run_state import in_one_line
 from tapml_targets.errors import InputError
 
 PAGE: Final = "report.html"
@@ -28,15 +32,14 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "report",
-        help="how a session stands; its report, live in a browser",
-        description="Say how a session stands and where its report is; or print the report as "
-        "JSON, or\nserve it to a browser, live while another process runs the session.",
+        help="a session's status; its report, live in a browser",
+        description="Print a session's status and the path of its report; or print the report as "
+        "JSON,\nor serve it to a browser, live while another process runs the session.",
         epilog="examples:\n  tapml report my-session\n"
         "  tapml report my-session --json | jq .summary\n"
         "  tapml report my-session --serve               http://127.0.0.1:8765/ until Ctrl-C\n"
         "  tapml report my-session --serve --port 9000\n"
         "  ssh -L 8765:localhost:8765 board tapml report my-session --serve\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("session", type=Path, help="folder of the session")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
@@ -47,15 +50,15 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--port",
-        type=_port,
+        type=number(f"0 to {_MAX_PORT}", int, 0, _MAX_PORT),
         metavar="N",
         help=f"port to serve at, 0 for a free one (default: {DEFAULT_PORT})",
     )
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
-        help=f"address to serve at (default: {DEFAULT_HOST}, this machine alone); whoever reaches "
-        "another one can read the report, for nobody is asked who they are",
+        help=f"address to serve at (default: {DEFAULT_HOST}, local only); a report at "
+        "another address can be read without authentication by anyone who reaches it",
     )
     parser.set_defaults(run=run)
 
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def summary_lines(report: Mapping[str, Any], folder: Path) -> list[str]:
-    """How a session stands: outcome, counts, what is slow, what failed, what to do next."""
+    """A session's status: outcome, counts, times, failures, the next step."""
     summary, operators = report["summary"], report["operators"]
     states = [f"{summary[name]} {name}" for name in ("moved", "failed", "kept", "waiting")]
     count = summary.get("probes") or 0
@@ -91,7 +94,7 @@ def summary_lines(report: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def time_lines(operators: list[Mapping[str, Any]]) -> list[str]:
-    """What a run of each entry takes on both sides, and what is slow out of line."""
+    """Times of each entry on both sides, and the slowest operator."""
     times = model_times(operators)
     entries = [
         f"{name} {entry['target_ms']:.3g} ms on the target, {entry['reference_ms']:.3g} ms on the "
@@ -112,8 +115,8 @@ def _print(folder: Path, *, as_json: bool) -> int:
     if not page.is_file() or not data.is_file():
         if (folder / JOURNAL).is_file():
             raise InputError(
-                f"the session in {folder} has begun and has no report yet: the first comes with "
-                f"the carved tests; go on with `tapml offload --session {folder}`, or watch it "
+                f"the session in {folder} has no report yet: the first one follows "
+                f"the carved tests; continue with `tapml offload --session {folder}`, or watch it "
                 f"with `tapml report {folder} --serve`"
             )
         raise InputError(
@@ -131,26 +134,26 @@ def _print(folder: Path, *, as_json: bool) -> int:
             f"{data} cannot be read ({type(error).__name__}: {error}); run the session again with "
             f"`tapml offload --session {folder}`"
         ) from error
-    live = LiveReader(folder).read()
-    if live["running"] or live["cut_off"]:
+    live = LiveReader(folder, SessionLive).read()
+    if live.running or live.cut_off:
         lines.insert(0, _running(live))
     print("\n".join(lines))
     print(f"report: {page.resolve()}")
     return 0
 
 
-def _running(live: Mapping[str, Any]) -> str:
-    where = f"{live['phase'] or 'between two steps'}"
-    if live["total"]:
-        where += f", {live['done']} of {live['total']}"
-    if live["cut_off"]:
+def _running(live: SessionLive) -> str:
+    where = live.phase or "between two steps"
+    if live.total:
+        where += f", {live.done} of {live.total}"
+    if live.cut_off:
         return (
-            f"the last run did not end by itself (process {live['process']}: {where}); what it "
-            "found out is in the journal, and this is how it stood in its last report:"
+            f"the last run was killed (process {live.process}: {where}); its results are in the "
+            "journal; this was its last report:"
         )
-    left = live["seconds_left"]
+    left = live.seconds_left
     tail = f", about {duration(left)} left" if left is not None else ""
-    return f"running in process {live['process']}: {where}{tail}; this is how it stood last:"
+    return f"running in process {live.process}: {where}{tail}; the last report:"
 
 
 def _failures(operators: list[Mapping[str, Any]]) -> list[str]:
@@ -166,21 +169,21 @@ def _failures(operators: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from tapml.report.serve import ReportServer
+    from tapml.session.report_server import ReportServer
 
     folder: Path = arguments.session
     if not _may_hold_a_session(folder):
         raise InputError(
-            f"{folder} holds other files and no session: expected a session's folder, or the one "
-            "a session will begin in"
+            f"{folder} holds other files and no session: expected a session's folder, or an empty "
+            "one for a new session"
         )
     host = arguments.host or DEFAULT_HOST
     port = DEFAULT_PORT if arguments.port is None else arguments.port
     with ReportServer(folder, host=host, port=port) as server:
         if not server.is_local:
             print(
-                f"tapml: warning: {host} is reached from other machines, and nobody is asked who "
-                "they are: whoever reaches it can read the report",
+                f"tapml: warning: other machines reach {host}, and there is no authentication: "
+                "anyone who reaches it can read the report",
                 file=sys.stderr,
             )
         print(f"report: {server.url} (Ctrl-C ends it)", flush=True)
@@ -199,9 +202,3 @@ def _may_hold_a_session(folder: Path) -> bool:
     return folder.is_dir() and (
         (folder / JOURNAL).is_file() or all(each.name == LOCK for each in folder.iterdir())
     )
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_PORT):
-        raise argparse.ArgumentTypeError(f"expected 0 to {_MAX_PORT}, got {text!r}")
-    return int(text)

@@ -1,4 +1,4 @@
-"""``tapml run``: generate text with a package or a finished session, on the target alone."""
+"""``tapml run``: generate text with a package or a finished session, on the target only."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ examples:
   tapml run my-package.zip --prompt - < prompt.txt
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
   tapml run my-package --prompt "The value" --json
+  tapml run my-encoder --prompt "One sentence" --prompt "Another" --json
+  tapml run my-classifier --input images.npy
   tapml run my-package --prompt "The value" --device tcp://board:9190
-  tapml run my-package --prompt "The value" --device browser     made for webgpu: opens a page
+  tapml run my-package --prompt "The value" --device browser     for webgpu: opens a page
 
-What runs is a package (`tapml package`), a folder or an archive, or a session that has ended with
-every operator on the target. Text goes to standard output as it comes, the speed to standard error.
+It runs a package (`tapml package`), as folder or archive, or a session that has ended with every
+operator on the target. Text streams to standard output, the speed goes to standard error.
 """
 _TOKENS: Final = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
 _LONGEST_PROMPT: Final = 16 << 20
-# Sending more than this takes long enough to say so.
+# Larger transfers are announced.
 _LARGE_BYTES: Final = 1 << 30
 
 
@@ -42,22 +44,30 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "run",
-        help="generate text with a package or a finished session",
-        description="Generate text, greedily, on the target alone.",
+        help="run a package or a finished session on its device",
+        description="Generate text, greedily, or encode sentences, or run a module, on the target.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "model", type=Path, metavar="PACKAGE_OR_SESSION", help="a package, or a finished session"
     )
-    prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument(
+    parser.add_argument(
         "--prompt",
+        action="append",
         metavar="TEXT",
-        help="- reads it from standard input, without the end of its last line",
+        help="- reads standard input, without its last line end; several for an encoder's batch",
     )
-    prompt.add_argument("--tokens", metavar="IDS", help='token ids, "1 2 3"')
-    parser.add_argument("--max-new-tokens", type=positive, default=40, metavar="N")
+    parser.add_argument("--tokens", action="append", metavar="IDS", help='token ids, "1 2 3"')
+    parser.add_argument(
+        "--input", type=Path, metavar="FILE", help="an array in NumPy's format, for a plain module"
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=positive,
+        default=40,
+        metavar="N",
+        help="tokens to generate (default: 40)",
+    )
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -68,13 +78,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="of a package: hash the weights whole, also where they are large",
+        help="check the hash of a package's weights even if they are large",
     )
     parser.add_argument(
         "--own-process",
         action="store_true",
-        help="drive the device in a process of its own: a crashing driver then costs an error "
-        "message; every token costs a round trip more",
+        help="drive the device in a separate process: a driver crash becomes an error message; "
+        "every token costs one more round trip",
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON, at the end")
     parser.set_defaults(run=run)
@@ -97,6 +107,10 @@ def run(arguments: argparse.Namespace) -> int:
     ) as model:
         for note in model.notes:
             print(f"note: {note}", file=sys.stderr)
+        if not model.workload.generates:
+            from tapml.cli.run_once import run_once
+
+            return run_once(model, arguments, time.monotonic() - started)
         ids, text = _prompt(model, arguments)
         ready = time.monotonic() - started
         result = _generate(model, ids, text, arguments)
@@ -110,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open(path: Path, *, verify: bool) -> Runnable:
-    """A package or a finished session, before a device is open."""
+    """Open a package or a finished session."""
     from tapml.package.files import is_package, recover_package
 
     if recovered := recover_package(path):
@@ -122,16 +136,16 @@ def _open(path: Path, *, verify: bool) -> Runnable:
         raise InputError(f"{path} does not exist{_near(path) or expected}")
     if path.is_file():
         raise InputError(
-            f"{path} is no package: expected a zip archive or a folder made by `tapml package`"
+            f"{path} is not a package: expected a zip archive or a folder made by `tapml package`"
         )
-    from tapml.offload.session import is_session
+    from tapml.session.folder import is_session
 
     if not is_session(path):
         raise InputError(
             f"{path} is neither a package nor a session: expected a folder made by `tapml package` "
             "or `tapml offload --session`"
         )
-    from tapml.offload.finished import open_finished
+    from tapml.package.from_session import open_finished
 
     return open_finished(path).runnable()
 
@@ -155,7 +169,7 @@ def _open_package(path: Path, *, verify: bool) -> Runnable:
 
 
 def _near(path: Path) -> str:
-    """What beside it has nearly its name."""
+    """A suggestion for a mistyped name."""
     try:
         names = [each.name for each in path.absolute().parent.iterdir()]
     except OSError:
@@ -167,16 +181,22 @@ def _near(path: Path) -> str:
 def _prompt(
     model: TargetModel, arguments: argparse.Namespace
 ) -> tuple[tuple[int, ...], str | None]:
-    """Token ids of the prompt, and its text where the model has a tokenizer."""
-    if arguments.tokens is None:
-        text = _read_input() if arguments.prompt == "-" else str(arguments.prompt)
-        return model.encode(text), text
-    if not _TOKENS.fullmatch(arguments.tokens):
+    """Token ids of the prompt, and its text if the model has a tokenizer."""
+    given = [*(arguments.prompt or ()), *(arguments.tokens or ())]
+    if len(given) != 1 or arguments.input is not None:
         raise InputError(
-            f"tokens {arguments.tokens[:60]!r}: expected whole numbers with spaces or commas "
+            f"{model.name} continues one text: give one --prompt TEXT or one --tokens IDS"
+        )
+    (value,) = given
+    if arguments.tokens is None:
+        text = _read_input() if value == "-" else str(value)
+        return model.encode(text), text
+    if not _TOKENS.fullmatch(value):
+        raise InputError(
+            f"tokens {value[:60]!r}: expected whole numbers with spaces or commas "
             'between, like "1 2 3"'
         )
-    ids = tuple(int(number) for number in re.findall(r"\d+", arguments.tokens))
+    ids = tuple(int(number) for number in re.findall(r"\d+", value))
     try:
         return ids, model.codec.decode(ids)
     except InputError:
@@ -205,7 +225,7 @@ class _Result:
 
     @property
     def rate(self) -> float:
-        """Tokens a second after the first, which takes a run over the whole prompt."""
+        """Tokens per second after the first, which includes the prefill."""
         following = len(self.tokens) - 1
         return following / (self.seconds - self.first_seconds) if following else 1 / self.seconds
 
@@ -222,7 +242,7 @@ class _Result:
 def _generate(
     model: TargetModel, ids: tuple[int, ...], text: str | None, arguments: argparse.Namespace
 ) -> _Result:
-    """Generate, printing as it comes where JSON was not asked for."""
+    """Generate; stream the text unless JSON was asked for."""
 
     def show(piece: str) -> None:
         if not arguments.json:
@@ -244,7 +264,7 @@ def _generate(
         pieces.append("" if stream is None else stream.finish())
         show(pieces[-1])
     finally:
-        # Also after Ctrl-C: what is said next begins a line.
+        # Also after Ctrl-C: later output starts a new line.
         show("\n")
     seconds = time.monotonic() - started
     room = model.context_length - len(ids) + 1

@@ -1,4 +1,4 @@
-"""A session's folder that is written nearly as one beside it: going on with that was meant."""
+"""Catches mistyped names of session folders."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import difflib
 from pathlib import Path
 from typing import Final
 
-from tapml.offload.session import is_session
+from tapml.session.folder import is_session
 from tapml_targets.errors import InputError
 
 _NEAR: Final = 0.8
 
 
 def check_session_name(folder: Path, model: str) -> None:
-    """See that a new session, of a model that nobody named, is no mistyped name of one there.
+    """Refuse a new session whose name resembles that of an existing one, if no model is given.
 
-    Names that differ in their digits alone are a series, `run-1` and `run-2`.
+    Names that differ only in digits, such as `run-1` and `run-2`, are a series.
 
     Raises
     ------
     InputError
-        If it is; the message names that session, and how a new one is begun all the same.
+        If the name looks mistyped.
     """
     if is_session(folder):
         return
@@ -33,7 +33,7 @@ def check_session_name(folder: Path, model: str) -> None:
     if near and _letters(near[0]) != _letters(folder.name):
         raise InputError(
             f"there is no session in {folder}; did you mean {folder.parent / near[0]}? "
-            f"A new one of the shipped model begins there with --model {model}"
+            f"To start a new one with the shipped model, give --model {model}"
         )
 
 

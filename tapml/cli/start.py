@@ -1,6 +1,6 @@
-"""What the installed ``tapml`` command calls: Ctrl-C while Python still imports is no traceback.
+"""Entry point of the installed ``tapml`` command; Ctrl-C during imports shows no traceback.
 
-So this module imports nothing that takes time, and the command itself inside of what it guards.
+This module imports nothing slow; the command is imported inside the guard.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command and return its exit code; 130 where it was interrupted early or late."""
+    """Run the command and return its exit code; 130 if it was interrupted."""
     try:
         import gc
         import signal
@@ -17,9 +17,9 @@ def main() -> int:
         from tapml.cli.main import main as run
 
         exit_code = run()
-        # At its end Python looks through all objects once more: a second where TVM and PyTorch are.
+        # Skip Python's last garbage collection, a second with TVM and PyTorch.
         gc.freeze()
-        # What is left is Python's own end, where an interrupt would show a traceback.
+        # An interrupt during Python's shutdown would show a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         print("tapml: interrupted", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The suite that a command's folder stands for, and whether its filters leave anything of it."""
+"""Opens the suite of a command's folder and checks that its filters match tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
-    from tapml.carving.selection import Filters
-    from tapml.carving.suite import Suite
+    from tapml.suite.selection import Filters
+    from tapml.suite.suite import Suite
 
 
 def open_suite(path: Path, filters: Filters) -> Suite:
@@ -18,12 +18,12 @@ def open_suite(path: Path, filters: Filters) -> Suite:
     Raises
     ------
     InputError
-        If there is none, or no test of it passes the filters.
+        If there is none, or no test matches the filters.
     """
     from tapml.bundle.gather import SESSION_SUITE
-    from tapml.carving.export_cases import is_export
-    from tapml.carving.suite import Suite
-    from tapml.offload.session import is_session
+    from tapml.export.cases import is_export
+    from tapml.session.folder import is_session
+    from tapml.suite.suite import Suite
 
     inside = is_session(path) or is_export(path)
     suite = Suite.open(path / SESSION_SUITE if inside else path)
@@ -32,7 +32,7 @@ def open_suite(path: Path, filters: Filters) -> Suite:
             tested = suite.tested_operators()
             known = ", ".join(name for name in suite.operators if name in tested)
             raise InputError(
-                f"no test of {path} passes the filters; it has tests of {known or 'no operator'} "
+                f"no test of {path} matches the filters; it has tests of {known or 'no operator'} "
                 f"(`tapml inspect {path}`)"
             )
     except BaseException:

@@ -1,8 +1,7 @@
-"""What a session shows in a terminal: what runs where, every operator, the worst error, time left.
+"""The live view of a session in a terminal.
 
-Finished things scroll away above a few lines that stay: the phase, the step in hand, a field of all
-operators with one character each, and what it comes to so far. They are drawn anew several times a
-second, to the terminal's present width.
+Finished operators scroll away above a few live lines: the phase, the current step, a field with one
+character per operator, and totals. They are redrawn several times a second at the terminal's width.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import groupby
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from rich.console import Console
@@ -21,8 +19,10 @@ from rich.markup import escape
 from rich.text import Text
 
 from tapml.cli.operator_text import TOLD, HeldBack, operator_line, remaining, verdicts_text
-from tapml.offload.events import Event, Note, OperatorChanged, PhaseEnded
-from tapml.offload.run_state import ACTIVE, MOVING, NO_PHASE, RunState, duration
+from tapml.runs.events import Event, Note, PhaseEnded
+from tapml.runs.wording import duration
+from tapml.session.events import OperatorChanged
+from tapml.session.run_state import ACTIVE, MOVING, NO_PHASE, RunState
 
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES: Final = "|/-\\"
@@ -32,7 +32,7 @@ _FIELD_LINES: Final = 8
 _OTHER_LINES: Final = 6
 _BAR_CHARACTERS: Final = 20
 
-# Told apart by their shape; colour only helps.
+# Shapes differ, so that colour is optional.
 _SIGNS: Final = {
     "moved": ("■", "#", "green"),
     "validated": ("+", "+", "cyan"),
@@ -54,7 +54,7 @@ _MARKS: Final = {
 class TerminalView:
     """A watcher that draws.
 
-    A context manager; at its end nothing but the finished things is left on the screen.
+    A context manager; at its end only finished operators stay on the screen.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class TerminalView:
             refresh_per_second=_FRAMES_PER_SECOND,
             transient=True,
             vertical_overflow="crop",
-            # What goes into a file or a pipe goes there.
+            # Leave redirected output alone.
             redirect_stdout=sys.stdout.isatty(),
         )
 
@@ -84,17 +84,12 @@ class TerminalView:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take in an event."""
+        """Handle an event."""
         with self._lock:
             self._state.apply(event)
         if isinstance(event, OperatorChanged):
@@ -112,7 +107,7 @@ class TerminalView:
             self._console.print(f"[dim]note: {escape(event.text)}[/]")
 
     def interrupted(self) -> None:
-        """Say that the run is being ended, at the next drawing."""
+        """Show the interrupt at the next redraw."""
         self._ending = True
 
     def _finished(self, event: OperatorChanged) -> None:
@@ -131,7 +126,7 @@ class TerminalView:
             self._finished(event)
 
     def _draw(self) -> Text:
-        """The lines that stay, none wider than the terminal."""
+        """The live lines, cut to the terminal's width."""
         width, height = self._console.size
         with self._lock:
             lines = list(self._lines(width - 1, height))
@@ -173,7 +168,7 @@ class TerminalView:
         return Text(full * count, "cyan").append(empty * (_BAR_CHARACTERS - count), "dim")
 
     def _in_hand(self) -> Text:
-        """What is running, and where."""
+        """The current operator and step."""
         state = self._state
         if not state.current:
             return Text("  between two operators", "dim")
@@ -211,7 +206,7 @@ class TerminalView:
         return text
 
     def _so_far(self, width: int) -> Iterator[Text]:
-        """The worst error, model-wise runs and where the verdicts come from, as lines have room."""
+        """The worst error, runs of the model, and the source of verdicts."""
         state = self._state
         parts = []
         if state.worst is not None:

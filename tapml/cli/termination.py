@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does: cleanly, with a line about how to go on."""
+"""SIGTERM ends a command as Ctrl-C does: cleanly, with a line about how to continue."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by SIGTERM; what cleans up after Ctrl-C does after it."""
+    """SIGTERM arrived; the same code cleans up as after Ctrl-C."""
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Raise :class:`Terminated` where SIGTERM would end the process at once.
+    """Raise :class:`Terminated` on SIGTERM.
 
-    A handler that somebody has set stays, and a server may set its own later. In a forked child
-    the signal does what it did before.
+    An existing handler stays, and a server may set another one later. A forked child keeps the
+    default.
     """
     own = os.getpid()
 
@@ -49,5 +49,5 @@ def exit_code_of(interrupt: KeyboardInterrupt) -> int:
 
 
 def word_for(interrupt: KeyboardInterrupt) -> str:
-    """What became of the command."""
+    """``terminated`` or ``interrupted``."""
     return "terminated" if isinstance(interrupt, Terminated) else "interrupted"

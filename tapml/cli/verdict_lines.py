@@ -1,28 +1,20 @@
-"""The verdicts of a suite, printed as its replay comes to them."""
+"""Prints the verdicts of a suite during its replay."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tapml.offload.events import PhaseProgressed, PhaseStarted, Watcher
-from tapml.offload.run_state import counted
+from tapml.runs.events import PhaseProgressed, PhaseStarted, Watcher
+from tapml.runs.wording import counted
 
 if TYPE_CHECKING:
-    from tapml.carving.replay_results import OperatorVerdict
+    from tapml.replaying.results import OperatorVerdict
 
 _PHASE: Final = "replay tests"
 
 
 class VerdictLines:
-    """Prints one line per operator, and tells a watcher that more are under way.
-
-    Parameters
-    ----------
-    watcher
-        Told about every operator.
-    shown
-        Whether to print: JSON on standard output stays alone.
-    """
+    """Prints one line per operator if `shown`, and reports progress to a watcher."""
 
     def __init__(self, watcher: Watcher, *, shown: bool) -> None:
         self._watcher = watcher
@@ -31,7 +23,7 @@ class VerdictLines:
         watcher(PhaseStarted(_PHASE))
 
     def __call__(self, verdict: OperatorVerdict) -> None:
-        """Tell of an operator whose tests were replayed."""
+        """Report an operator's verdict."""
         self._count += 1
         if self._shown:
             print(verdict_line(verdict), flush=True)

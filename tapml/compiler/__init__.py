@@ -1,6 +1,6 @@
-"""From a plan's operators to what runs: Libraries for targets, the CPU reference, float64 twins.
+"""Compiles a plan's operators: Libraries for targets, the CPU reference, float64 twins.
 
-Nothing here imports TVM until an operator is compiled or a reference is built.
+TVM is imported only when an operator is compiled or a reference is built.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tapml.compiler.compiler import Compiler
-    from tapml.compiler.reference import ReferenceModule, compile_reference
+    from tapml.compiler.reference import compile_reference
+    from tapml.compiler.reference_module import ReferenceModule
     from tapml.compiler.twin import compile_twins
 
 __all__ = ["Compiler", "ReferenceModule", "compile_reference", "compile_twins"]

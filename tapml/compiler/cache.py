@@ -1,7 +1,7 @@
-"""Compiled code on disk: a second migration compiles nothing twice.
+"""Compiled code on disk, so that a second migration compiles nothing.
 
-A file is named by everything its content depends on. It is written whole or not at all, checked
-when it is read, and a damaged one is compiled again.
+A file's name is a hash of everything its content depends on. Files are written atomically and
+checked when read; a damaged one is compiled again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from platform import machine
 from typing import Final
 
 import tapml_targets
+from tapml_targets import library_format
 from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import ProtocolError
@@ -23,29 +26,32 @@ from tapml_targets.expression import render
 from tapml_targets.installed import compiler_versions
 from tapml_targets.library import Library
 from tapml_targets.library_format import unpack
+from tapml_targets.limits import Limits
+from tapml_targets.platforms import platform_folder
 from tapml_targets.target import Target
 
 DEFAULT_MAX_BYTES: Final = 512 << 20
-_FORMAT: Final = "tapml-library-1"
+_FORMAT: Final = f"tapml-library-{library_format.VERSION}"
 _DIGEST_BYTES: Final = 32
-_SOURCES: Final = frozenset({".py", ".wgsl"})
+# The amount of memory affects no kernel; every other limit may affect what is generated.
+_MEMORY_AMOUNTS: Final = frozenset({"memory_bytes", "max_buffer_bytes"})
 
 
 class DiskCache:
-    """Files by key, each followed by its SHA-256; works without a disk, saying so once.
+    """Files by key, each followed by its SHA-256; without a disk it warns once and caches nothing.
 
-    The digest stands at the end so that a shared object is loadable where it lies.
+    The digest is at the end so that a shared object can be loaded directly from its file.
 
     Parameters
     ----------
     kind
         Name of the folder in the user's cache (``TAPML_CACHE_DIR``).
     folder
-        Another folder.
+        Overrides that folder.
     suffix
-        Ending of the files' names.
+        Suffix of the file names.
     max_bytes
-        When the folder grows beyond this, the least recently used entries go.
+        Above this size the least recently used entries are evicted.
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class DiskCache:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep `data`. A full disk costs the cache, not the caller."""
+        """Store `data`; a full disk is not an error."""
         path = self._path(key)
         if path is None:
             return
@@ -102,7 +108,7 @@ class DiskCache:
             self._warn(error)
 
     def remove(self, key: str) -> None:
-        """Forget what is under `key`."""
+        """Remove an entry."""
         path = self._path(key)
         if path is not None:
             with contextlib.suppress(OSError):
@@ -129,14 +135,14 @@ class DiskCache:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"compiled code is not kept: {error}; free space or set TAPML_CACHE_DIR",
+                f"compiled code is not cached: {error}; free space or set TAPML_CACHE_DIR",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
 class LibraryCache:
-    """Packed Libraries on disk; an entry that is no Library any more is removed."""
+    """Packed Libraries on disk; an entry that is not a valid Library is removed."""
 
     def __init__(self, folder: Path | None = None, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._disk = DiskCache("libraries", folder, suffix=".library", max_bytes=max_bytes)
@@ -153,15 +159,15 @@ class LibraryCache:
             return None
 
     def get_packed(self, key: str) -> bytes | None:
-        """The bytes under `key`, as they were kept, or None."""
+        """The stored bytes under `key`, or None."""
         return self._disk.get(key)
 
     def remove(self, key: str) -> None:
-        """Forget what is under `key`."""
+        """Remove an entry."""
         self._disk.remove(key)
 
     def put(self, key: str, packed: bytes) -> None:
-        """Keep a packed Library."""
+        """Store a packed Library."""
         self._disk.put(key, packed)
 
 
@@ -176,8 +182,7 @@ def _entries(folder: Path, suffix: str) -> list[tuple[Path, os.stat_result]]:
 
 
 def library_key(source: OperatorSource, target: Target) -> str:
-    """Everything a compilation depends on, as one hexadecimal number."""
-    limits = target.limits
+    """Hexadecimal hash of everything a compilation depends on."""
     parts = [
         _FORMAT,
         compiler_versions(),
@@ -190,36 +195,48 @@ def library_key(source: OperatorSource, target: Target) -> str:
         ),
         *source.symbols,
         target.platform,
+        # Some generators make code for the machine that they run on.
+        machine(),
         *(f"{name}={value}" for name, value in target.options),
-        f"{limits.max_threads_per_block} {limits.max_shared_memory_bytes}",
-        # What is cut into segments only: any other kernel is the same whatever a binding holds.
-        *(
-            f"{p.name} {limits.max_binding_bytes} {limits.offset_alignment}"
-            for p in source.parameters
-            if p.known_bytes > limits.max_binding_bytes > 0
-        ),
+        *_limit_texts(target.limits),
     ]
     return joint_hash(parts)
 
 
+def _limit_texts(limits: Limits) -> Iterable[str]:
+    for field in fields(limits):
+        if field.name not in _MEMORY_AMOUNTS:
+            value = getattr(limits, field.name)
+            yield f"{field.name}={sorted(value) if isinstance(value, frozenset) else value}"
+
+
 def joint_hash(parts: Iterable[str]) -> str:
-    """One hexadecimal number for texts in order."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
+    """Hexadecimal hash of texts in order."""
+    return _digest(part.encode() for part in parts)
 
 
 @cache
 def generator_hash(platform: str) -> str:
-    """Hash of our own code generators: a changed one must not serve what the old one wrote."""
+    """Hash of our code generators: a changed one must not reuse the output of the old one."""
     root = Path(tapml_targets.__file__).parent
+    return sources_hash(root / "codegen", platform_folder(platform))
+
+
+def sources_hash(*folders: Path) -> str:
+    """Hash of every file below `folders`, in any language, except Python's bytecode."""
+    parts = (
+        part
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+        for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes())
+    )
+    return _digest(parts)
+
+
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
-    shared, own = (root / "codegen").glob("*.py"), (root / platform).rglob("*")
-    # Kernels written by hand lie beside the code that chooses among them.
-    sources = (path for path in own if path.suffix in _SOURCES)
-    for path in (*sorted(shared), *sorted(sources)):
-        digest.update(path.read_bytes())
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
     return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Operator x target -> Library: in an isolated child, in parallel, cached on disk.
+"""Compiles operators for targets: in isolated children, in parallel, cached on disk.
 
-An operator whose fused kernel breaks the target's limits comes refined (:mod:`.refined`).
+An operator whose fused kernel exceeds the target's limits is refined (:mod:`.refined`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tapml.compiler.cache import LibraryCache, joint_hash, library_key
-from tapml.compiler.job import to_payload
-from tapml.compiler.refined import lacking, refined
+from tapml.compiler.job import COMPILE, to_payload
+from tapml.compiler.refined import kernel_limit_violations, refined
 from tapml.compiler.unfused import is_fused
-from tapml.graph.plan import Operator
 from tapml.isolate.death import ChildDiedError
+from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
+from tapml.plan.graph_plan import Operator
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError, ProtocolError, SetupError, TapmlError
 from tapml_targets.installed import install_hint
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack, unpack
-from tapml_targets.platforms import check_platform, function_kind, platform_names
+from tapml_targets.platforms import (
+    check_platform,
+    function_kind,
+    own_platforms,
+    platform_package,
+)
 from tapml_targets.target import Target
 
 DEFAULT_DEADLINE_SECONDS: Final = 120.0
@@ -35,17 +41,17 @@ Progress = Callable[[int, int, Operator, "Library | CompileError"], None]
 class Compiler:
     """Compiles operators for targets; a context manager.
 
-    A compilation that crashes or hangs costs one operator: its CompileError names the signal or the
-    deadline and holds what the compiler printed last.
+    A compilation that crashes or hangs fails only its operator: the CompileError names the signal
+    or deadline and includes the end of the compiler's output.
 
     Parameters
     ----------
     cache_dir
         Folder of compiled Libraries; None for the user's cache.
     workers
-        Compilations at a time; None for the processors this process may use.
+        Parallel compilations; None for the number of available processors.
     deadline_seconds
-        After this long a compilation is killed.
+        Time after which a compilation is killed.
 
     Raises
     ------
@@ -65,10 +71,14 @@ class Compiler:
             )
         self._cache = LibraryCache(None if cache_dir is None else Path(cache_dir))
         self._pool = Pool(
+            [COMPILE],
             workers=workers,
             deadline_seconds=deadline_seconds,
-            preload=("tapml.compiler.job", "tapml_targets.codegen.lowering", *_generators()),
-            without=("torch",),
+            environment=Environment(
+                preload=("tapml.compiler.job", "tapml_targets.codegen.lowering", *_generators()),
+                # tvm-ffi imports torch if it is installed, which triples TVM's load time.
+                without=("torch",),
+            ),
         )
 
     def __enter__(self) -> Self:
@@ -78,11 +88,11 @@ class Compiler:
         self.close()
 
     def close(self) -> None:
-        """End the compile processes."""
+        """Stop the compile processes."""
         self._pool.close()
 
     def warm_up(self) -> None:
-        """Begin to load the compiler in the background; the first compilation then waits less."""
+        """Start to load the compiler in the background, to speed up the first compilation."""
         self._pool.start()
 
     def compile(self, operator: Operator, target: Target) -> Library:
@@ -109,18 +119,15 @@ class Compiler:
 
         Parameters
         ----------
-        operators
-            What to compile.
         target
             Platform, options and limits.
         progress
-            Called with (done, total, operator, outcome) as each result is handed out.
+            Called with (done, total, operator, outcome) as each result is yielded.
 
         Yields
         ------
         tuple
-            Each operator with its Library, or with the CompileError that says why there is none, in
-            the order asked for and as soon as it is there.
+            Each operator with its Library or CompileError, in the given order.
         """
         operators = list(operators)
         for done, (operator, packed) in enumerate(self.pack_all(operators, target), 1):
@@ -140,12 +147,12 @@ class Compiler:
     def pack_all(
         self, operators: Iterable[Operator], target: Target
     ) -> Iterator[tuple[Operator, bytes | CompileError]]:
-        """The same, each Library as its bytes; one that is in the cache is not looked into.
+        """Compile operators in parallel and yield packed Libraries; cached ones are not decoded.
 
         Yields
         ------
         tuple
-            Each operator with what :meth:`read` takes, or with its CompileError.
+            Each operator with the bytes for :meth:`read`, or with its CompileError.
         """
         check_platform(target.platform)
         work = [(operator, self._begin(operator, target)) for operator in operators]
@@ -156,12 +163,12 @@ class Compiler:
             yield operator, found
 
     def read(self, operator: Operator, target: Target, packed: bytes) -> Library:
-        """The Library that :meth:`pack_all` gave for an operator.
+        """Decode a Library from :meth:`pack_all`.
 
         Raises
         ------
         CompileError
-            If what the cache held is no Library, and compiling it anew fails.
+            If the cached entry is not a valid Library, and compiling it again fails.
         """
         try:
             return unpack(packed)
@@ -175,7 +182,7 @@ class Compiler:
         kept = self._cache.get_packed(key)
         if kept is not None:
             return kept
-        return key, self._pool.submit("compile", to_payload(source, target))
+        return key, self._pool.submit(COMPILE, to_payload(source, target))
 
     def _end(
         self, operator: Operator, target: Target, key: str, future: Future[Any]
@@ -188,8 +195,8 @@ class Compiler:
         except ChildDiedError as error:
             failure = CompileError(
                 f"the compiler {error.report.reason} while compiling operator {operator.name!r} "
-                f"for {target.platform}; keep the operator on the source, or try another schedule. "
-                f"It printed last:\n{error.report.stderr_tail or '(nothing)'}"
+                f"for {target.platform}; keep the operator on the source, or try another "
+                f"schedule. Its last output:\n{error.report.stderr_tail or '(nothing)'}"
             )
             failure.__cause__ = error
             return failure
@@ -201,22 +208,22 @@ class Compiler:
         return packed
 
     def _within_limits(self, operator: Operator, target: Target, packed: bytes) -> bytes:
-        """The Library, or the refined one where its fused kernel breaks the target's limits."""
+        """The Library, or the refined one if its fused kernel exceeds the target's limits."""
         if not is_fused(operator):
             return packed
         try:
-            lacks = lacking(operator, unpack(packed), target.limits)
+            violations = kernel_limit_violations(operator, unpack(packed), target.limits)
         except ProtocolError:
-            # Whoever reads it has it made anew.
+            # `read` compiles it again.
             return packed
-        if not lacks:
+        if not violations:
             return packed
         fused = library_key(operator_source(operator, target), target)
-        key = joint_hash([fused, "refined", *map(str, lacks)])
+        key = joint_hash([fused, "refined", *map(str, violations)])
         kept = self._cache.get(key)
         if kept is not None:
             return pack(kept)
-        made = refined(operator, lacks, target.limits, self._steps(operator, target))
+        made = refined(operator, violations, target.limits, self._steps(operator, target))
         if made is None:
             return packed
         packed = pack(made)
@@ -224,7 +231,7 @@ class Compiler:
         return packed
 
     def _steps(self, operator: Operator, target: Target) -> Callable[[Operator], Library]:
-        """What gives the Libraries of an operator's steps, which are compiled side by side."""
+        """A function that returns the Libraries of an operator's steps, compiled in parallel."""
         steps = () if operator.body is None else operator.body.operators.values()
         outcomes = {step.name: outcome for step, outcome in self.compile_all(steps, target)}
 
@@ -238,18 +245,19 @@ class Compiler:
 
 
 def _generators() -> list[str]:
-    """Every platform's code generator: they share nearly all that they import.
+    """Our code generators, to load before forking: they share most imports.
 
-    What is not there when a child is forked, each child imports again: 40 ms an operator.
+    A module that is not loaded at the fork is imported by every child: 40 ms per operator. One of
+    another distribution is, so that a fault in it fails its own jobs alone.
     """
-    modules = (f"tapml_targets.{platform}.codegen" for platform in platform_names())
+    modules = (f"{platform_package(platform)}.codegen" for platform in own_platforms())
     return [module for module in modules if find_spec(module) is not None]
 
 
 def operator_source(operator: Operator, target: Target) -> OperatorSource:
-    """What the code generator of `target` is given: the function for its kind of platform.
+    """The input of `target`'s code generator: the function for its platform kind.
 
-    On one thread that is the CPU's: what TVM writes for a GPU may come with threads of its own.
+    For a single thread that is the CPU function, because TVM's GPU functions may bind threads.
     """
     serial = ("schedule", "one-thread") in target.options
     return OperatorSource(

@@ -1,7 +1,7 @@
 """An entry of a plan as one device call: parameters, intermediates that share memory, calls.
 
-Views cost nothing: each value is a window on a parameter or an intermediate. Intermediates whose
-lifetimes do not overlap share memory, which for a decoder leaves a handful of buffers.
+Views are free: each value is a window into a parameter or an intermediate. Intermediates whose
+lifetimes do not overlap share memory, which leaves a decoder with a handful of buffers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from tapml.graph.plan import CallStep, Entry, GraphPlan, TensorSpecification
+from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, TensorSpecification
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import Expression, evaluate, product, symbols_of
 from tapml_targets.library import (
@@ -21,7 +21,7 @@ from tapml_targets.library import (
     Role,
 )
 
-# Symbolic sizes are compared at this value of every symbol when memory is shared out.
+# Every symbol's value for comparing symbolic sizes when memory is shared.
 _TYPICAL_EXTENT = 128
 
 
@@ -57,7 +57,7 @@ def entry_program(plan: GraphPlan, entry: Entry) -> EntryProgram:
 
 @dataclass
 class _Parameters:
-    """An entry's parameters, and the plan's storages that they are the memory of."""
+    """An entry's parameters, and the plan's storages whose memory they are."""
 
     parameters: list[Parameter] = field(default_factory=list)
     homes: dict[str, str] = field(default_factory=dict)
@@ -67,8 +67,8 @@ class _Parameters:
     ) -> None:
         if storage in self.homes:
             raise CompileError(
-                f"{name!r} and {self.homes[storage]!r} are one tensor, so a call that fills both "
-                "is not possible; keep this entry's operators as single calls"
+                f"{name!r} and {self.homes[storage]!r} are the same tensor, so one call cannot "
+                "write both; keep this entry's operators as single calls"
             )
         self.parameters.append(Parameter(name, shape, dtype, role))
         self.homes[storage] = name
@@ -106,7 +106,7 @@ def _add_written(placed: _Parameters, entry: Entry, name: str, value_name: str) 
 def _add_shared(
     placed: _Parameters, name: str, specification: TensorSpecification, entry: Entry
 ) -> None:
-    """A weight or a state tensor: its storage in the entry goes by its own name."""
+    """Add a weight or state tensor; its storage in the entry has its name."""
     for key, storage in entry.storages.items():
         if storage.name == specification.name and storage.lifetime in ("weight", "state"):
             shape: tuple[Expression, ...] = specification.shape
@@ -117,18 +117,18 @@ def _add_shared(
 
 @dataclass
 class _Size:
-    """The largest of many sizes: for each expression the largest multiple of it, 1 for numbers."""
+    """The maximum of several sizes: for each symbolic product its largest factor."""
 
     multiples: dict[Expression, int] = field(default_factory=dict)
 
     def include(self, size: Expression) -> None:
-        """Grow to hold `size`."""
+        """Grow to at least `size`."""
         unit, factor = _multiple(size)
         self.multiples[unit] = max(factor, self.multiples.get(unit, 0))
 
     @property
     def expression(self) -> Expression:
-        """The size, as short as it can be said."""
+        """The size as a short expression."""
         result: Expression | None = None
         for unit, factor in self.multiples.items():
             term = product((factor, unit))
@@ -138,14 +138,14 @@ class _Size:
 
 @dataclass
 class _Intermediates:
-    """Sizes of the shared memories, and which one each of the plan's storages lives in."""
+    """Sizes of the shared memories, and the memory of each of the plan's storages."""
 
     sizes: list[_Size] = field(default_factory=list)
     homes: dict[str, str] = field(default_factory=dict)
 
 
 def _share(entry: Entry, outside: Collection[str]) -> _Intermediates:
-    """Give storages whose lifetimes do not overlap one memory: first come, best fit."""
+    """Assign storages with disjoint lifetimes to shared memory, in order of first use, best fit."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for position, call in enumerate(entry.calls):
@@ -171,7 +171,7 @@ def _share(entry: Entry, outside: Collection[str]) -> _Intermediates:
             result.sizes[slot].include(entry.storages[storage].nbytes)
             taken[storage] = slot
             result.homes[storage] = f"scratch:{slot}"
-        # What a call reads stays in place until the call is over.
+        # Inputs of a call stay in place until it ends.
         free.extend(taken[storage] for storage in ending.get(position, ()))
     return result
 

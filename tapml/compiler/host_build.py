@@ -1,6 +1,6 @@
-"""PrimFuncs to machine code of this process: one shared object for all, kept on disk.
+"""Compiles PrimFuncs to machine code of this process: one cached shared object for all.
 
-Without a linker the same code is compiled in memory, at every start.
+Without a linker the code is compiled in memory at every start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tapml.compiler.cache import DiskCache, generator_hash, joint_hash
-from tapml.compiler.stored_reference import REFERENCE_CACHE, REFERENCE_SUFFIX
+from tapml.compiler.reference_module import REFERENCE_CACHE, REFERENCE_SUFFIX
 from tapml_targets.codegen.host_schedule import (
     host_target,
     is_slow_to_reassociate,
@@ -31,7 +31,7 @@ from tapml_targets.installed import compiler_versions
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A PrimFunc as TVM JSON, and the symbol it gets."""
+    """A PrimFunc as TVM JSON, and its symbol."""
 
     symbol: str
     function: str
@@ -39,9 +39,9 @@ class HostFunction:
 
 @dataclass
 class HostBuild:
-    """Callable functions by name, and why others are not there.
+    """Callable functions by name, and errors of the others.
 
-    `key` is that of the shared object that is kept with all of them; empty where none is.
+    `key` identifies the cached shared object with all functions; empty if there is none.
     """
 
     functions: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class HostBuild:
 
 
 def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
-    """Compile functions together, or one by one where one of them does not compile."""
+    """Compile functions together, or one by one if any of them fails to compile."""
     if not functions:
         return HostBuild()
     cache = DiskCache(REFERENCE_CACHE, suffix=REFERENCE_SUFFIX)
@@ -62,7 +62,7 @@ def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
         modules = _compile(functions)
         kept = _keep(cache, key, dict.fromkeys(modules.values()))
     except (RuntimeError, ValueError, TypeError, CompileError):
-        # One refusal must not take the others along: find out whose it is.
+        # One failure must not affect the other functions: find which one it is.
         return _one_by_one(functions)
     if kept is not None:
         modules = dict.fromkeys(functions, kept)
@@ -73,7 +73,7 @@ def build_host_functions(functions: Mapping[str, HostFunction]) -> HostBuild:
 
 
 def host_identity() -> str:
-    """What this machine's code depends on beside the function: compiler, generators, processor."""
+    """Identifies the compiler, code generators and processor that host code depends on."""
     return joint_hash((compiler_versions(), generator_hash("cpu"), str(host_target())))
 
 
@@ -92,7 +92,7 @@ def _one_by_one(functions: Mapping[str, HostFunction]) -> HostBuild:
 
 
 def _compile(functions: Mapping[str, HostFunction]) -> dict[str, Any]:
-    """The module that each function is in: two at most, as their targets are."""
+    """The module of each function: at most two modules, one per target."""
     parts: dict[bool, dict[str, Any]] = {}
     where: dict[str, bool] = {}
     for name, function in functions.items():
@@ -120,13 +120,13 @@ def _load(cache: DiskCache, key: str) -> Any:
     try:
         return tvm_ffi.load_module(str(path))
     except RuntimeError:
-        # It was linked against something that is gone: compile again.
+        # A library it was linked against is gone: compile again.
         cache.remove(key)
         return None
 
 
 def _keep(cache: DiskCache, key: str, modules: Iterable[Any]) -> Any:
-    """One module out of the cache, which spares compiling them in memory as well; None without."""
+    """Cache the modules and load them as one, which avoids compiling again; None if that fails."""
     with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
         objects = []
         for index, module in enumerate(modules):

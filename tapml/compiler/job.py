@@ -1,12 +1,12 @@
-"""One compilation as the isolated child runs it: plain data in, a packed Library out."""
+"""One compilation in the isolated child: plain data in, a packed Library out."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, fields
-from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
@@ -14,14 +14,14 @@ from tapml_targets.expression import from_wire
 from tapml_targets.library import Parameter
 from tapml_targets.library_format import pack
 from tapml_targets.limits import Limits
-from tapml_targets.platforms import check_platform
+from tapml_targets.platforms import check_platform, platform_part
 from tapml_targets.target import Target
+
+COMPILE: Final = "tapml.compiler.job:compile_operator"
 
 
 def to_payload(source: OperatorSource, target: Target) -> dict[str, Any]:
-    """What :func:`compile_operator` takes, as data that msgpack carries."""
-    limits = asdict(target.limits)
-    limits["features"] = sorted(target.limits.features)
+    """The input of :func:`compile_operator` as plain data."""
     return {
         "name": source.name,
         "function": source.function,
@@ -29,7 +29,7 @@ def to_payload(source: OperatorSource, target: Target) -> dict[str, Any]:
         "symbols": list(source.symbols),
         "platform": target.platform,
         "options": [list(option) for option in target.options],
-        "limits": limits,
+        "limits": msgspec.to_builtins(target.limits, order="deterministic"),
     }
 
 
@@ -58,16 +58,16 @@ def compile_operator(payload: dict[str, Any]) -> bytes:
     target = Target(
         platform=check_platform(payload["platform"]),
         options=tuple((name, value) for name, value in payload["options"]),
-        limits=_limits(payload["limits"]),
+        limits=msgspec.convert(payload["limits"], Limits),
     )
-    generator = import_module(f"tapml_targets.{target.platform}.codegen")
+    generator = platform_part(target.platform, "codegen")
     with _named(source.name, target.platform):
         return pack(generator.generate(source, target))
 
 
 @contextlib.contextmanager
 def _named(operator: str, platform: str) -> Iterator[None]:
-    """Every failure inside names the operator and the target."""
+    """Add the operator and the target to every error."""
     where = f"operator {operator!r} does not compile for {platform}"
     try:
         yield
@@ -77,11 +77,3 @@ def _named(operator: str, platform: str) -> Iterator[None]:
         from tapml_targets.codegen.lowering import refusal
 
         raise CompileError(f"{where}: {refusal(error)}") from error
-
-
-def _limits(data: dict[str, Any]) -> Limits:
-    known = {field.name: data[field.name] for field in fields(Limits) if field.name in data}
-    for name in ("max_block", "max_grid"):
-        known[name] = tuple(known[name])
-    known["features"] = frozenset(known["features"])
-    return Limits(**known)

@@ -1,13 +1,14 @@
-"""Many Libraries become one; a plan's entry becomes one call."""
+"""Links Libraries into one, and turns a plan's entries into single calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from tapml.compiler.entry_program import entry_program
-from tapml.compiler.merged_launches import MergedPlan, merge_launches
-from tapml.graph.plan import GraphPlan
+from tapml.plan.graph_plan import GraphPlan
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import (
     CodeModule,
@@ -23,15 +24,15 @@ from tapml_targets.library import (
 
 
 def link(libraries: Iterable[Library]) -> Library:
-    """Put Libraries of one target together.
+    """Link Libraries of one target.
 
-    Modules with equal code are kept once; a kernel whose name is taken gets its operator's name in
-    front, and a number where that is taken too.
+    Modules with equal code are stored once. A kernel with a conflicting name gets its operator's
+    name as a prefix, and a number if that conflicts too.
 
     Raises
     ------
     InputError
-        If there is no Library, they are for different targets, or two define one operator or entry
+        If there is no Library, their targets differ, or two define an operator or entry
         differently.
     """
     linker: _Linker | None = None
@@ -43,29 +44,26 @@ def link(libraries: Iterable[Library]) -> Library:
     return linker.result()
 
 
-def link_entries(
-    plan: GraphPlan, libraries: Mapping[str, Library], *, merge: bool = False
-) -> Library:
-    """One Library with all operators of a plan and one entry program per entry.
+def link_entries(plan: GraphPlan, libraries: Mapping[str, Library]) -> Library:
+    """Link all operators of a plan into one Library, with one entry program per entry.
 
     An entry's parameters are, in order: its inputs, its outputs, each state tensor before the run,
     each state tensor after it, and the weights it reads, under the names ``input:<value>``,
     ``output:<value>``, ``state:<name>``, ``next:<name>`` and ``weight:<name>``. A state tensor that
-    the entry leaves alone has no ``next:``; a written one is written whole to ``next:``, so the
-    caller exchanges the two buffers after each run.
+    the entry does not write has no ``next:``. A written one is fully written to ``next:``, so the
+    caller swaps the two buffers after each run.
 
     Parameters
     ----------
     plan
-        The whole model.
+        The complete model.
     libraries
-        The compiled Library of each operator by the operator's name. Every operator that the plan's
-        entries call must be there.
+        The compiled Library of every operator that the entries call, by the operator's name.
 
     Raises
     ------
     CompileError
-        If an operator is missing, or an entry returns a tensor that no operator of it writes.
+        If an operator is missing, or an entry returns a tensor that none of its operators writes.
     """
     needed = {call.operator for entry in plan.entries.values() for call in entry.calls}
     missing = sorted(needed - libraries.keys())
@@ -74,12 +72,8 @@ def link_entries(
             f"plan {plan.name!r} cannot run on the target alone: no Library for "
             f"{', '.join(missing)}"
         )
-    merged = MergedPlan(plan.entries, libraries)
-    if merge:
-        merged = merge_launches(plan, libraries)
-    needed = {call.operator for entry in merged.entries.values() for call in entry.calls}
-    linked = link(merged.libraries[name] for name in sorted(needed))
-    entries = {name: entry_program(plan, entry) for name, entry in merged.entries.items()}
+    linked = link(libraries[name] for name in sorted(needed))
+    entries = {name: entry_program(plan, entry) for name, entry in plan.entries.items()}
     return replace(linked, entries=entries)
 
 
@@ -93,7 +87,7 @@ class _Linker:
         self._metadata: dict[str, str] = {}
 
     def add(self, library: Library) -> None:
-        """Take a Library in."""
+        """Add a Library."""
         if library.target != self._target:
             raise InputError(
                 f"Libraries for {self._target!r} and {library.target!r} cannot be linked"
@@ -101,7 +95,7 @@ class _Linker:
         modules = [self._modules.setdefault(m, len(self._modules)) for m in library.modules]
         names: dict[str, str] = {}
         for operator in library.operators.values():
-            program = replace(
+            program = structs.replace(
                 operator,
                 statements=tuple(
                     self._renamed(s, operator.name, library, modules, names)
@@ -117,7 +111,7 @@ class _Linker:
             self._metadata.setdefault(key, text)
 
     def result(self) -> Library:
-        """The Library of everything taken in."""
+        """The Library of everything added."""
         return Library(
             target=self._target,
             modules=tuple(self._modules),
@@ -137,25 +131,25 @@ class _Linker:
     ) -> Statement:
         if isinstance(statement, Loop):
             body = (self._renamed(s, operator, library, modules, names) for s in statement.body)
-            return replace(statement, body=tuple(body))
+            return structs.replace(statement, body=tuple(body))
         if isinstance(statement, Condition):
             then, otherwise = (
                 tuple(self._renamed(s, operator, library, modules, names) for s in branch)
                 for branch in (statement.then, statement.otherwise)
             )
-            return replace(statement, then=then, otherwise=otherwise)
+            return structs.replace(statement, then=then, otherwise=otherwise)
         if isinstance(statement, Launch):
             if statement.kernel not in names:
                 kernel = library.kernels[statement.kernel]
-                moved = replace(kernel, module=modules[kernel.module])
+                moved = structs.replace(kernel, module=modules[kernel.module])
                 names[statement.kernel] = self._place(moved, operator)
-            return replace(statement, kernel=names[statement.kernel])
+            return structs.replace(statement, kernel=names[statement.kernel])
         return statement
 
     def _place(self, kernel: Kernel, operator: str) -> str:
         candidate, count = kernel.name, 0
         while True:
-            placed = replace(kernel, name=candidate)
+            placed = structs.replace(kernel, name=candidate)
             if self._kernels.setdefault(candidate, placed) == placed:
                 return candidate
             candidate = f"{operator}/{kernel.name}" + (f"#{count}" if count else "")

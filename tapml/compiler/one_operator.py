@@ -1,7 +1,7 @@
-"""An entry as one operator: the launches of its calls, one after another, and its intermediates.
+"""Inlines an entry into one operator: the launches of its calls, in order, and its intermediates.
 
-What takes an operator's place must be an operator: it is called, replayed, linked and packaged as
-the one whose place it takes.
+A replacement of an operator must be an operator, so that it can be called, replayed, linked and
+packaged in the same way.
 """
 
 from __future__ import annotations
@@ -35,19 +35,13 @@ _Environment: TypeAlias = dict[str, Expression]
 
 
 def as_operator(library: Library, entry: str) -> Library:
-    """A Library with an operator in the place of an entry and of what the entry calls.
-
-    Parameters
-    ----------
-    library
-        The Library that holds the entry.
-    entry
-        Its name, and the operator's.
+    """Replace an entry, and the operators it calls, by one operator of the same name.
 
     Raises
     ------
     CompileError
-        If a kernel takes whole tensors: those are an operator's own.
+        If a kernel takes a tensor by reference instead of a buffer: only an operator's own tensors
+        can be passed that way.
     """
     program = library.entries[entry]
     workspaces = [Workspace(storage.name, storage.nbytes) for storage in program.storages]
@@ -68,7 +62,7 @@ def as_operator(library: Library, entry: str) -> Library:
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where a tensor of a call lies: `nbytes` None for all of its storage from the offset."""
+    """A tensor's location; `nbytes` is None if it extends to the end of its storage."""
 
     storage: str
     byte_offset: Expression
@@ -77,7 +71,7 @@ class _Memory:
 
 @dataclass
 class _Inlined:
-    """One call: what its operator's names stand for in the entry."""
+    """One call, with the meaning of its operator's names in the entry."""
 
     memory: dict[str, _Memory]
     prefix: str
@@ -113,11 +107,11 @@ class _Inlined:
 
     def _statement(self, statement: Statement, environment: _Environment) -> Statement:
         match statement:
-            case Launch(kernel, arguments, grid, block):
+            case Launch(kernel, arguments, grid, block, shared):
                 x, y, z = (substitute(extent, environment) for extent in grid)
                 a, b, c = (substitute(extent, environment) for extent in block)
                 given = tuple(self._argument(each, environment) for each in arguments)
-                return Launch(kernel, given, (x, y, z), (a, b, c))
+                return Launch(kernel, given, (x, y, z), (a, b, c), substitute(shared, environment))
             case Bind(symbol, value):
                 bound = substitute(value, environment)
                 environment[symbol] = f"{self.prefix}{symbol}"
@@ -135,10 +129,11 @@ class _Inlined:
 
     def _argument(self, argument: Argument, environment: Mapping[str, Expression]) -> Argument:
         match argument:
-            case ScalarArgument(value, kind):
-                return ScalarArgument(substitute(value, environment), kind)
+            case ScalarArgument(value, kind, divisor):
+                below = substitute(divisor, environment)
+                return ScalarArgument(substitute(value, environment), kind, below)
             case TensorArgument(name):
-                raise CompileError(f"a kernel takes {name!r} as a whole tensor")
+                raise CompileError(f"a kernel takes {name!r} as a tensor, not as a buffer")
             case BufferArgument(name, byte_offset, nbytes):
                 memory, inner = self.memory[name], substitute(byte_offset, environment)
                 size = None if nbytes is None else substitute(nbytes, environment)
@@ -148,7 +143,7 @@ class _Inlined:
 
 
 def _place(value: EntryValue, whole: set[str]) -> _Memory:
-    """A tensor's memory; a parameter's is its own as far as it goes, others share theirs."""
+    """A tensor's memory; parameters have their own, other tensors share a storage."""
     if value.storage in whole and value.byte_offset == 0:
         return _Memory(value.storage, 0, None)
     nbytes = product((*value.shape, dtype(value.dtype).nbytes(1)))

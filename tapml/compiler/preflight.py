@@ -1,7 +1,7 @@
-"""Held against a device's limits before anything is uploaded: what a Library needs and lacks.
+"""Compares a Library's requirements with a device's limits before any upload.
 
-A kernel that a device cannot run is named with the limit, what it needs and what there is; found
-here it costs no round trip and cannot be mistaken for a wrong result.
+The error names the kernel, the limit, the required and the available amount. Found here, it costs
+no round trip and cannot be mistaken for a wrong result.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tapml.compiler.loop_counts import loop_iterations
-from tapml.compiler.reach import Reach, Symbols, known_extent, reached_in
-from tapml.compiler.wgsl_loops import WGSL, like_c
+from tapml.compiler.symbol_ranges import SymbolRanges, Symbols, known_extent, library_symbol_ranges
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import LimitExceededError
 from tapml_targets.expression import Expression, product
 from tapml_targets.library import (
     Bind,
     BufferArgument,
+    CodeModule,
     Condition,
     EntryProgram,
     Kernel,
@@ -26,39 +25,34 @@ from tapml_targets.library import (
     Library,
     Loop,
     OperatorProgram,
-    ScalarArgument,
     Statement,
 )
 from tapml_targets.limits import Limits
+from tapml_targets.module_check import unmet
 
 _AXES = ("x", "y", "z")
-# The bound is measured on one kernel and counted by the device in its own way: "near" is early.
-_NEAR_SHARE = 0.75
 
-UNCUT: Final = (
-    "a tensor is one buffer, whatever the kernels: float16, a smaller model or a device with "
-    "larger buffers"
+BUFFER_ADVICE: Final = (
+    "every tensor needs a single buffer, whatever the kernels: use float16, a smaller model or a "
+    "device with larger buffers"
 )
-"""What to do where a tensor, say a weight, is larger than a device's largest buffer."""
+"""Advice if a tensor, such as a weight, exceeds a device's largest buffer."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One limit that a Library breaks.
+    """One limit that a Library exceeds.
 
     Attributes
     ----------
     where
-        The kernel, or the tensor or workspace, that breaks it.
+        The kernel, tensor or workspace that exceeds it.
     limit
-        Name of the bound, as in :class:`~tapml_targets.limits.Limits`, or of the feature.
-    need
-        What is needed.
-    has
-        What the device has.
+        Name of the feature or of the field of :class:`~tapml_targets.limits.Limits`.
+    need, has
+        The required and the available amount.
     symbols
-        Values of the shape symbols where that is needed, such as ``n = 2048``; empty where it is
-        needed always.
+        Shape symbols at which it is exceeded, such as ``n = 2048``; empty if always.
     """
 
     where: str
@@ -68,8 +62,8 @@ class Problem:
     symbols: str = ""
 
     @property
-    def is_a_tensors(self) -> bool:
-        """Whether a tensor is larger than a buffer may be, which no kernel changes."""
+    def is_tensor_size(self) -> bool:
+        """Whether a tensor exceeds the largest buffer, which no kernel can change."""
         return self.limit == "max_buffer_bytes"
 
     def __str__(self) -> str:
@@ -82,38 +76,37 @@ def check(
     limits: Limits,
     symbols: Mapping[str, int] | None = None,
     *,
-    reach: Reach | None = None,
+    ranges: SymbolRanges | None = None,
 ) -> tuple[Problem, ...]:
-    """Find what a device with `limits` cannot do for `library`.
+    """Find the limits of a device that `library` exceeds.
 
     Parameters
     ----------
     library
         Operators and entries to run.
     limits
-        The device's bounds; 0 states none.
+        The device's limits; 0 means unknown.
     symbols
-        Values of shape symbols, where they are known: extents and sizes that depend on others are
-        left to the launch.
-    reach
-        Values of the symbols of the plan that the Library was made from
-        (:func:`tapml.compiler.reach.reach_of`): what the longest input needs is looked at as well.
+        Known values of shape symbols; extents that depend on others are checked at the launch.
+    ranges
+        Symbol ranges of the plan that the Library was made from
+        (:func:`tapml.compiler.symbol_ranges.symbol_ranges`), to check the longest input, too.
 
     Returns
     -------
     tuple of Problem
-        Empty where the Library fits.
+        Empty if the Library fits.
     """
-    reach = reach or Reach()
+    ranges = ranges or SymbolRanges()
     problems: list[Problem] = []
-    reached = reached_in(library, reach.entries)
+    in_library = library_symbol_ranges(library, ranges.entries)
     for operator in library.operators.values():
         problems += _gravest(_operator_problems(operator, library, limits, symbols or {}))
-        for values in reach.operators.get(operator.name, ()) or reached.get(operator.name, ()):
+        for values in ranges.operators.get(operator.name, ()) or in_library.get(operator.name, ()):
             problems += _at(values, _operator_problems(operator, library, limits, values))
     for entry in library.entries.values():
         problems += _gravest(_entry_problems(entry, limits, symbols or {}))
-        values = reach.entries.get(entry.name, {})
+        values = ranges.entries.get(entry.name, {})
         problems += _at(values, _entry_problems(entry, limits, values))
     return _gravest(problems)
 
@@ -123,99 +116,15 @@ def require(
     limits: Limits,
     symbols: Mapping[str, int] | None = None,
     *,
-    reach: Reach | None = None,
+    ranges: SymbolRanges | None = None,
 ) -> None:
-    """Raise LimitExceededError naming every problem that :func:`check` finds, and what helps."""
-    problems = check(library, limits, symbols, reach=reach)
+    """Raise LimitExceededError with every problem from :func:`check` and advice."""
+    problems = check(library, limits, symbols, ranges=ranges)
     if problems:
         hint = "; shorter inputs need less" if any(p.symbols for p in problems) else ""
-        if any(p.is_a_tensors for p in problems):
-            hint += f"; {UNCUT}"
+        if any(p.is_tensor_size for p in problems):
+            hint += f"; {BUFFER_ADVICE}"
         raise LimitExceededError("; ".join(map(str, problems)) + hint)
-
-
-@dataclass(frozen=True)
-class LongLoop:
-    """A kernel whose loops may be ended by a device before they are done.
-
-    Attributes
-    ----------
-    where
-        The kernel.
-    iterations
-        How many one thread makes, as far as its source tells.
-    bound
-        Iterations after which the device was measured to end a loop.
-    """
-
-    where: str
-    iterations: int
-    bound: int
-
-    def __str__(self) -> str:
-        what = "more than" if self.iterations > self.bound else "close to"
-        return (
-            f"{self.where} makes {self.iterations:,} iterations in one thread, {what} the "
-            f"{self.bound:,} after which this device was measured to end a loop without a word: "
-            "its sums may be cut short"
-        )
-
-
-def long_loops(
-    library: Library,
-    loop_bound: int | None,
-    symbols: Mapping[str, int] | None = None,
-    *,
-    reach: Reach | None = None,
-) -> tuple[LongLoop, ...]:
-    """The kernels whose iterations come near a device's measured loop bound, or pass it.
-
-    A warning and no problem: what the device makes of it, the carved tests show.
-
-    Parameters
-    ----------
-    loop_bound
-        :attr:`tapml_targets.self_test.facts.SelfTest.loop_bound`; None where a device has none.
-    library, symbols, reach
-        As :func:`check` takes them.
-
-    Returns
-    -------
-    tuple of LongLoop
-        Each kernel once, with the most iterations that are known; empty without a bound.
-    """
-    if loop_bound is None:
-        return ()
-    found: dict[str, LongLoop] = {}
-    for operator in library.operators.values():
-        known = (reach or Reach()).operators.get(operator.name, ())
-        for values in (symbols or {}, *known):
-            for launch, at in _launches(operator.statements, dict(values)):
-                where = f"kernel {launch.kernel!r} of operator {operator.name!r}"
-                iterations = _iterations(library, launch, at)
-                most = found[where].iterations if where in found else 0
-                if iterations >= _NEAR_SHARE * loop_bound and iterations > most:
-                    found[where] = LongLoop(where, iterations, loop_bound)
-    return tuple(found.values())
-
-
-def _iterations(library: Library, launch: Launch, symbols: Symbols) -> int:
-    kernel = library.kernels[launch.kernel]
-    module = library.modules[kernel.module]
-    try:
-        source = module.code.decode()
-    except UnicodeDecodeError:
-        # Machine code runs on processors, which end no loops.
-        return 0
-    if module.dialect == WGSL:
-        source = like_c(source, kernel.symbol)
-    scalars = {
-        position: value
-        for position, argument in enumerate(launch.arguments)
-        if isinstance(argument, ScalarArgument)
-        and (value := known_extent(argument.value, symbols)) is not None
-    }
-    return loop_iterations(source, kernel.symbol, scalars)
 
 
 def _at(symbols: Symbols, problems: Iterable[Problem]) -> list[Problem]:
@@ -224,11 +133,11 @@ def _at(symbols: Symbols, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _gravest(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """One problem per place and limit: what always holds, or else what needs most."""
+    """One problem per place and limit: an unconditional one, or else the one that needs most."""
     found: dict[tuple[str, str, str], Problem] = {}
     for problem in problems:
-        # Features are told apart by name, extents are of one kind.
-        feature = problem.need if problem.limit == "feature" else ""
+        # What is no amount is distinguished by name; extents of a limit are comparable.
+        feature = "" if problem.need.isdecimal() else problem.need
         key = (problem.where, problem.limit, feature)
         known = found.setdefault(key, problem)
         if known.symbols and problem.symbols and int(problem.need) > int(known.need):
@@ -245,8 +154,12 @@ def _operator_problems(
     tensors = dict(zip(names, sizes, strict=True))
     for launch, known in _launches(operator.statements, dict(symbols)):
         where = f"kernel {launch.kernel!r} of operator {operator.name!r}"
-        yield from _kernel_problems(where, library.kernels[launch.kernel], limits)
+        kernel = library.kernels[launch.kernel]
+        yield from _kernel_problems(where, kernel, library.modules[kernel.module], limits)
         yield from _launch_problems(where, launch, limits, known)
+        dynamic = known_extent(launch.dynamic_shared_bytes, known) or 0
+        shared = dynamic and kernel.shared_memory_bytes + dynamic
+        yield from _above(where, "max_shared_memory_bytes", shared, limits.max_shared_memory_bytes)
         yield from _binding_problems(where, launch, tensors, limits, symbols)
     yield from _memory_problems(f"operator {operator.name!r}", sizes, limits, symbols)
 
@@ -302,17 +215,17 @@ def _memory_problems(
     yield from _above(of, "memory_bytes", total, limits.memory_bytes)
 
 
-def _kernel_problems(where: str, kernel: Kernel, limits: Limits) -> Iterator[Problem]:
+def _kernel_problems(
+    where: str, kernel: Kernel, module: CodeModule, limits: Limits
+) -> Iterator[Problem]:
     yield from _above(
         where, "max_threads_per_block", kernel.threads_per_block, limits.max_threads_per_block
     )
     yield from _above(
         where, "max_shared_memory_bytes", kernel.shared_memory_bytes, limits.max_shared_memory_bytes
     )
-    for feature in kernel.features:
-        if feature not in limits.features:
-            has = ", ".join(sorted(limits.features)) or "none of the optional features"
-            yield Problem(where, "feature", feature, has)
+    for need in unmet(kernel, module, limits):
+        yield Problem(where, *need)
 
 
 def _binding_problems(
@@ -322,7 +235,7 @@ def _binding_problems(
     limits: Limits,
     symbols: Symbols,
 ) -> Iterator[Problem]:
-    """Buffers that a kernel is given: how many, and how large a window on each."""
+    """Check the number of a kernel's buffers and the size of each window."""
     given = [a for a in launch.arguments if isinstance(a, BufferArgument)]
     yield from _above(where, "max_storage_buffers", len(given), limits.max_storage_buffers)
     for argument in dict.fromkeys(given):

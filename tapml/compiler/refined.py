@@ -1,9 +1,8 @@
-"""An operator in the form that a device's limits leave: refined into the steps of its body.
+"""Refines an operator into the steps of its body, to fit a device's limits.
 
-A kernel that does several steps at once takes more buffers, threads or shared memory than one that
-does a single step. Where the fused kernel breaks such a limit, each step becomes a kernel of its
-own and what goes from one to the next lies in device memory. It stays one operator: its carved
-tests are those of the whole, and so is the verdict.
+A kernel that fuses several steps takes more buffers, threads or shared memory than each step alone.
+If the fused kernel exceeds such a limit, each step becomes a separate kernel and intermediates are
+stored in device memory. It remains one operator, with the same carved tests and one verdict.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Final
 from tapml.compiler.one_operator import as_operator
 from tapml.compiler.preflight import Problem, check
 from tapml.compiler.unfused import is_fused, unfused
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library, launches
 from tapml_targets.limits import Limits
-from tapml_targets.placement import placed
+from tapml_targets.placement import with_placement
 
-# What one kernel is given or takes; a tensor's memory and a feature are another matter.
-_OF_KERNELS: Final = frozenset(
+# Limits on a single kernel, as opposed to tensor memory and features.
+_KERNEL_LIMITS: Final = frozenset(
     {
         "max_arguments",
         "max_binding_bytes",
@@ -34,31 +33,33 @@ _OF_KERNELS: Final = frozenset(
 )
 
 
-def lacking(operator: Operator, library: Library, limits: Limits) -> tuple[Problem, ...]:
-    """The limits that an operator's fused kernels break and smaller kernels may keep to.
+def kernel_limit_violations(
+    operator: Operator, library: Library, limits: Limits
+) -> tuple[Problem, ...]:
+    """The limits that an operator's fused kernels exceed and smaller kernels may not.
 
-    Empty for an operator of one step, which there is no way to take apart.
+    Empty for an operator of one step, which cannot be split.
     """
     if not is_fused(operator):
         return ()
     problems = check(library, limits)
-    return tuple(each for each in problems if each.limit.partition(".")[0] in _OF_KERNELS)
+    return tuple(each for each in problems if each.limit.partition(".")[0] in _KERNEL_LIMITS)
 
 
 def refined(
     operator: Operator,
-    lacks: Sequence[Problem],
+    violations: Sequence[Problem],
     limits: Limits,
     compile_one: Callable[[Operator], Library],
 ) -> Library | None:
-    """The operator as the steps of its body; None where that does not fit either.
+    """The operator as the steps of its body; None if that does not fit either.
 
     Parameters
     ----------
     operator
         A fused operator.
-    lacks
-        Why it is taken apart: what :func:`lacking` found.
+    violations
+        The exceeded limits, from :func:`kernel_limit_violations`.
     limits
         The device's.
     compile_one
@@ -72,7 +73,7 @@ def refined(
         return None
     (program,) = library.operators.values()
     count = sum(1 for _ in launches(program.statements))
-    first = lacks[0]
+    first = violations[0]
     reason = f"refined into {count} kernels: {first.limit} needs {first.need}, the device has "
-    metadata = placed(library.metadata, operator.name, reason + first.has)
+    metadata = with_placement(library.metadata, operator.name, reason + first.has)
     return replace(library, metadata=metadata)

@@ -1,7 +1,7 @@
-"""Float64 twins: the operators with every float32, float16 and bfloat16 made float64.
+"""Float64 twins: operators with every float32, float16 and bfloat16 widened to float64.
 
-A twin shares TVM's legalisation with the operator it checks, so it finds what a target's kernel
-adds, not what the import got wrong; the torch sub-graph in float64 is the independent oracle.
+A twin shares TVM's legalisation with its operator, so it finds errors of a target's kernel but not
+of the import. The torch sub-graph in float64 is the independent oracle.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tapml.compiler.reference import ReferenceModule, build_for_this_process
-from tapml.compiler.stored_reference import StoredReference
+from msgspec import structs
+
+from tapml.compiler.reference import build_for_this_process
+from tapml.compiler.reference_module import ReferenceModule, StoredReference
 from tapml.compiler.widening import widen
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.codegen.host_function import for_host
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.dtype import dtype
@@ -25,8 +27,8 @@ def compile_twins(operators: Iterable[Operator]) -> ReferenceModule:
     Returns
     -------
     ReferenceModule
-        Called like the reference; every floating-point parameter is a float64 array. An operator
-        that works on the bits of its numbers raises CompileError when it is looked up.
+        Called like the reference, but every floating-point parameter is a float64 array. Looking up
+        an operator that manipulates the bits of its numbers raises CompileError.
     """
     return build_for_this_process(
         [
@@ -41,7 +43,7 @@ def compile_twins(operators: Iterable[Operator]) -> ReferenceModule:
 
 
 def load_twins(operators: Iterable[Operator], stored: StoredReference) -> ReferenceModule | None:
-    """The twins that :func:`compile_twins` compiled before; None where their code is gone."""
+    """Load cached twins from :func:`compile_twins`; None if their code is gone."""
     return stored.load(
         replace(operator, parameters=tuple(map(_widened, operator.parameters)))
         for operator in operators
@@ -49,4 +51,8 @@ def load_twins(operators: Iterable[Operator], stored: StoredReference) -> Refere
 
 
 def _widened(parameter: Parameter) -> Parameter:
-    return replace(parameter, dtype="float64") if dtype(parameter.dtype).is_float else parameter
+    return (
+        structs.replace(parameter, dtype="float64")
+        if dtype(parameter.dtype).is_float
+        else parameter
+    )

@@ -1,12 +1,14 @@
-"""An operator as its body's steps one after another: what it is when nothing is fused."""
+"""An operator as the sequence of its body's steps, without fusion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from tapml.compiler.link import link_entries
-from tapml.graph.plan import CallStep, GraphPlan, Operator
+from tapml.plan.graph_plan import CallStep, GraphPlan, Operator
 from tapml_targets.errors import CompileError
 from tapml_targets.library import EntryProgram, Library
 
@@ -17,27 +19,27 @@ def is_fused(operator: Operator) -> bool:
 
 
 def unfused(operator: Operator, compile_one: Callable[[Operator], Library]) -> Library:
-    """A Library with an entry of the operator's name and parameters that runs its body's steps.
+    """A Library with an entry that runs an operator's steps, with its name and parameters.
 
-    Each step is compiled alone and launched on its own; what goes from one to the next lies in
-    device memory. It is called and replayed as the operator itself is.
+    Each step is compiled and launched separately; intermediates are stored in device memory. The
+    entry is called and replayed like the operator.
 
     Raises
     ------
     CompileError
-        If the operator has no body, a step does not compile, or the steps cannot be one call: an
-        output that is read as well, or that no step writes.
+        If the operator has no body, a step does not compile, or the steps cannot form one call: an
+        output that is also read, or that no step writes.
     """
     body = operator.body
     if body is None:
         raise CompileError(f"operator {operator.name!r} is a single step: it has no body")
     inner = {
-        # The entry goes by the operator's name, which no step may have.
+        # The entry has the operator's name, which no step may have.
         f"{operator.name}/{name}": _renamed(compile_one(step), name, f"{operator.name}/{name}")
         for name, step in body.operators.items()
     }
     steps = tuple(
-        replace(step, operator=f"{operator.name}/{step.operator}")
+        structs.replace(step, operator=f"{operator.name}/{step.operator}")
         if isinstance(step, CallStep)
         else step
         for step in body.entry.steps
@@ -51,12 +53,12 @@ def unfused(operator: Operator, compile_one: Callable[[Operator], Library]) -> L
 
 
 def _renamed(library: Library, name: str, new: str) -> Library:
-    program = replace(library.operators[name], name=new)
+    program = structs.replace(library.operators[name], name=new)
     return replace(library, operators={new: program})
 
 
 def _as_called(program: EntryProgram, operator: Operator) -> EntryProgram:
-    """The entry with the operator's parameters: their names, in their order."""
+    """The entry with the operator's parameter names and order."""
     prefixes = {"input": "input:", "output": "output:"}
     names = {
         f"{prefixes[p.role]}{p.name}": p.name for p in operator.parameters if p.role in prefixes
@@ -67,6 +69,8 @@ def _as_called(program: EntryProgram, operator: Operator) -> EntryProgram:
             f"operator {operator.name!r}: its body does not read and write each of its parameters "
             "once, so its steps cannot take its place"
         )
-    values = tuple(replace(v, storage=names.get(v.storage, v.storage)) for v in program.values)
-    parameters = tuple(replace(given[p.name], name=p.name) for p in operator.parameters)
-    return replace(program, parameters=parameters, values=values)
+    values = tuple(
+        structs.replace(v, storage=names.get(v.storage, v.storage)) for v in program.values
+    )
+    parameters = tuple(structs.replace(given[p.name], name=p.name) for p in operator.parameters)
+    return structs.replace(program, parameters=parameters, values=values)

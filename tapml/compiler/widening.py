@@ -1,8 +1,8 @@
-"""A PrimFunc's JSON with wider types: the float64 twin.
+"""Widens the types in a PrimFunc's JSON to make its float64 twin.
 
 TVM stores types once and refers to them by number, so changing a type node changes every buffer,
-constant, cast and cached expression type at once. Rebuilding the tree instead would mean naming
-every node class of an IR that moves with each release.
+constant, cast and cached expression type at once. Rebuilding the tree would mean naming every node
+class of an IR that changes with each release.
 """
 
 from __future__ import annotations
@@ -23,25 +23,20 @@ _NARROW: Final[dict[str, Any]] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-# Operations on the bits of a number: float64 has other bits.
+# Operations on the bits of a number, which differ in float64.
 _BITWISE: Final = frozenset({"tirx.reinterpret", "prim.reinterpret"})
 
 
 def widen(function: str) -> str:
-    """The float64 twin of a PrimFunc: float32, float16 and bfloat16 become float64.
+    """The float64 twin of a PrimFunc in TVM JSON, in which narrower floats become float64.
 
-    A constant keeps the value it has after rounding to its own type, so that the twin computes the
-    same function and only rounds less.
-
-    Parameters
-    ----------
-    function
-        The PrimFunc as TVM JSON.
+    A constant keeps its value after rounding to its own type, so that the twin computes the same
+    function with less rounding.
 
     Raises
     ------
     UnsupportedOperatorError
-        If the function works on the bits of its numbers.
+        If the function manipulates the bits of its numbers.
     """
     document = json.loads(function)
     nodes: list[dict[str, Any]] = document["nodes"]

@@ -1,1 +1,1 @@
-"""Two replays or two sessions held against each other: the gate of a driver or TVM upgrade."""
+"""Comparison of two replays or sessions: the gate for an upgrade of a driver or TVM."""

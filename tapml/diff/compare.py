@@ -1,4 +1,4 @@
-"""What became worse, what better, and what else differs between two outcomes."""
+"""Regressions, improvements and other differences between two outcomes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from tapml.compare.verdict import Status
 from tapml.diff.outcome import OperatorOutcome, Outcome
+from tapml.durable.strict_json import to_strict
+from tapml.verdicts.verdict import Status, severity
 
 FORMAT: Final = "tapml-diff/1"
 DEFAULT_FACTOR: Final = 4.0
-# Below one unit of (sensitivity + ulp) a change says nothing.
+# Changes below one unit of (sensitivity + ulp) are irrelevant.
 _SMALLEST_RATIO: Final = 1.0
-_SEVERITY: Final[Mapping[Status, int]] = {"pass": 0, "not run": 1, "degraded": 2, "fail": 3}
 
 Change: TypeAlias = Literal["worse", "missing", "better", "changed", "new", "same"]
 _ORDER: Final[Mapping[Change, int]] = {
@@ -24,7 +24,7 @@ _ORDER: Final[Mapping[Change, int]] = {
 
 @dataclass(frozen=True)
 class FactChange:
-    """A circumstance that differs; None where one side does not have it."""
+    """A fact that differs; None on a side that does not have it."""
 
     name: str
     first: str | None
@@ -33,22 +33,22 @@ class FactChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """What became of an operator or a test.
+    """The difference of an operator or a test.
 
     Attributes
     ----------
     name
-        Of the operator, or the test's id.
+        Name of the operator, or id of the test.
     change
-        ``worse`` or ``missing`` close the gate; ``changed`` is a failure that was not tried again.
+        ``worse`` and ``missing`` are regressions; ``changed`` is a failure that was not run again.
     first, second
-        Statuses; None on the side that does not have it.
+        Statuses; None on a side that does not have it.
     first_ratio, second_ratio
         Largest error in units of sensitivity + ulp; None likewise.
     ratio_changed
-        Whether the ratios differ by more than the factor asked for.
+        Whether the ratios differ by more than the requested factor.
     reason
-        Why it has the status it has in the second outcome, or had in the first.
+        The reason for the status in the second outcome, or else in the first.
     """
 
     name: str
@@ -63,10 +63,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class OperatorDifference:
-    """An operator, and those of its tests that differ.
-
-    `first_seconds` and `second_seconds` are time in kernels, for information.
-    """
+    """An operator, and its tests that differ; the seconds are times in kernels."""
 
     operator: Difference
     tests: tuple[Difference, ...]
@@ -75,7 +72,7 @@ class OperatorDifference:
 
     @property
     def worse(self) -> bool:
-        """Whether the operator or one of its tests closes the gate."""
+        """Whether the operator or one of its tests is a regression."""
         return any(each.change in ("worse", "missing") for each in (self.operator, *self.tests))
 
     @property
@@ -86,20 +83,20 @@ class OperatorDifference:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two outcomes held against each other.
+    """The comparison of two outcomes.
 
     Attributes
     ----------
     first, second
         The outcomes.
     factor
-        From which factor on ratios count as changed.
+        Ratios that differ by more than this factor count as changed.
     facts
-        Circumstances that differ.
+        Facts that differ.
     operators
-        All operators, what became worse first.
+        All operators, regressions first.
     model_worse
-        Whether the whole model, which sessions run, became worse.
+        Whether a session's complete model became worse.
     """
 
     first: Outcome
@@ -111,12 +108,12 @@ class Diff:
 
     @property
     def worse(self) -> bool:
-        """Whether anything became worse: the gate is closed."""
+        """Whether there is any regression."""
         return self.model_worse or any(each.worse for each in self.operators)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a strict JSON file, format ``tapml-diff/1``; operators that differ."""
-        plain: dict[str, Any] = _plain(
+        plain: dict[str, Any] = to_strict(
             {
                 "format": FORMAT,
                 "first": {"path": self.first.path, "status": self.first.status},
@@ -142,7 +139,7 @@ class Diff:
 
 @dataclass(frozen=True)
 class TimeChange:
-    """Seconds in kernels of one operator; information, never a verdict."""
+    """Seconds in kernels of one operator; they do not affect the gate."""
 
     operator: str
     first: float
@@ -150,15 +147,15 @@ class TimeChange:
 
 
 def compare(first: Outcome, second: Outcome, *, factor: float = DEFAULT_FACTOR) -> Diff:
-    """Hold `second` against `first`, the one that is known to be good.
+    """Compare `second` with `first`, which is known to be good.
 
     Parameters
     ----------
     first, second
-        From :func:`tapml.diff.outcome.read_outcome`.
+        Outcomes from :func:`tapml.diff.outcome.read_outcome`.
     factor
-        Ratios that differ by more are shown; 1 or more. They close no gate: the policy's limits
-        are what separates right from wrong.
+        Ratios that differ by more than this factor (at least 1) are reported, but are not
+        regressions: only the policy's limits decide.
     """
     names = dict.fromkeys((*first.operators, *second.operators))
     operators = [
@@ -183,16 +180,14 @@ def _facts(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Fact
 
 
 def _model_worse(first: Outcome, second: Outcome) -> bool:
-    """Whether the whole model passed on the first side and did not on the second."""
-    name = "whole model"
-    return first.facts.get(name) == "pass" and second.facts.get(name) not in (None, "pass")
+    return first.whole_model == "pass" and second.whole_model not in (None, "pass")
 
 
 def _operator(
     name: str, first: OperatorOutcome | None, second: OperatorOutcome | None, factor: float
 ) -> OperatorDifference:
     tests: tuple[Difference, ...] = ()
-    # A session does not say it test by test, and what did not build has no tests.
+    # Sessions do not list tests, and operators that failed to build have none.
     if first is not None and second is not None and first.tests and second.tests:
         ids = dict.fromkeys((*first.tests, *second.tests))
         found = (
@@ -229,7 +224,7 @@ def _difference(
 
 
 class _Judged(Protocol):
-    """What operators and tests have in common."""
+    """The common properties of operators and tests."""
 
     @property
     def status(self) -> Status: ...
@@ -242,13 +237,13 @@ def _change(first: Status | None, second: Status | None) -> Change:
     if first is None or second is None:
         if second is not None:
             return "worse" if second in ("degraded", "fail") else "new"
-        # What was never run is not missed.
+        # An operator that never ran is not missing.
         return "changed" if first == "not run" else "missing"
     if first == second:
         return "same"
     if second == "not run":
         return "worse" if first == "pass" else "changed"
-    return "worse" if _SEVERITY[second] > _SEVERITY[first] else "better"
+    return "worse" if severity(second) > severity(first) else "better"
 
 
 def _ratio_changed(first: float, second: float, factor: float) -> bool:
@@ -256,14 +251,3 @@ def _ratio_changed(first: float, second: float, factor: float) -> bool:
         return math.isnan(first) != math.isnan(second)
     low, high = sorted((max(first, _SMALLEST_RATIO), max(second, _SMALLEST_RATIO)))
     return high > low * factor
-
-
-def _plain(value: Any) -> Any:
-    """`value` with non-finite floats as text and tuples as lists."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

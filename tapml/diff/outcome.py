@@ -1,7 +1,7 @@
-"""One side of a comparison: what a replay or a session found, read strictly and in bounds.
+"""One side of a comparison: the outcome of a replay or a session, strictly checked.
 
-Read are the JSON of ``tapml replay --json`` and the folders of sessions. Nothing in them is
-trusted: a field of another type is an error that names it, never a default.
+The inputs are the JSON of ``tapml replay --json`` and session folders. They are not trusted: a
+field of the wrong type is an error that names it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
-from tapml.compare.verdict import Status
+from tapml.verdicts.verdict import Status
 from tapml_targets.errors import InputError
 
-REPLAY_FORMAT: Final = "tapml-replay/1"
-SESSION_FORMATS: Final = ("tapml-report/1", "tapml-report/2")
+REPLAY_FORMATS: Final = ("tapml-replay/1", "tapml-replay/2")
+SESSION_FORMATS: Final = ("tapml-report/1", "tapml-report/2", "tapml-report/3")
 SESSION_REPORT: Final = "report.json"
 MAX_BYTES: Final = 512 << 20
 _STATUSES: Final = get_args(Status)
@@ -26,7 +26,7 @@ _NOT_FINITE: Final = ("inf", "-inf", "nan")
 
 @dataclass(frozen=True)
 class TestOutcome:
-    """One carved test: its verdict, its ratio, and seconds in kernels where they are known."""
+    """One carved test: its verdict, its ratio, and seconds in kernels if known."""
 
     status: Status
     ratio: float
@@ -40,13 +40,13 @@ class OperatorOutcome:
     Attributes
     ----------
     status, ratio, reason
-        Of its gravest test; ``not run`` where it was left on the source or not reached.
+        From its worst test; ``not run`` if it stayed on the source or was not reached.
     tests
-        By id; empty where they are not known one by one, as in a session.
+        Tests by id; empty for a session, which does not list them.
     count
-        How many tests it has.
+        Number of tests.
     kernel_seconds
-        Time in kernels for one pass over the tests, None where the device does not say.
+        Time in kernels for one pass over the tests; None if unknown.
     """
 
     status: Status
@@ -59,20 +59,22 @@ class OperatorOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found, and under which circumstances.
+    """The outcome of a replay or a session.
 
     Attributes
     ----------
     path
-        Where it was read from.
+        The file or folder it was read from.
     kind
         ``replay`` or ``session``.
     status
-        Of the whole.
+        The overall status.
     facts
         Device, driver, compilers, policy, suite, ..., by name.
     operators
-        By name, in order.
+        Operators by name, in order.
+    whole_model
+        The verdict on the complete model; None for a replay.
     """
 
     path: str
@@ -80,6 +82,7 @@ class Outcome:
     status: str
     facts: Mapping[str, str]
     operators: Mapping[str, OperatorOutcome]
+    whole_model: Status | None = None
 
 
 def read_outcome(path: str | Path) -> Outcome:
@@ -105,7 +108,7 @@ def read_outcome(path: str | Path) -> Outcome:
     try:
         plain = json.loads(data, parse_constant=_no_constant)
         found = plain["format"]
-        if found == REPLAY_FORMAT:
+        if found in REPLAY_FORMATS:
             return _replay(str(given), plain)
         if found in SESSION_FORMATS:
             return _session(str(given), plain)
@@ -147,7 +150,7 @@ def _operator(plain: Mapping[str, Any]) -> OperatorOutcome:
         _text(plain["reason"]),
         tests,
         len(tests),
-        # Each test runs twice, under two poisons.
+        # Each test runs twice, with two poison values.
         sum(known) / 2 if tests and len(known) == len(tests) else None,
     )
 
@@ -155,7 +158,7 @@ def _operator(plain: Mapping[str, Any]) -> OperatorOutcome:
 def _session(path: str, plain: Mapping[str, Any]) -> Outcome:
     target = plain["target"]
     model = plain["model"]
-    final = plain["final"]
+    whole: Status = "not run" if plain["final"] is None else _status(plain["final"]["status"])
     facts = {
         "model": _text(model["name"]),
         "weights": _text(model["weights_hash"]),
@@ -163,21 +166,21 @@ def _session(path: str, plain: Mapping[str, Any]) -> Outcome:
         **_device(target, target["fingerprint"]),
         "policy": _text(plain["policy"]["hash"]),
         "tapml": _text(plain["tapml"]),
-        "whole model": "not run" if final is None else _text(final["status"]),
+        "whole model": whole,
     }
     operators = {_text(each["name"]): _moved(each) for each in _rows(plain["operators"])}
-    return Outcome(path, "session", _text(plain["outcome"]["status"]), facts, operators)
+    return Outcome(path, "session", _text(plain["outcome"]["status"]), facts, operators, whole)
 
 
 def _moved(plain: Mapping[str, Any]) -> OperatorOutcome:
-    """An operator of a session: what is not on the target was not run there."""
+    """An operator of a session; those on the source count as not run."""
     state, replay = _text(plain["state"]), plain["replay"]
     status: Status = "not run"
     if state == "moved":
         status = "pass"
     elif state == "failed":
         found = _status(replay.get("status", "fail"))
-        # Its tests may pass while the whole model does not.
+        # Its tests may pass although the complete model fails.
         status = "fail" if found in ("pass", "not run") else found
     count = plain["tests"]["total"]
     milliseconds = _optional(plain["target_ms"])
@@ -232,4 +235,4 @@ def _optional(value: object) -> float | None:
 
 
 def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

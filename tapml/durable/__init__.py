@@ -1,1 +1,1 @@
-"""What is on disk survives: files and folders that are whole or not there, transactions."""
+"""Crash-safe storage: atomic files and folders, and SQLite transactions."""

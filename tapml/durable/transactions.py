@@ -1,4 +1,4 @@
-"""Transactions of SQLite files that announce their commits."""
+"""SQLite transactions whose commits are failpoints."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tapml_targets.boundaries import crossing, planned_fault
+from tapml_targets.failpoints import failpoint, planned_fault
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit what the block does as one, or nothing of it.
-
-    Parameters
-    ----------
-    connection
-        In autocommit mode (``isolation_level=None``).
+    """Run the block as one transaction of a connection in autocommit mode.
 
     Raises
     ------
     sqlite3.Error
-        If it cannot be committed; then nothing of it is there.
+        If it cannot be committed; it is rolled back then.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -42,8 +37,8 @@ def _commit(connection: sqlite3.Connection) -> None:
         return
     _, _, place = connection.execute("PRAGMA database_list").fetchone()
     try:
-        with crossing("commit", place):
+        with failpoint("commit", place):
             connection.execute("COMMIT")
     except OSError as error:
-        # SQLite's own words for what the operating system calls ENOSPC.
+        # The message that SQLite gives for ENOSPC.
         raise sqlite3.OperationalError("database or disk is full") from error

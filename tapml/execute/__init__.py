@@ -1,1 +1,1 @@
-"""Runs a GraphPlan: every operator on the reference or on a device, values moved when needed."""
+"""Runs a GraphPlan: each operator on the reference or a device, with values moved as needed."""

@@ -1,4 +1,4 @@
-"""Host memory for tensors: aligned allocations and windows on them, without copies."""
+"""Host memory for tensors: aligned allocations and windows into them, without copies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tapml_targets.dtype import dtype
 Array: TypeAlias = npt.NDArray[Any]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-# What TVM's generated code assumes of every tensor's first byte.
+# TVM's generated code assumes this alignment of every tensor.
 ALIGNMENT: Final = 64
 
 
 def allocate(nbytes: int) -> Bytes:
     """Zeroed, aligned host memory.
 
-    Zeroed because the gaps between tensors that share it are hashed with them.
+    Zeroed because hashes of shared memory include the gaps between its tensors.
     """
     memory = np.zeros(nbytes + ALIGNMENT, dtype=np.uint8)
     offset = -address(memory) % ALIGNMENT
@@ -33,7 +33,7 @@ def address(array: Array) -> int:
 
 
 def window(memory: Array, byte_offset: int, shape: tuple[int, ...], dtype_name: str) -> Array:
-    """A tensor inside `memory`, sharing it.
+    """A tensor inside `memory`, which it shares.
 
     Parameters
     ----------
@@ -41,8 +41,6 @@ def window(memory: Array, byte_offset: int, shape: tuple[int, ...], dtype_name: 
         C-contiguous.
     byte_offset
         First byte of the tensor.
-    shape
-        Elements per dimension.
     dtype_name
         A name of :mod:`tapml_targets.dtype`; the result has the numpy dtype of its raw bits.
     """
@@ -55,7 +53,7 @@ def flat_bytes(array: Array) -> Bytes:
 
 
 def aligned(array: Array) -> Array:
-    """`array` itself where it is contiguous and aligned, else a copy that is."""
+    """`array` if it is contiguous and aligned, else an aligned copy."""
     if array.flags.c_contiguous and address(array) % ALIGNMENT == 0:
         return array
     memory = allocate(array.nbytes)
@@ -65,10 +63,10 @@ def aligned(array: Array) -> Array:
 
 
 class AlignedArrays(Mapping[str, Array]):
-    """Arrays by name, each as :func:`aligned` gives it when it is first asked for.
+    """Arrays by name, aligned at first access.
 
-    Weights may be mapped from a file of gigabytes whose tensors lie anywhere: a process that never
-    runs an operator should not copy what it reads.
+    Weights may be memory-mapped from a file of gigabytes with unaligned tensors; a process that
+    never runs an operator should not copy them.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:

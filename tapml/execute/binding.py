@@ -1,4 +1,4 @@
-"""An entry of a plan with its shape symbols bound: every extent is a number from here on."""
+"""Binds the shape symbols of an entry, so that every extent is a number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tapml.execute.arrays import Array
-from tapml.graph.plan import CallStep, Entry, GraphPlan, Lifetime, ViewStep
+from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, Lifetime, ViewStep
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 from tapml_targets.expression import bind_shape, evaluate
@@ -15,10 +15,7 @@ from tapml_targets.expression import bind_shape, evaluate
 
 @dataclass(frozen=True)
 class BoundValue:
-    """A tensor of a bound entry.
-
-    `index` counts the entry's values in the order of ``Entry.values``.
-    """
+    """A tensor of a bound entry; `index` is its position in ``Entry.values``."""
 
     name: str
     index: int
@@ -35,7 +32,7 @@ class BoundValue:
 
 @dataclass(frozen=True)
 class BoundStorage:
-    """Bytes of a bound entry; `dense` where one tensor fills them, so that none stays unwritten."""
+    """Bytes of a bound entry; `dense` if a single tensor fills them."""
 
     name: str
     nbytes: int
@@ -50,15 +47,15 @@ class BoundCall:
     Attributes
     ----------
     position
-        Counts the entry's call sites in execution order.
+        Index among the entry's call sites in execution order.
     step
-        The plan's own step.
+        The plan's step.
     arguments
         Indices of values in the operator's parameter order.
     reads, writes
-        The same, apart; a tensor that is read and written is in both.
+        The input and output arguments; a tensor that is read and written is in both.
     symbols
-        Values of the integers passed beside the tensors.
+        Values of the integer arguments.
     """
 
     position: int
@@ -71,7 +68,7 @@ class BoundCall:
 
 @dataclass(frozen=True, eq=False)
 class BoundEntry:
-    """An entry for one set of shapes; equal to itself only, so that it can be a key.
+    """An entry for one set of shapes; hashed by identity.
 
     Attributes
     ----------
@@ -81,12 +78,10 @@ class BoundEntry:
         Value of every shape symbol.
     values, storages
         By name, in the plan's order.
-    by_index
-        The values again, by index.
     calls
         The call sites in execution order.
     before, after
-        State name to the name of the value on entry and of its successor.
+        State name to the names of its values before and after the run.
     """
 
     entry: Entry
@@ -99,12 +94,12 @@ class BoundEntry:
     after: dict[str, str]
 
     def storage_of(self, index: int) -> str:
-        """Name of the storage a value lies in."""
+        """Name of the storage that holds a value."""
         return self.by_index[index].storage
 
 
 def bind_symbols(entry: Entry, inputs: Mapping[str, Array]) -> dict[str, int]:
-    """Check the inputs of a run against an entry and find the shape symbols.
+    """Check a run's inputs against an entry and bind its shape symbols.
 
     Raises
     ------
@@ -135,7 +130,7 @@ def bind_symbols(entry: Entry, inputs: Mapping[str, Array]) -> dict[str, int]:
     unbound = [symbol for symbol in entry.symbols if symbol not in symbols]
     if unbound:
         raise InputError(
-            f"no input's shape gives {', '.join(unbound)} of entry {entry.name}: "
+            f"no input's shape binds {', '.join(unbound)} of entry {entry.name}: "
             "each symbol must be a dimension of an input"
         )
     for bounds in entry.bounds:
@@ -155,7 +150,7 @@ def bind_entry(plan: GraphPlan, name: str, symbols: Mapping[str, int]) -> BoundE
     Raises
     ------
     InputError
-        If the plan has no such entry, or a tensor does not lie inside its storage.
+        If the plan has no such entry, or a tensor is not inside its storage.
     """
     entry = entry_of(plan, name)
     check_views(entry)
@@ -201,7 +196,7 @@ def bind_entry(plan: GraphPlan, name: str, symbols: Mapping[str, int]) -> BoundE
 
 
 def entry_of(plan: GraphPlan, name: str) -> Entry:
-    """Look an entry up, or raise :class:`InputError` naming the ones that exist."""
+    """Look up an entry, or raise :class:`InputError` naming the existing ones."""
     try:
         return plan.entries[name]
     except KeyError:
@@ -216,7 +211,7 @@ def check_views(entry: Entry) -> None:
             source, result = entry.values[step.source], entry.values[step.result]
             if source.storage != result.storage:
                 raise InputError(
-                    f"view {step.result} of entry {entry.name} lies in {result.storage}, "
+                    f"view {step.result} of entry {entry.name} is in {result.storage}, "
                     f"its source {step.source} in {source.storage}"
                 )
 
@@ -232,7 +227,7 @@ def _bind_calls(
         parameters = plan.operators[step.operator].parameters
         if len(parameters) != len(step.arguments):
             raise InputError(
-                f"call site {step.site} gives {len(step.arguments)} tensors, "
+                f"call site {step.site} passes {len(step.arguments)} tensors, "
                 f"operator {step.operator} takes {len(parameters)}"
             )
         arguments = tuple(values[name].index for name in step.arguments)

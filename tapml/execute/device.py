@@ -1,15 +1,23 @@
-"""The device's side of a hybrid run: memory, weights that stay, commands in batches."""
+"""The device side of a hybrid run: memory, resident weights, batched commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tapml.execute.arrays import Array, flat_bytes
 from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.remote import RemoteTensor
-from tapml_targets.errors import InputError, TapmlError
+from tapml_targets.errors import (
+    CompileError,
+    DeviceLostError,
+    InputError,
+    ReferenceFailedError,
+    ReferenceLostError,
+    RemoteError,
+    TapmlError,
+)
 from tapml_targets.library import Library
 
 if TYPE_CHECKING:
@@ -21,10 +29,10 @@ ReadLibrary: TypeAlias = Callable[[], Library]
 
 
 class DeviceBuffer:
-    """Device memory that goes back to its pool when nothing refers to it any more.
+    """Device memory that returns to its pool when its last reference is dropped.
 
-    State, snapshots of it and running programs hold buffers by reference, so none of them has to
-    know who else does. Commands run in order: memory may be given to the next user at once.
+    State, snapshots and running programs share buffers by reference. Commands run in order, so
+    freed memory can be reused immediately.
     """
 
     __slots__ = ("_memory", "_pool", "nbytes", "remote")
@@ -41,25 +49,28 @@ class DeviceBuffer:
 
 
 class DeviceMemory:
-    """Buffers of one session, reused by size, and what is uploaded once.
+    """Buffers of one session, reused by size, and data that is uploaded once.
 
     Attributes
     ----------
     session
         The connection to the device.
+    reference
+        What the device is called, if it is the reference; else empty.
     bytes_written, bytes_read
-        Tensor bytes moved so far, weights included, whether or not a server held them already.
+        Tensor bytes moved so far, including weights, even those that a server already held.
     weight_bytes_written
-        How many of them were weights.
+        The part of them that was weights.
     pool
-        Number of the pool that buffers come from now; a failure begins another.
+        Number of the current buffer pool; a failure starts a new one.
     limit_bytes
-        Most that all of the session's buffers should take; 0 for no bound. Beyond it memory that no
-        tensor uses is freed before there is more.
+        Bound on all of the session's buffers, 0 for none. Above it, memory that no tensor uses is
+        freed before more is allocated.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, reference: str = "") -> None:
         self.session = session
+        self.reference = reference
         self.bytes_written = 0
         self.bytes_read = 0
         self.weight_bytes_written = 0
@@ -70,8 +81,25 @@ class DeviceMemory:
         self._libraries: dict[str, RemoteLibrary] = {}
         self._waiting: dict[str, ReadLibrary] = {}
 
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Failures in this block are the reference's, if the device is the reference.
+
+        Raises
+        ------
+        ReferenceFailedError
+            In place of a RemoteError or a CompileError.
+        """
+        if not self.reference:
+            yield
+            return
+        try:
+            yield
+        except (RemoteError, CompileError) as error:
+            raise reference_failure(self.reference, error) from error
+
     def acquire(self, nbytes: int) -> DeviceBuffer:
-        """Memory of `nbytes` bytes, its content undefined."""
+        """Allocate `nbytes` bytes of undefined content."""
         free = self._free.get(nbytes)
         remote = free.pop() if free else self._allocate(max(1, nbytes))
         return DeviceBuffer(self, remote, nbytes)
@@ -82,7 +110,7 @@ class DeviceMemory:
         return self.session.allocate(nbytes)
 
     def give_back(self, remote: RemoteBuffer, nbytes: int) -> None:
-        """Keep a buffer for the next tensor of its size."""
+        """Return a buffer to the pool for its size."""
         self._free.setdefault(nbytes, []).append(remote)
 
     def trim(self) -> None:
@@ -99,7 +127,7 @@ class DeviceMemory:
         self.bytes_written += array.nbytes
 
     def weight(self, name: str, array: Array) -> DeviceBuffer:
-        """A weight on the device, uploaded at its first use."""
+        """A weight on the device, uploaded on first use."""
         return self.weights([name], {name: array})[name]
 
     def weights(
@@ -107,7 +135,7 @@ class DeviceMemory:
     ) -> dict[str, DeviceBuffer]:
         """Weights on the device by name; those used for the first time are uploaded together.
 
-        What the device's server holds already, from this session or another, is not sent.
+        Data that the device's server already holds, from any session, is not sent.
         """
         missing = {name: arrays[name] for name in names if name not in self._weights}
         if missing:
@@ -123,13 +151,13 @@ class DeviceMemory:
         return {name: self._weights[name] for name in names}
 
     def forget_weights(self) -> None:
-        """Upload every weight again at its next use."""
+        """Upload every weight again on its next use."""
         self._weights.clear()
 
     def distrust(self) -> None:
-        """After a failure on the device: nothing handed out so far is used again.
+        """After a failure on the device, never reuse a buffer handed out so far.
 
-        Allocations and writes since the last answer may have been skipped.
+        Allocations and writes since the last reply may have been skipped.
         """
         self.forget_weights()
         self.trim()
@@ -150,12 +178,12 @@ class DeviceMemory:
         self._libraries[operator] = self.session.upload(library)
 
     def load_later(self, operator: str, read: ReadLibrary) -> None:
-        """Upload a Library before the next run alone: it takes reading it and building kernels."""
+        """Upload a Library just before the next run: reading it and building kernels is slow."""
         self._libraries.pop(operator, None)
         self._waiting[operator] = read
 
     def load_waiting(self, operators: Collection[str]) -> None:
-        """Upload what waits of `operators`; raises what :meth:`load` and reading a Library do."""
+        """Upload pending Libraries of `operators`; raises like :meth:`load` and their readers."""
         for operator in [each for each in self._waiting if each in operators]:
             self.load(operator, self._waiting[operator]())
 
@@ -183,9 +211,16 @@ class DeviceMemory:
         return read
 
     def read_later(self, batch: Batch, buffer: DeviceBuffer) -> PendingRead:
-        """Ask for a buffer's bytes; they come with the batch's reply."""
+        """Request a buffer's bytes; they arrive with the batch's reply."""
         self.bytes_read += buffer.nbytes
         return batch.read(buffer.remote, buffer.nbytes)
+
+
+def reference_failure(name: str, error: TapmlError) -> ReferenceFailedError:
+    """What a failure of the reference's device is raised as."""
+    if isinstance(error, DeviceLostError):
+        return ReferenceLostError(f"the reference {name} was lost: {error}")
+    return ReferenceFailedError(f"the reference {name} failed: {error}")
 
 
 def check_holds(operator: str, library: Library) -> None:

@@ -1,7 +1,8 @@
-"""The hybrid graph: a plan run with every operator on the reference or on a device.
+"""The hybrid graph: runs a plan with every operator on the host or on a device.
 
-Section III-D of the paper: at first all operators are on the host; one after the other is placed on
-the device, and at any moment the whole model runs.
+Section III-D of the paper: initially all operators are on the reference; they are placed on the
+target one by one, and the complete model can run at any time. The reference is this process, or a
+device like the target: a graph spans the host and any number of devices.
 """
 
 from __future__ import annotations
@@ -12,24 +13,30 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from tapml.execute.arrays import AlignedArrays, Array, aligned
+from tapml.execute.arrays import AlignedArrays, Array
 from tapml.execute.binding import BoundEntry, bind_entry, bind_symbols, entry_of
 from tapml.execute.frame import Frame
 from tapml.execute.interfaces import Observer, Reference, RunSink
 from tapml.execute.memory import HostMemory
+from tapml.execute.place import DEVICE, HOST, Place
 from tapml.execute.prepared import PreparedProgram
-from tapml.execute.program import DEVICE, HOST, Place, Program, plan_program
+from tapml.execute.program import Program, plan_program
 from tapml.execute.state import StateCell, zero_state
-from tapml.graph.plan import GraphPlan
+from tapml.plan.graph_plan import GraphPlan
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import DeviceLostError, InputError, RemoteError
+from tapml_targets.errors import (
+    DeviceLostError,
+    InputError,
+    ReferenceFailedError,
+    RemoteError,
+)
 from tapml_targets.library import Library
 
 if TYPE_CHECKING:
     from tapml.execute.device import DeviceMemory, ReadLibrary
     from tapml_rpc.client import Session
 
-# Programs of one entry differ by prompt length and placement; each is planned in milliseconds.
+# Programs of an entry differ by prompt length and placement; planning one takes milliseconds.
 PROGRAMS_KEPT: Final = 128
 
 StateSnapshot: TypeAlias = Mapping[str, StateCell]
@@ -53,12 +60,11 @@ class Executor:
     plan
         The model's plan.
     weights
-        Every weight of the plan by name; copied at its first use where it is not contiguous and
-        aligned.
+        Every weight of the plan by name; copied on first use if not contiguous and aligned.
     reference
         Runs operators on the host.
     session
-        The device; None where everything stays on the host.
+        The target; None if everything stays where it is. :meth:`attach` adds other devices.
 
     Raises
     ------
@@ -76,8 +82,8 @@ class Executor:
         self.plan = plan
         self.weights: Mapping[str, Array] = _checked_weights(plan, weights)
         self.reference = reference
-        self._device: DeviceMemory | None = None
-        self._placed: dict[str, _Placed] = {}
+        self._devices: dict[Place, DeviceMemory] = {}
+        self._placed: dict[Place, dict[str, _Placed]] = {}
         self._bound: OrderedDict[tuple[object, ...], BoundEntry] = OrderedDict()
         self._programs: OrderedDict[tuple[object, ...], PreparedProgram] = OrderedDict()
         self._state: dict[str, StateCell] = {}
@@ -89,35 +95,55 @@ class Executor:
 
     @property
     def placed(self) -> frozenset[str]:
-        """Names of the operators that have call sites on the device."""
-        return frozenset(self._placed)
+        """Names of the operators that have call sites on the target."""
+        return frozenset(self._placed.get(DEVICE, ()))
 
     @property
-    def device_sites(self) -> frozenset[str]:
-        """Names of the call sites on the device."""
-        return frozenset().union(*(placed.sites for placed in self._placed.values()))
+    def placement(self) -> Mapping[str, Place]:
+        """The device of each call site that is on one; of two, the target."""
+        return {
+            site: place
+            for place in sorted(self._placed, key=lambda place: place == DEVICE)
+            for placed in self._placed[place].values()
+            for site in placed.sites
+        }
 
     @property
     def device(self) -> DeviceMemory | None:
-        """The device's memory, with its counts of bytes moved; None without a session."""
-        return self._device
+        """The target's memory and its counts of moved bytes; None without a session."""
+        return self._devices.get(DEVICE)
 
-    def attach(self, session: Session) -> None:
-        """Use this session from now on, for instance after the old one was lost.
+    @property
+    def devices(self) -> Mapping[Place, DeviceMemory]:
+        """The memory of every device."""
+        return self._devices
 
-        When a run needs them, placed operators and weights are uploaded again. State that was only
-        on the old device is gone: it is set to zero.
+    def attach(self, session: Session, place: Place = DEVICE, *, reference: str = "") -> None:
+        """Add a device, or switch to this session of it, for instance after the old one was lost.
+
+        Placed operators and weights are uploaded again when a run needs them. State that was only
+        on the old device is reset to zero.
+
+        Parameters
+        ----------
+        session
+            The connection to the device.
+        place
+            Its name in this graph; the target if none is given.
+        reference
+            What the device is called, if it is the reference: its failures are then not the
+            target's, and become :class:`~tapml_targets.errors.ReferenceFailedError`.
         """
         from tapml.execute.device import DeviceMemory
 
         self._programs.clear()
-        self._device = DeviceMemory(session)
-        for operator, placed in self._placed.items():
-            self._device.load_later(operator, placed.read)
-        if any(cell.array is None for cell in self._state.values()):
+        self._devices[place] = device = DeviceMemory(session, reference)
+        for operator, placed in self._placed.setdefault(place, {}).items():
+            device.load_later(operator, placed.read)
+        if any(_is_only_at(cell, {place}) for cell in self._state.values()):
             self.reset()
         for cell in (*self._state.values(), *self._zeros.values()):
-            cell.buffer = None
+            cell.buffers.pop(place, None)
 
     def place(
         self,
@@ -125,18 +151,21 @@ class Executor:
         library: Library | ReadLibrary,
         *,
         sites: Collection[str] | None = None,
+        place: Place = DEVICE,
     ) -> None:
-        """Move an operator to the device. Nothing is sent there before a run needs it.
+        """Move an operator to a device. Nothing is sent until a run needs it.
 
         Parameters
         ----------
         operator
             Its name in the plan, and in the Library.
         library
-            What the device runs for it; or a function that reads it, called before a run needs it:
-            a resumed session places hundreds of operators that are known to be right.
+            The device's implementation, or a function that reads it just before a run needs it:
+            a resumed session places hundreds of operators that already passed.
         sites
             The call sites to move; None for all of them, as in Algorithm 1.
+        place
+            The device; the target if none is given.
 
         Raises
         ------
@@ -153,7 +182,8 @@ class Executor:
                 f"not a call site of operator {operator}: {', '.join(sorted(chosen - own))}; "
                 f"its call sites: {', '.join(sorted(own))}"
             )
-        if self._device is None:
+        device = self._devices.get(place)
+        if device is None:
             raise InputError(
                 f"operator {operator} cannot move to a device: "
                 "the executor has no session (Executor(..., session=...) or attach)"
@@ -161,13 +191,14 @@ class Executor:
         if isinstance(library, Library):
             check_holds(operator, library)
         placed = _Placed(library, frozenset(chosen))
-        self._device.load_later(operator, placed.read)
-        self._placed[operator] = placed
+        device.load_later(operator, placed.read)
+        self._placed[place][operator] = placed
         self._programs.clear()
 
     def unplace(self, operator: str) -> None:
-        """Move an operator back to the reference; nothing happens where it is there already."""
-        if self._placed.pop(self._check_operator(operator), None) is not None:
+        """Move an operator from the target back to the reference, if it is not there."""
+        name = self._check_operator(operator)
+        if self._placed.get(DEVICE, {}).pop(name, None) is not None:
             self._programs.clear()
 
     def reset(self) -> None:
@@ -175,58 +206,38 @@ class Executor:
         self._state = dict(self._zeros)
 
     def release_device(self) -> None:
-        """Give back the device's memory: weights are sent again when a run needs them.
+        """Free the devices' memory: weights are sent again when a run needs them.
 
-        State that was only there is set to zero. Snapshots keep what they hold.
+        State that was only there is reset to zero. Snapshots keep their buffers.
         """
-        if self._device is None:
-            return
         if any(cell.array is None for cell in self._state.values()):
             self.reset()
         for cell in (*self._state.values(), *self._zeros.values()):
-            cell.buffer = None
-        self._device.forget_weights()
-        self._device.trim()
+            cell.buffers.clear()
+        for device in self._devices.values():
+            device.forget_weights()
+            device.trim()
 
     def snapshot_state(self) -> StateSnapshot:
-        """The state as it is now. Nothing is copied: a run replaces state and never writes into it.
+        """The current state. Nothing is copied, because runs replace state and never modify it.
 
         Raises
         ------
         TapmlError
-            If the state is only on the device and an earlier command failed there.
+            If the state is only on a device and an earlier command failed there.
         """
-        if self._device is not None and any(cell.array is None for cell in self._state.values()):
-            self._device.session.fence()
+        for place, device in self._devices.items():
+            if any(
+                _is_only_at(cell, self._devices) and place in cell.buffers
+                for cell in self._state.values()
+            ):
+                with device.faults():
+                    device.session.fence()
         return MappingProxyType(dict(self._state))
 
     def restore_state(self, snapshot: StateSnapshot) -> None:
-        """Go back to a snapshot."""
+        """Restore a snapshot."""
         self._state = dict(snapshot)
-
-    def read_state(self, name: str) -> Array:
-        """A state tensor's present content, fetched from the device where it is only there."""
-        try:
-            cell = self._state[name]
-        except KeyError:
-            known = ", ".join(self._state) or "none"
-            raise InputError(f"no state tensor {name!r}; there are: {known}") from None
-        return cell.fetch(self.plan.state[name], self._device)
-
-    def write_state(self, name: str, array: Array) -> None:
-        """Replace a state tensor.
-
-        Raises
-        ------
-        InputError
-            If there is none of this name, or shape or dtype differ.
-        """
-        if name not in self.plan.state:
-            known = ", ".join(self.plan.state) or "none"
-            raise InputError(f"no state tensor {name!r}; there are: {known}")
-        spec = self.plan.state[name]
-        _check_tensor(f"state tensor {name}", spec.shape, spec.dtype, array)
-        self._state[name] = StateCell.of(aligned(array.copy()))
 
     def run(
         self,
@@ -236,7 +247,7 @@ class Executor:
         *,
         sink: RunSink | None = None,
     ) -> dict[str, Array]:
-        """Run an entry on the present state and leave the state it produces.
+        """Run an entry on the current state and replace the state by the result.
 
         Parameters
         ----------
@@ -245,10 +256,10 @@ class Executor:
         inputs
             The entry's inputs by name, without state.
         observer
-            Called after every call site, in order, with the arrays it read and the arrays it
-            wrote; they stay valid and unchanged as long as the observer keeps them.
+            Called after every call site, in order, with the arrays it read and wrote; they stay
+            valid and unchanged as long as the observer keeps them.
         sink
-            Told about the host memory of the run as a whole, which costs less than an observer.
+            Receives the host memory of the run, at a lower cost than an observer.
 
         Returns
         -------
@@ -260,45 +271,60 @@ class Executor:
         InputError
             If there is no such entry, or an input is missing, unknown or of another shape or dtype.
         RemoteError
-            If a command failed on the device. State that was only there is zero afterwards.
+            If a command failed on the target. State that was only there is zero afterwards.
+        ReferenceFailedError
+            The same for a device that is the reference.
         CompileError
             If a kernel of a placed operator does not build there.
         """
         bound = self._bind(entry, inputs)
-        on_device = bool(self._placed)
         prepared = self._prepare(
-            bound, observed=observer is not None or (sink is not None and on_device)
+            bound, observed=observer is not None or (sink is not None and self._on_devices)
         )
-        if self._device is not None:
-            self._device.load_waiting(prepared.program.device_operators)
-        frame = Frame(prepared, self._state, self._memory, self._device)
+        for place, operators in prepared.program.device_operators.items():
+            with self._devices[place].faults():
+                self._devices[place].load_waiting(operators)
+        frame = Frame(prepared, self._state, self._memory, self._devices)
         try:
             outputs, state = frame.run(inputs, observer, sink)
-        except RemoteError as error:
+        except (RemoteError, ReferenceFailedError) as error:
             self._recover(error)
             raise
         self._state.update(state)
         return outputs
 
-    def program(self, entry: str, inputs: Mapping[str, Array]) -> Program:
-        """What a run with these inputs would do, under the present placement and state."""
-        return self._prepare(self._bind(entry, inputs), observed=False).program
+    def program(
+        self, entry: str, inputs: Mapping[str, Array], *, recorded: bool = False
+    ) -> Program:
+        """The program of a run with these inputs, under the current placement and state.
 
-    def _recover(self, error: RemoteError) -> None:
-        """After a failure on the device nothing written there since the last answer is sure."""
-        if self._device is None or isinstance(error, DeviceLostError):
+        `recorded` says whether the run is to have a sink.
+        """
+        observed = recorded and self._on_devices
+        return self._prepare(self._bind(entry, inputs), observed=observed).program
+
+    @property
+    def _on_devices(self) -> bool:
+        return any(self._placed.values())
+
+    def _recover(self, error: RemoteError | ReferenceFailedError) -> None:
+        """After a failure on a device, discard what was written to any since the last reply."""
+        if isinstance(error, DeviceLostError | ReferenceFailedError):
+            # Of a lost device, or one that ends the run, nothing is used again.
             return
-        self._device.distrust()
+        for device in self._devices.values():
+            device.distrust()
         for name, cell in self._state.items():
             if cell.array is None:
                 self._state[name] = self._zeros[name]
         for cell in (*self._state.values(), *self._zeros.values()):
-            cell.buffer = None
-        self._device.session.reset()
+            cell.buffers.clear()
+        for device in self._devices.values():
+            device.session.reset()
 
     def _bind(self, entry: str, inputs: Mapping[str, Array]) -> BoundEntry:
         key = (entry, *((name, a.shape, a.dtype) for name, a in inputs.items()))
-        bound = self._bound.get(key)
+        bound = _kept(self._bound, key)
         if bound is None:
             symbols = bind_symbols(entry_of(self.plan, entry), inputs)
             bound = bind_entry(self.plan, entry, symbols)
@@ -306,18 +332,13 @@ class Executor:
         return bound
 
     def _prepare(self, bound: BoundEntry, *, observed: bool) -> PreparedProgram:
-        places = tuple(
-            [
-                (self._state[name].array is None, self._state[name].buffer is None)
-                for name in bound.before
-            ]
-        )
+        places = tuple([_places(self._state[name]) for name in bound.before])
         key = (bound, observed, places)
-        prepared = self._programs.get(key)
+        prepared = _kept(self._programs, key)
         if prepared is None:
             program = plan_program(
                 bound,
-                self.device_sites,
+                self.placement,
                 {name: _places(self._state[name]) for name in bound.before},
                 observed=observed,
             )
@@ -333,12 +354,20 @@ class Executor:
 
 
 def _places(cell: StateCell) -> frozenset[Place]:
-    places: set[Place] = set()
-    if cell.array is not None:
-        places.add(HOST)
-    if cell.buffer is not None:
-        places.add(DEVICE)
-    return frozenset(places)
+    return frozenset((*cell.buffers, *([] if cell.array is None else [HOST])))
+
+
+def _is_only_at(cell: StateCell, places: Collection[Place]) -> bool:
+    """Whether all copies of a state tensor are at these places."""
+    return cell.array is None and all(place in places for place in cell.buffers)
+
+
+def _kept(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...]) -> Kept | None:
+    """The cached item under `key`, now the most recently used."""
+    if key not in kept:
+        return None
+    kept.move_to_end(key)
+    return kept[key]
 
 
 def _keep(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...], new: Kept) -> None:

@@ -1,4 +1,4 @@
-"""An entry whose shapes are all fixed: its inputs in one buffer, a run of it one program."""
+"""An entry with static shapes: its inputs in one buffer, a run of it one recorded program."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ from tapml_targets.library import EntryProgram, Parameter
 if TYPE_CHECKING:
     from tapml_rpc.client import Batch
 
-# What a window on device memory may have to begin at: 4096 bits is the most OpenCL devices ask for.
+# Alignment of windows into device memory: no OpenCL device requires more than 4096 bits.
 _WINDOW_ALIGNMENT: Final = 512
-# Programs of one session must not share a name, whichever plan they belong to.
+# Programs of one session need distinct names, even for different plans.
 _numbers: Final = itertools.count(1)
 
 
 class FixedEntry:
-    """Memory for the inputs and outputs of an entry; what runs it per arrangement of the state.
+    """Memory for the inputs and outputs of an entry, and a program per arrangement of the state.
 
     Parameters
     ----------
     program
         An entry without symbols.
     library
-        The loaded Library that holds it.
+        The loaded Library that has it.
     memory
-        Where buffers come from.
+        Allocates buffers.
     resident
-        The buffer of a weight, of a state tensor or of its successor, by parameter.
+        Returns the buffer of a weight, state tensor or its successor, by parameter.
 
     Attributes
     ----------
     inputs
-        Holds every input, one after the other, so that a run writes once.
-    outputs
-        By name.
+        Holds all inputs consecutively, so that a run needs one write.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class FixedEntry:
         }
 
     def takes(self, inputs: Mapping[str, Array]) -> bool:
-        """Whether these are the entry's inputs; what is wrong with others is said elsewhere."""
+        """Whether these are the entry's inputs; errors in others are reported elsewhere."""
         views = self._views
         if inputs.keys() != views.keys():
             return False
@@ -92,13 +90,13 @@ class FixedEntry:
         return True
 
     def fill(self, inputs: Mapping[str, Array]) -> Bytes:
-        """The bytes to write to :attr:`inputs`; they may change at the next call of this."""
+        """The bytes to write to :attr:`inputs`; the next call may change them."""
         for name, view in self._views.items():
             view[...] = inputs[name]
         return self._staging
 
     def call(self, batch: Batch, arrangement: int) -> RemoteCall:
-        """The call on an arrangement of the state's buffers, recorded where it is a new one."""
+        """The call on an arrangement of the state's buffers, recorded on first use."""
         call = self._calls.get(arrangement)
         if call is None:
             tensors = [self._tensor(parameter) for parameter in self._program.parameters]
@@ -107,10 +105,9 @@ class FixedEntry:
         return call
 
     def program(self, batch: Batch, arrangement: int) -> RemoteProgram | None:
-        """A whole run as one program: inputs written, the call, outputs read in their order.
+        """A complete run as one program: write the inputs, call, read the outputs in order.
 
-        Recorded where the arrangement is a new one. None where the inputs are more than a program
-        takes.
+        Recorded on an arrangement's first use. None if the inputs exceed the limit of a program.
         """
         if self.inputs.nbytes > MAX_PAYLOAD_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""How much memory of the device a run takes."""
+"""Computes the memory that a run takes on the target."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tapml.execute.binding import BoundEntry
+from tapml.execute.place import DEVICE
 from tapml.execute.program import Program
 from tapml.execute.schedule import DeviceCall, DeviceCommands
 
 STATE_COPIES = 3
-"""A state tensor is there at most so often: as zeros, before a run and after it."""
+"""Most copies of a state tensor: zeros, before a run and after it."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on the device.
-
-    Attributes
-    ----------
-    weights, state, activations
-        What lies there at a time, at most.
-    """
+    """Peak bytes on the target."""
 
     weights: int = 0
     state: int = 0
@@ -29,7 +24,7 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.weights + self.state + self.activations
 
     def __str__(self) -> str:
@@ -40,14 +35,14 @@ class Footprint:
 
 
 def footprint_of(programs: Iterable[Program]) -> Footprint:
-    """What runs of these programs take, one after the other on the same weights and state."""
+    """The peak over runs of these programs, in sequence on the same weights and state."""
     weights: dict[str, int] = {}
     state: dict[str, int] = {}
     activations = 0
     for program in programs:
         bound = program.bound
         own = _state_storages(bound)
-        for name in program.device_weights:
+        for name in program.device_weights.get(DEVICE, ()):
             weights[name] = bound.storages[name].nbytes
         for storage in _device_storages(program):
             if storage in own:
@@ -57,7 +52,7 @@ def footprint_of(programs: Iterable[Program]) -> Footprint:
 
 
 def largest_footprint(bounds: Iterable[BoundEntry]) -> Footprint:
-    """What no placement of these entries' call sites can exceed."""
+    """An upper bound for every placement of these entries' call sites."""
     weights: dict[str, int] = {}
     state: dict[str, int] = {}
     activations = 0
@@ -76,7 +71,7 @@ def largest_footprint(bounds: Iterable[BoundEntry]) -> Footprint:
 
 
 def _state_storages(bound: BoundEntry) -> dict[str, str]:
-    """Storages that hold state before or after a run, and the state's name."""
+    """Storages that hold state before or after a run, with the state's name."""
     return {
         bound.values[value].storage: name
         for pairs in (bound.before, bound.after)
@@ -85,13 +80,13 @@ def _state_storages(bound: BoundEntry) -> dict[str, str]:
 
 
 def _commands(program: Program) -> list[frozenset[str]]:
-    """The storages that each command on the device takes, in order."""
+    """The storages that each of the target's commands uses, in order."""
     return [
         frozenset(program.bound.storage_of(index) for index in command.call.arguments)
         if isinstance(command, DeviceCall)
         else frozenset({command.storage})
         for action in program.actions
-        if isinstance(action, DeviceCommands)
+        if isinstance(action, DeviceCommands) and action.place == DEVICE
         for command in action.commands
     ]
 
@@ -101,7 +96,7 @@ def _device_storages(program: Program) -> frozenset[str]:
 
 
 def _peak(program: Program, state: frozenset[str]) -> int:
-    """Most bytes of activations on the device at a time."""
+    """Peak bytes of activations on the target."""
     storages = program.bound.storages
     commands = _commands(program)
     last = {storage: position for position, used in enumerate(commands) for storage in used}

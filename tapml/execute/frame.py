@@ -11,8 +11,8 @@ import numpy as np
 from tapml.execute.arrays import Array, Bytes, flat_bytes, window
 from tapml.execute.binding import BoundCall, BoundValue
 from tapml.execute.memory import HostMemory
+from tapml.execute.place import HOST, Place
 from tapml.execute.prepared import PreparedCall, PreparedProgram
-from tapml.execute.program import DEVICE, HOST
 from tapml.execute.schedule import (
     Allocate,
     DeviceCall,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tapml.execute.interfaces import Observer, RunSink
     from tapml_rpc.pending import PendingRead
 
-# Blocks of recorded runs that follow each other lie together in memory.
+# Consecutive recorded runs share contiguous blocks of memory.
 STRIP_BYTES: Final = 2 << 20
 LONGEST_STRIP: Final = 16
 
@@ -46,16 +46,16 @@ class Frame:
         prepared: PreparedProgram,
         state: Mapping[str, StateCell],
         host: HostMemory,
-        device: DeviceMemory | None,
+        devices: Mapping[Place, DeviceMemory],
     ) -> None:
         self.prepared = prepared
         self.bound = prepared.program.bound
         self.state = dict(state)
         self.host = host
-        self.device = device
+        self.devices = devices
         self.arrays = list(prepared.arrays)
         self.memory: dict[int, Bytes] = {}
-        self.buffers: dict[str, DeviceBuffer] = {}
+        self.buffers: dict[tuple[Place, str], DeviceBuffer] = {}
 
     def run(
         self,
@@ -63,7 +63,7 @@ class Frame:
         observer: Observer | None,
         sink: RunSink | None,
     ) -> tuple[dict[str, Array], dict[str, StateCell]]:
-        """Do all actions; return the outputs and the state they leave."""
+        """Execute all actions; return the outputs and the new state."""
         prepared = self.prepared
         self._enter()
         if sink is not None:
@@ -97,11 +97,11 @@ class Frame:
         return self._outputs(), state
 
     def _enter(self) -> None:
-        """Take the state on entry and the weights the device needs."""
+        """Load the state on entry and the weights the device needs."""
         for storage, (name, values) in self.prepared.before.items():
             cell = self.state[name]
-            if cell.buffer is not None:
-                self.buffers[storage] = cell.buffer
+            for place, buffer in cell.buffers.items():
+                self.buffers[place, storage] = buffer
             if cell.array is None:
                 continue
             for value in values:
@@ -110,9 +110,11 @@ class Frame:
                     if value.shape == cell.array.shape and value.byte_offset == 0
                     else window(cell.array, value.byte_offset, value.shape, value.dtype)
                 )
-        if self.device is not None:
-            needed = self.prepared.program.device_weights
-            self.buffers.update(self.device.weights(needed, self.prepared.weights))
+        for place, needed in self.prepared.program.device_weights.items():
+            device = self.devices[place]
+            with device.faults():
+                weights = device.weights(needed, self.prepared.weights)
+            self.buffers.update({(place, name): weights[name] for name in weights})
 
     def _allocate(
         self, segment: Segment, inputs: Mapping[str, Array], recorded: HostMemory | None
@@ -146,10 +148,13 @@ class Frame:
             ) from error
 
     def _call_device(self, action: DeviceCommands) -> None:
-        """Send commands; where nothing is read back, do not wait for them."""
-        device = self.device
-        if device is None:
-            raise TapmlError("the program has commands for a device, but there is no session")
+        """Send commands; do not wait for them unless something is read back."""
+        device = self.devices[action.place]
+        with device.faults():
+            self._send(action, device)
+
+    def _send(self, action: DeviceCommands, device: DeviceMemory) -> None:
+        place = action.place
         pending: list[tuple[str, PendingRead]] = []
         copied: list[tuple[StateCell, DeviceBuffer]] = []
         reads = any(isinstance(command, Download) for command in action.commands)
@@ -157,37 +162,39 @@ class Frame:
             for command in action.commands:
                 match command:
                     case Upload(storage):
-                        buffer = self._buffer(device, storage)
+                        buffer = self._buffer(place, storage)
                         device.write(buffer, self._storage_bytes(storage))
                         if storage in self.prepared.before:
                             copied.append((self.state[self.prepared.before[storage][0]], buffer))
                     case DeviceCall(call):
-                        self._launch(device, call)
+                        self._launch(place, call)
                     case Download(storage) if batch is not None:
-                        pending.append((storage, device.read_later(batch, self.buffers[storage])))
+                        pending.append(
+                            (storage, device.read_later(batch, self.buffers[place, storage]))
+                        )
                 for storage in self.prepared.last_device_use.get(id(command), ()):
-                    self.buffers.pop(storage, None)
+                    self.buffers.pop((place, storage), None)
         for cell, buffer in copied:
-            cell.buffer = buffer
+            cell.buffers[place] = buffer
         for storage, later in pending:
             self._storage_bytes(storage)[:] = np.frombuffer(later.result(), np.uint8)
             if storage in self.prepared.before:
                 name = self.prepared.before[storage][0]
                 self._fill_cell(self.state[name], self.bound.values[self.bound.before[name]])
 
-    def _launch(self, device: DeviceMemory, call: BoundCall) -> None:
+    def _launch(self, place: Place, call: BoundCall) -> None:
         tensors = []
         for index in call.arguments:
             value = self.bound.by_index[index]
-            buffer = self._buffer(device, value.storage)
+            buffer = self._buffer(place, value.storage)
             tensors.append((buffer, value.byte_offset, value.shape, value.dtype))
-        device.call(call.step.operator, tensors, dict(call.symbols))
+        self.devices[place].call(call.step.operator, tensors, dict(call.symbols))
 
-    def _buffer(self, device: DeviceMemory, storage: str) -> DeviceBuffer:
-        buffer = self.buffers.get(storage)
+    def _buffer(self, place: Place, storage: str) -> DeviceBuffer:
+        buffer = self.buffers.get((place, storage))
         if buffer is None:
-            buffer = device.acquire(self.bound.storages[storage].nbytes)
-            self.buffers[storage] = buffer
+            buffer = self.devices[place].acquire(self.bound.storages[storage].nbytes)
+            self.buffers[place, storage] = buffer
         return buffer
 
     def _storage_bytes(self, storage: str) -> Bytes:
@@ -216,8 +223,9 @@ class Frame:
             state[name] = cell = StateCell()
             if HOST in places:
                 self._fill_cell(cell, value)
-            if DEVICE in places:
-                cell.buffer = self.buffers[value.storage]
+            cell.buffers = {
+                place: self.buffers[place, value.storage] for place in places if place != HOST
+            }
         return state
 
     def _fill_cell(self, cell: StateCell, value: BoundValue) -> None:
@@ -227,7 +235,7 @@ class Frame:
         cell.byte_offset = offset
 
     def _outputs(self) -> dict[str, Array]:
-        """Outputs that share memory with other tensors are copied, so as not to keep all of it."""
+        """Copy outputs that share memory with other tensors, so that the rest can be freed."""
         outputs: dict[str, Array] = {}
         for name in self.bound.entry.outputs:
             value = self.bound.values[name]

@@ -1,4 +1,4 @@
-"""Greedy generation over prefill and decode, on whatever runs a plan's entries."""
+"""Greedy generation with prefill and decode, on any runner of a plan's entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Runner(Protocol):
 
 
 class Decoder(Protocol):
-    """What generation asks of a model: :class:`tapml.models.LoadedModel` or a package."""
+    """A model that can generate: :class:`tapml.models.LoadedModel` or a package."""
 
     @property
     def name(self) -> str:
@@ -32,14 +32,14 @@ class Decoder(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Prompt and generated tokens together."""
+        """Limit on the tokens of prompt and output together."""
 
     @property
     def end_tokens(self) -> Set[int]:
-        """Tokens that end a text."""
+        """Tokens that end generation."""
 
     def prepare_prefill(self, token_ids: Sequence[int], start: int = 0) -> dict[str, Array]:
-        """Inputs of ``prefill`` for two tokens or more."""
+        """Inputs of ``prefill`` for at least two tokens."""
 
     def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
         """Inputs of ``decode`` for one token."""
@@ -47,9 +47,9 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class GeneratedToken:
-    """One token: its id and the logits ``[vocabulary]`` it was taken from.
+    """A token id and the logits ``[vocabulary]`` it was taken from.
 
-    `step` counts the runs of the prompt, from 0, the prefill; `entry` is the one that ran.
+    `step` counts the prompt's runs from 0, the prefill; `entry` is the entry that ran.
     """
 
     token: int
@@ -66,7 +66,7 @@ def greedy(
     *,
     stop_at_end: bool = True,
 ) -> Iterator[GeneratedToken]:
-    """Generate from an empty state, always taking the token of the largest logit.
+    """Generate from an empty state, always choosing the token of the largest logit.
 
     A prompt of one token goes through decode, a longer one through prefill.
 
@@ -79,9 +79,9 @@ def greedy(
     token_ids
         The prompt.
     max_new_tokens
-        How many tokens to generate, at least 1.
+        Number of tokens to generate, at least 1.
     stop_at_end
-        Whether an end token ends the text; it is the last one yielded.
+        Whether to stop after an end token, which is yielded.
 
     Yields
     ------

@@ -1,8 +1,8 @@
-"""Host memory of runs, used again once nobody holds an array in it any more.
+"""Host memory of runs, reused when nothing references an array in it.
 
-A run's arrays may be kept by whoever watches it (a recorder that writes them to disk), so memory
-cannot be given out again when the run ends; and asking the system for megabytes in every decode
-step costs page faults. So blocks are kept, and their reference counts tell which ones are idle.
+An observer may keep a run's arrays (a recorder that writes them to disk), so memory cannot be
+reused when the run ends, and allocating megabytes in every decode step costs page faults. Blocks
+are therefore kept, and their reference counts show which ones are idle.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ KEPT_BYTES: Final = 128 << 20
 
 
 class HostMemory:
-    """Blocks by key. Those of one key are equal in size and use, so gaps in them stay zero.
+    """Blocks by key. Blocks of one key have the same size and use, so gaps in them stay zero.
 
-    Blocks can be taken from strips: blocks of consecutive runs then lie one after the other, and
-    whoever records runs can compare or hash many of them in one go.
+    Blocks can be allocated in strips: the blocks of consecutive runs are then contiguous, and a
+    recorder can compare or hash many at once.
 
     Parameters
     ----------
     allocate
-        Makes zeroed memory of a number of bytes, for instance memory that another process sees;
-        None for memory of this process.
+        Allocates zeroed memory, for instance shared memory; None for memory of this process.
     """
 
     def __init__(self, allocate: Callable[[int], Bytes] | None = None) -> None:
@@ -38,18 +37,18 @@ class HostMemory:
         self._kept = 0
 
     def acquire(self, key: Hashable, nbytes: int, *, dense: bool, strip: int = 1) -> Bytes:
-        """Aligned memory that nobody else uses.
+        """Idle aligned memory.
 
         Parameters
         ----------
         key
-            What the memory is for.
+            Identifies the use of the memory.
         nbytes
             Size, a multiple of the alignment, the same for every call with this key.
         dense
-            Whether the user writes every byte; else what is never written is zero.
+            Whether the user writes every byte; else unwritten bytes are zero.
         strip
-            How many blocks lie together.
+            Number of contiguous blocks.
         """
         strips = self._strips.setdefault((key, strip), _Strips([]))
         if strips.used == strip or not strips.memories:
@@ -68,7 +67,7 @@ class HostMemory:
                 return strips
         size = nbytes + ALIGNMENT
         if self._kept + size > KEPT_BYTES:
-            # Memory in use lives on with its users.
+            # Memory in use is freed by its users.
             self._strips.clear()
             self._kept = 0
             strips = _Strips([])
@@ -85,7 +84,7 @@ class HostMemory:
 
 @dataclass
 class _Strips:
-    """Memories of one key; `used` counts the blocks taken of the current one."""
+    """Memories of one key; `used` counts the blocks taken from the current one."""
 
     memories: list[Bytes]
     current: int = 0
@@ -96,6 +95,6 @@ def _references(memories: list[Bytes], index: int) -> int:
     return sys.getrefcount(memories[index])
 
 
-# Counted the same way as later on, because how many references a call itself holds is the
-# interpreter's business. Arrays inside a memory refer to it, however they were made.
+# Measured like later counts, because the references that a call holds depend on the interpreter.
+# Arrays inside a memory refer to it, however they were made.
 _IDLE: Final = _references([np.empty(1, np.uint8)], 0)

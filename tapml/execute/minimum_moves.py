@@ -1,86 +1,84 @@
-"""The fewest bytes that have to move for a placement, found without planning a run.
+"""Computes the fewest bytes that a placement has to move, without planning a run.
 
-Used to hold what runs really moved against; it shares nothing with :mod:`tapml.execute.program`.
-A storage's content is new whenever a call site writes to it, and lies then where that site ran.
-From there it has to get, once, to each other place where it is read before it is written again.
-Inputs begin on the host and outputs have to end there; state stays where a run left it.
+Runs are compared with this minimum, so it shares no code with :mod:`tapml.execute.program`. A
+storage has new content after each call site that writes to it, at the place where that site ran.
+The content moves at most once to each other place that reads it before the next write, from device
+to device through the host. Inputs start and outputs end on the host; state stays where a run left
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from tapml.execute.binding import BoundEntry
 
 _HOST: Final = "host"
-_DEVICE: Final = "device"
 
 
 @dataclass(frozen=True)
 class MinimumMoves:
-    """What one run of an entry has to move.
+    """The minimum traffic of one run of an entry.
 
     Attributes
     ----------
     nbytes
-        Bytes between host and device, both ways, weights apart.
+        Bytes between host and devices, both ways, excluding weights.
     weights
-        Weights that the device reads.
+        Weights that each device reads.
     state_on_entry
-        Per state tensor, where the content it had on entry lies after the run.
+        Per state tensor, the places that hold its content from before the run.
     state_after
-        The same of the content the run leaves, which is that on entry where nothing wrote it.
+        The same for its content after the run, which is the same if nothing wrote it.
     """
 
     nbytes: int
-    weights: frozenset[str]
+    weights: Mapping[str, frozenset[str]]
     state_on_entry: Mapping[str, frozenset[str]]
     state_after: Mapping[str, frozenset[str]]
 
 
 @dataclass
 class _Content:
-    """One content of a storage: where it was made, where it is read."""
+    """One content of a storage: where it was made and where it is read."""
 
     home: Set[str]
     read: set[str] = field(default_factory=set)
 
     @property
     def places(self) -> frozenset[str]:
-        return frozenset(self.home | self.read)
+        moved = self.read - self.home
+        between = {_HOST} if moved and _HOST not in self.home else set()
+        return frozenset(self.home | self.read | between)
 
 
 def minimum_moves(
-    bound: BoundEntry, on_device: Set[str], state: Mapping[str, Set[str]]
+    bound: BoundEntry, placement: Mapping[str, str], state: Mapping[str, Set[str]]
 ) -> MinimumMoves:
-    """Bytes one run has to move.
+    """The bytes that one run has to move.
 
     Parameters
     ----------
     bound
         Entry and shapes.
-    on_device
-        Call sites that run on the device; all others run on the host.
+    placement
+        The device of each call site that runs on one; all others run on the host.
     state
-        Where each state tensor is before the run: ``host``, ``device`` or both.
+        Places of each state tensor before the run: ``host``, devices or both.
     """
-    contents = _contents(bound, on_device, state)
+    contents = _contents(bound, placement, state)
     for name in bound.entry.outputs:
         contents[bound.values[name].storage][-1].read.add(_HOST)
     return MinimumMoves(
         nbytes=sum(
-            bound.storages[name].nbytes * len(each.read - each.home)
+            bound.storages[name].nbytes * len(each.places - each.home)
             for name, found in contents.items()
             if bound.storages[name].lifetime != "weight"
             for each in found
         ),
-        weights=frozenset(
-            name
-            for name, found in contents.items()
-            if bound.storages[name].lifetime == "weight" and _DEVICE in found[0].read
-        ),
+        weights=_weights(bound, contents),
         state_on_entry={
             name: contents[bound.values[value].storage][0].places
             for name, value in bound.before.items()
@@ -92,8 +90,20 @@ def minimum_moves(
     )
 
 
+def _weights(
+    bound: BoundEntry, contents: Mapping[str, Sequence[_Content]]
+) -> dict[str, frozenset[str]]:
+    """The weights that are read on each device."""
+    read: dict[str, set[str]] = {}
+    for name, found in contents.items():
+        if bound.storages[name].lifetime == "weight":
+            for place in found[0].read - {_HOST}:
+                read.setdefault(place, set()).add(name)
+    return {place: frozenset(names) for place, names in read.items()}
+
+
 def _contents(
-    bound: BoundEntry, on_device: Set[str], state: Mapping[str, Set[str]]
+    bound: BoundEntry, placement: Mapping[str, str], state: Mapping[str, Set[str]]
 ) -> dict[str, list[_Content]]:
     """The contents of every storage over a run, in order."""
     begun = {bound.values[value].storage: state[name] for name, value in bound.before.items()}
@@ -102,14 +112,14 @@ def _contents(
         for name, storage in bound.storages.items()
     }
     for call in bound.calls:
-        place = _DEVICE if call.step.site in on_device else _HOST
+        place = placement.get(call.step.site, _HOST)
         for index in call.reads:
             contents[bound.storage_of(index)][-1].read.add(place)
         for index in call.writes:
             name = bound.storage_of(index)
             old = contents[name][-1]
             if old.places and bound.by_index[index].nbytes < bound.storages[name].nbytes:
-                # What this leaves of the old content has to be there.
+                # A partial write keeps the rest of the old content, which has to be there.
                 old.read.add(place)
         for name in {bound.storage_of(index) for index in call.writes}:
             contents[name].append(_Content(frozenset({place})))
@@ -117,5 +127,5 @@ def _contents(
 
 
 def _home(lifetime: str) -> frozenset[str]:
-    """Where a storage has content before any call site writes to it."""
+    """The places of a storage's content before any call site writes to it."""
     return frozenset({_HOST}) if lifetime in ("weight", "input") else frozenset()

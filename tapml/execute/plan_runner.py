@@ -1,26 +1,25 @@
-"""The finished plan on its device alone: one call per run, weights and state resident there.
+"""Runs a finished plan on its device only: one call per run, with resident weights and state.
 
-Lines 14 and 15 of Algorithm 1. Nothing of a run is decided on the host: a step writes its inputs,
-calls the entry and reads the outputs in one batch, one round trip. An entry whose shapes are all
-fixed (decode) is recorded on the device as a program, once per arrangement of its state: a run is
-one command that brings the inputs, and its answer brings the outputs.
+Lines 14 and 15 of Algorithm 1. The host decides nothing during a run: a step writes its inputs,
+calls the entry and reads the outputs in one batch, one round trip. An entry with static shapes
+(decode) is recorded on the device as a program, once per arrangement of its state, so that a run is
+one command that carries the inputs and a reply that carries the outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 
 from tapml.compiler.preflight import require
-from tapml.compiler.reach import reach_of
+from tapml.compiler.symbol_ranges import symbol_ranges
 from tapml.execute.arrays import Array, flat_bytes
 from tapml.execute.binding import bind_symbols, entry_of
 from tapml.execute.device import DeviceBuffer, DeviceMemory
 from tapml.execute.fixed_entry import FixedEntry
-from tapml.graph.plan import GraphPlan
+from tapml.plan.graph_plan import GraphPlan
 from tapml_rpc.remote import RemoteTensor
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
@@ -37,18 +36,14 @@ _Output: TypeAlias = "tuple[str, RemoteTensor, PendingRead]"
 
 
 class PlanRunner:
-    """Runs a plan's entries on a device; a context manager that gives its memory back.
+    """Runs a plan's entries on a device; a context manager that frees its memory.
 
     Parameters
     ----------
-    plan
-        The plan.
     weights
         Every weight by name; uploaded once.
     library
         The plan's linked Library (:func:`tapml.compiler.link.link_entries`).
-    session
-        The device.
 
     Raises
     ------
@@ -68,8 +63,8 @@ class PlanRunner:
         missing = [name for name in plan.entries if name not in library.entries]
         missing += [name for name in plan.weights if name not in weights]
         if missing:
-            raise InputError(f"{plan.name} cannot run: nothing was given for {', '.join(missing)}")
-        require(library, session.device.limits, reach=reach_of(plan))
+            raise InputError(f"{plan.name} cannot run: missing weights: {', '.join(missing)}")
+        require(library, session.device.limits, ranges=symbol_ranges(plan))
         self.plan = plan
         self._entries: dict[str, EntryProgram] = library.entries
         self._session = session
@@ -78,9 +73,9 @@ class PlanRunner:
         self._memory.weights(plan.weights, weights)
         self._weights = weights
         self._state = {name: self._acquire(name) for name in plan.state}
-        # A run reads a state tensor here and writes its successor there; then they change places.
-        self._next = {name: self._acquire(name) for name in plan.state}
-        # Which state tensors have changed places: bit i for the i-th, and what an entry flips.
+        # A run reads a state tensor here and writes its successor there; then they are swapped.
+        self._next = {name: self._acquire(name) for name in replaced_state(plan, library)}
+        # Which state tensors are swapped: bit i for the i-th; and the bits that an entry flips.
         self._arrangement = 0
         self._flips = {
             name: sum(
@@ -96,12 +91,7 @@ class PlanRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -118,7 +108,7 @@ class PlanRunner:
             self._session.fill(buffer.remote, _ZERO, buffer.nbytes)
 
     def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run an entry on the present state and leave the state it produces.
+        """Run an entry on the current state and replace the state by the result.
 
         Parameters
         ----------
@@ -140,7 +130,7 @@ class PlanRunner:
         return self._run(entry, inputs, timed=False)[0]
 
     def run_timed(self, entry: str, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
-        """Run an entry; its outputs and the nanoseconds its kernels took by the device's clock."""
+        """Run an entry; return its outputs and its kernels' nanoseconds on the device's clock."""
         outputs, call = self._run(entry, inputs, timed=True)
         nanoseconds = None if call is None else call.result().kernel_nanoseconds
         return outputs, nanoseconds or 0
@@ -161,7 +151,7 @@ class PlanRunner:
                 else:
                     outputs, call = self._run_fixed(batch, program, inputs, timed=timed)
         except BaseException:
-            # What was recorded in a batch that failed or was interrupted may not be on the device.
+            # A recording in a batch that failed or was interrupted may not exist on the device.
             self._fixed.pop(entry, None)
             raise
         self._advance(entry)
@@ -228,7 +218,7 @@ class PlanRunner:
                 self._state[state], self._next[state] = self._next[state], self._state[state]
 
     def _resident(self, parameter: Parameter) -> DeviceBuffer:
-        """The buffer of a weight, of a state tensor or of its successor."""
+        """The buffer of a weight, a state tensor or its successor."""
         kind, _, name = parameter.name.partition(":")
         if kind == "weight":
             return self._memory.weight(name, self._weights[name])
@@ -237,6 +227,20 @@ class PlanRunner:
     def _acquire(self, state: str) -> DeviceBuffer:
         specification = self.plan.state[state]
         return self._memory.acquire(_nbytes(specification.shape, specification.dtype))
+
+
+def replaced_state(plan: GraphPlan, library: Library) -> tuple[str, ...]:
+    """The state tensors that entries write out of place, which take twice the memory."""
+    written = {each.name for entry in library.entries.values() for each in entry.parameters}
+    return tuple(name for name in plan.state if f"next:{name}" in written)
+
+
+def resident_state_bytes(plan: GraphPlan, library: Library) -> int:
+    """Bytes of device memory that a :class:`PlanRunner` holds for state."""
+    return sum(
+        _nbytes(plan.state[name].shape, plan.state[name].dtype)
+        for name in (*plan.state, *replaced_state(plan, library))
+    )
 
 
 def _nbytes(shape: tuple[int, ...], dtype_name: str) -> int:

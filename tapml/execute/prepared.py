@@ -1,4 +1,4 @@
-"""A program made ready to run: weights as arrays, call sites as functions, tensors as windows."""
+"""Prepares a program to run: weights as arrays, call sites as functions, tensors as windows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from tapml.execute.arrays import Array, window
 from tapml.execute.binding import BoundCall, BoundValue
+from tapml.execute.place import Place
 from tapml.execute.program import Program
 from tapml.execute.schedule import DeviceCall, DeviceCommands, HostCalls
 from tapml_targets.dtype import dtype
@@ -24,14 +25,7 @@ PreparedCall: TypeAlias = tuple[Callable[..., None], Pick, BoundCall]
 class PreparedProgram:
     """A program with its weights as arrays and its host call sites as functions.
 
-    Parameters
-    ----------
-    program
-        What a run does.
-    weights
-        Contiguous and aligned, by name.
-    reference
-        Gives the function of an operator on the host.
+    `weights` are contiguous and aligned; `reference` supplies the host's operators.
     """
 
     def __init__(
@@ -78,7 +72,7 @@ class PreparedProgram:
 def _windows(
     program: Program,
 ) -> dict[int, tuple[tuple[int, int, tuple[int, ...], np.dtype[Any]], ...]]:
-    """The arrays each segment holds: of values that somebody takes, not of every view between."""
+    """The arrays in each segment: of values that are used, not of every intermediate view."""
     bound = program.bound
     taken = {index for call in bound.calls for index in call.arguments}
     named = (*bound.entry.inputs, *bound.entry.outputs, *bound.before.values())
@@ -121,10 +115,10 @@ def _numpy(value: BoundValue) -> np.dtype[Any]:
 
 
 def _last_device_use(program: Program) -> dict[int, tuple[str, ...]]:
-    """Storages whose device memory is free after a command, by the command's identity."""
+    """Storages whose memory on its device is free after a command, by the command's identity."""
     bound = program.bound
     kept = {bound.values[name].storage for name in (*bound.before.values(), *bound.after.values())}
-    seen = set(kept)
+    seen: dict[Place, set[str]] = {}
     result: dict[int, tuple[str, ...]] = {}
     commands = [
         command
@@ -138,6 +132,7 @@ def _last_device_use(program: Program) -> dict[int, tuple[str, ...]]:
             if isinstance(command, DeviceCall)
             else {command.storage}
         )
-        result[id(command)] = tuple(used - seen)
-        seen |= used
+        own = seen.setdefault(command.place, set(kept))
+        result[id(command)] = tuple(used - own)
+        own |= used
     return result

@@ -1,18 +1,20 @@
-"""What one run does, in order: a bound entry, a placement, and where the state is.
+"""Plans one run: a bound entry, a placement, and the places of the state.
 
-Planned once and run many times, so that a run decides nothing. Values move between host and device
-when a call site needs them on the other side and never twice to the same place; what a run leaves
-behind (outputs on the host, state where it was last written) is part of the plan.
+Planned once and run many times, so that a run decides nothing. Values move between the host and the
+devices when a call site needs them elsewhere, and at most once to each place; from one device to
+another they pass through the host. The plan also fixes the final places (outputs on the host, state
+where it was last written).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
 
 from tapml.execute.binding import BoundCall, BoundEntry
+from tapml.execute.place import HOST, Place
 from tapml.execute.schedule import (
     Action,
     DeviceCall,
@@ -27,77 +29,64 @@ from tapml.execute.schedule import (
 from tapml.execute.segments import Segment, Span, lay_out
 from tapml_targets.errors import InputError
 
-Place: TypeAlias = Literal["host", "device"]
-HOST: Final = "host"
-DEVICE: Final = "device"
-
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The actions of a run; equal to itself only, so that it can be a key.
+    """The actions of a run; hashed by identity.
 
     Attributes
     ----------
     bound
         Entry and shapes.
     segments
-        Host memory of everything but weights and the state on entry.
+        Host memory of everything except weights and the state on entry.
     actions
         In order.
     device_weights
-        Storages that must be on the device before the run.
+        Storages that must be on a device before the run, by device.
     state_places
-        Where the state is valid after the run, by state name.
+        Places where the state is valid after the run, by state name.
     """
 
     bound: BoundEntry
     segments: tuple[Segment, ...]
     actions: tuple[Action, ...]
-    device_weights: frozenset[str]
+    device_weights: Mapping[Place, frozenset[str]]
     state_places: Mapping[str, frozenset[Place]]
 
     @cached_property
-    def device_operators(self) -> frozenset[str]:
-        """Operators that the run calls on the device."""
-        return frozenset(
-            command.call.step.operator
-            for action in self.actions
-            if isinstance(action, DeviceCommands)
-            for command in action.commands
-            if isinstance(command, DeviceCall)
-        )
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes one run copies between host and device, weights apart."""
-        return sum(
-            self.bound.storages[command.storage].nbytes
-            for action in self.actions
-            if isinstance(action, DeviceCommands)
-            for command in action.commands
-            if not isinstance(command, DeviceCall)
-        )
+    def device_operators(self) -> Mapping[Place, frozenset[str]]:
+        """Operators that the run calls, by device."""
+        found: defaultdict[Place, set[str]] = defaultdict(set)
+        for action in self.actions:
+            if isinstance(action, DeviceCommands):
+                found[action.place] |= {
+                    command.call.step.operator
+                    for command in action.commands
+                    if isinstance(command, DeviceCall)
+                }
+        return {place: frozenset(names) for place, names in found.items()}
 
 
 def plan_program(
     bound: BoundEntry,
-    on_device: Set[str],
+    placement: Mapping[str, Place],
     state: Mapping[str, frozenset[Place]],
     *,
     observed: bool = False,
 ) -> Program:
-    """Decide what a run does.
+    """Plan a run.
 
     Parameters
     ----------
     bound
         Entry and shapes.
-    on_device
-        Call sites that run on the device; all others run on the host.
+    placement
+        The device of each call site that runs on one; all others run on the host.
     state
-        Where each state tensor is valid before the run.
+        Places where each state tensor is valid before the run.
     observed
-        Whether the tensors of every call site are shown on the host.
+        Whether an observer needs every call site's tensors on the host.
 
     Raises
     ------
@@ -106,7 +95,7 @@ def plan_program(
     """
     moves = _Moves(bound, state)
     for call in bound.calls:
-        moves.call(call, on_device=call.step.site in on_device)
+        moves.call(call, placement.get(call.step.site, HOST))
         if observed:
             moves.observe(call)
     return moves.finish()
@@ -114,13 +103,13 @@ def plan_program(
 
 @dataclass
 class _Moves:
-    """Follows where each storage is valid while the operations are laid down."""
+    """Tracks where each storage is valid while operations are added."""
 
     bound: BoundEntry
     state: Mapping[str, frozenset[Place]]
     operations: list[Operation] = field(default_factory=list)
     valid: dict[str, set[Place]] = field(default_factory=dict)
-    device_weights: set[str] = field(default_factory=set)
+    device_weights: defaultdict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
         self._before = {
@@ -134,8 +123,7 @@ class _Moves:
             if storage.lifetime == "weight":
                 self.valid[storage.name] = {HOST}
 
-    def call(self, call: BoundCall, *, on_device: bool) -> None:
-        place: Place = DEVICE if on_device else HOST
+    def call(self, call: BoundCall, place: Place) -> None:
         for index in call.reads:
             self.need(self.bound.storage_of(index), place)
         for index in call.writes:
@@ -148,7 +136,7 @@ class _Moves:
                 )
             if value.nbytes < storage.nbytes and self.valid.get(storage.name):
                 self.need(storage.name, place)
-        self.operations.append(DeviceCall(call) if on_device else HostCall(call))
+        self.operations.append(HostCall(call) if place == HOST else DeviceCall(call, place))
         for index in call.writes:
             self.valid[self.bound.storage_of(index)] = {place}
 
@@ -165,13 +153,14 @@ class _Moves:
             )
         if place in places:
             return
-        places.add(place)
         if place == HOST:
-            self.operations.append(Download(storage))
+            self.operations.append(Download(storage, min(places)))
         elif self.bound.storages[storage].lifetime == "weight":
-            self.device_weights.add(storage)
+            self.device_weights[place].add(storage)
         else:
-            self.operations.append(Upload(storage))
+            self.need(storage, HOST)
+            self.operations.append(Upload(storage, place))
+        places.add(place)
 
     def finish(self) -> Program:
         for name in self.bound.entry.outputs:
@@ -182,7 +171,9 @@ class _Moves:
             bound=self.bound,
             segments=segments,
             actions=schedule(self.operations, segments),
-            device_weights=frozenset(self.device_weights),
+            device_weights={
+                place: frozenset(names) for place, names in self.device_weights.items()
+            },
             state_places={
                 name: frozenset(self.valid[self.bound.values[value].storage])
                 for name, value in self.bound.after.items()
@@ -190,7 +181,7 @@ class _Moves:
         )
 
     def _spans(self) -> dict[str, Span]:
-        """First write, last write and last use on the host of each storage that needs memory."""
+        """First write, last write and last host use of each storage that needs memory."""
         spans: dict[str, Span] = {}
         end = len(self.operations)
         given = {

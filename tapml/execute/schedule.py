@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tapml.execute.binding import BoundCall
+from tapml.execute.place import Place
 from tapml.execute.segments import RESIDENT_BYTES, Segment
 
 
@@ -19,28 +20,31 @@ class HostCall:
 
 @dataclass(frozen=True)
 class DeviceCall:
-    """Run a call site on the device."""
+    """Run a call site on a device."""
 
     call: BoundCall
+    place: Place
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Copy a storage to the device."""
+    """Copy a storage from the host to a device."""
 
     storage: str
+    place: Place
 
 
 @dataclass(frozen=True)
 class Download:
-    """Copy a storage to the host."""
+    """Copy a storage from a device to the host."""
 
     storage: str
+    place: Place
 
 
 @dataclass(frozen=True)
 class Observe:
-    """Show the tensors of a call site, all on the host, to whoever watches the run."""
+    """Pass the tensors of a call site, all on the host, to the run's observer."""
 
     call: BoundCall
 
@@ -57,7 +61,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Ready:
-    """Every tensor of a segment is written: it may be recorded."""
+    """Every tensor of a segment is written, so it may be recorded."""
 
     segment: Segment
 
@@ -71,15 +75,16 @@ class Release:
 
 @dataclass(frozen=True)
 class HostCalls:
-    """Call sites run on the reference one after the other."""
+    """Run consecutive call sites on the reference."""
 
     calls: tuple[BoundCall, ...]
 
 
 @dataclass(frozen=True)
 class DeviceCommands:
-    """Commands sent together, without waiting unless there is a download."""
+    """Commands sent to one device together, without waiting unless there is a download."""
 
+    place: Place
     commands: tuple[DeviceCall | Upload | Download, ...]
 
 
@@ -87,7 +92,7 @@ Action: TypeAlias = Allocate | Ready | Release | HostCalls | DeviceCommands | Ob
 
 
 def schedule(operations: Sequence[Operation], segments: tuple[Segment, ...]) -> tuple[Action, ...]:
-    """Put the operations and the life of the segments into one order."""
+    """Merge the operations and the lifetimes of the segments into one order."""
     streaming = sum(segment.nbytes for segment in segments) > RESIDENT_BYTES
     before: dict[int, list[Action]] = {}
     after: dict[int, list[Action]] = {}
@@ -105,7 +110,7 @@ def schedule(operations: Sequence[Operation], segments: tuple[Segment, ...]) -> 
             actions.append(HostCalls(tuple(host)))
             host.clear()
         if device:
-            actions.append(DeviceCommands(tuple(device)))
+            actions.append(DeviceCommands(device[0].place, tuple(device)))
             device.clear()
 
     for position in range(max(1, len(operations))):
@@ -121,7 +126,7 @@ def schedule(operations: Sequence[Operation], segments: tuple[Segment, ...]) -> 
                 close()
                 actions.append(operation)
             else:
-                if host:
+                if host or (device and device[0].place != operation.place):
                     close()
                 device.append(operation)
         if position in after:

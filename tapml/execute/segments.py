@@ -1,8 +1,8 @@
-"""Host memory of a run: tensors that are written one after the other share a segment.
+"""Host memory of a run: consecutively written tensors share a segment.
 
-One allocation and, when the run is recorded, one comparison or hash and one write for many
-tensors. Small and large tensors do not mix: large ones are mostly the cache under another shape and
-change little from run to run. State has a segment of its own because it outlives the run.
+A segment needs one allocation and, if the run is recorded, one comparison or hash and one write for
+many tensors. Small and large tensors are separate: large ones are mostly views of the KV cache and
+change little between runs. State has its own segment because it outlives the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEGMENT_BYTES: Final[Mapping[SegmentKind, int]] = {
     "large": 4 << 20,
     "state": 1 << 62,
 }
-# Above, a run gives segments back as soon as no call site reads them.
+# Above this, a run frees segments as soon as no call site reads them.
 RESIDENT_BYTES: Final = 64 << 20
 
 
@@ -38,18 +38,16 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """One allocation; equal to itself only, so that it can be a key.
+    """One allocation; hashed by identity.
 
     Attributes
     ----------
     index
-        Counts the segments of a program.
-    kind
-        ``small``, ``large`` or ``state``.
+        Position among the program's segments.
     nbytes
         Size, a multiple of the alignment.
     offsets
-        Storage name to its first byte in the segment.
+        First byte of each storage in the segment, by storage name.
     dense
         Whether every byte is written.
     span
@@ -67,8 +65,8 @@ class Segment:
 def lay_out(bound: BoundEntry, spans: Mapping[str, Span]) -> tuple[Segment, ...]:
     """Assign every storage of `spans` to a segment.
 
-    Activations are laid in the order in which they are first written. New state lies in the order
-    of the plan, so that two entries that replace the same state lay it the same way.
+    Activations are in the order of their first write. New state is in the plan's order, so that
+    entries that replace the same state use the same layout.
     """
     after = [bound.values[value].storage for value in bound.after.values()]
     before = {bound.values[value].storage for value in bound.before.values()}

@@ -1,60 +1,43 @@
-"""State: tensors that survive a run, and where their copies are."""
+"""State: tensors that survive a run, and the places of their copies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tapml.execute.arrays import Array, Bytes, allocate, flat_bytes, window
+from tapml.execute.arrays import Array, Bytes, allocate, window
+from tapml.execute.place import Place
 from tapml.execute.segments import padded
-from tapml.graph.plan import GraphPlan, TensorSpecification
+from tapml.plan.graph_plan import GraphPlan
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import TapmlError
 
 if TYPE_CHECKING:
-    from tapml.execute.device import DeviceBuffer, DeviceMemory
+    from tapml.execute.device import DeviceBuffer
 
 
 @dataclass(eq=False)
 class StateCell:
-    """A state tensor: never written again, so that runs, snapshots and recorders may share it.
+    """A state tensor. It is never modified, so runs, snapshots and recorders may share it.
 
     Attributes
     ----------
     array
         Its copy on the host, or None.
     memory, byte_offset
-        The host memory that copy lies in, with other state of the same run.
-    buffer
-        Its copy on the device, or None; one of the two is there.
+        The host memory of that copy, shared with other state of the same run.
+    buffers
+        Its copies on devices, by place; at least one copy exists.
     """
 
     array: Array | None = None
     memory: Bytes | None = None
     byte_offset: int = 0
-    buffer: DeviceBuffer | None = None
-
-    @staticmethod
-    def of(array: Array) -> StateCell:
-        """A cell of its own for a contiguous, aligned array."""
-        return StateCell(array, flat_bytes(array))
-
-    def fetch(self, spec: TensorSpecification, device: DeviceMemory | None) -> Array:
-        """The content on the host."""
-        if self.array is None:
-            if self.buffer is None or device is None:
-                raise TapmlError(f"state {spec.name} is neither on the host nor on a device")
-            memory = allocate(self.buffer.nbytes)
-            memory[:] = np.frombuffer(device.read(self.buffer), np.uint8)
-            self.array, self.memory = window(memory, 0, spec.shape, spec.dtype), memory
-        return self.array
+    buffers: dict[Place, DeviceBuffer] = field(default_factory=dict)
 
 
 def zero_state(plan: GraphPlan) -> dict[str, StateCell]:
-    """All state of a plan as zeros, laid as runs lay it."""
+    """All state of a plan as zeros, in the layout of runs."""
     sizes = {
         name: padded(dtype(spec.dtype).nbytes(prod(spec.shape)))
         for name, spec in plan.state.items()

@@ -1,1 +1,1 @@
-"""What lies in a folder or a file that tapml wrote, for people and as data."""
+"""Descriptions of files and folders that tapml wrote, as text and as data."""

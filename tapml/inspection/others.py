@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tapml.bundle.bundle import read_bundle
-from tapml.carving.export_cases import LIBRARIES, read_cases
-from tapml.carving.repro_folder import Repro, read_repro
 from tapml.diff.outcome import SESSION_REPORT, OperatorOutcome, read_outcome
+from tapml.export.cases import LIBRARIES, read_cases
 from tapml.inspection.page import Cell, Page, Table
+from tapml.repro.folder import Repro, read_repro
 from tapml_targets.errors import InputError
-from tapml_targets.library import Condition, Launch, Library, Loop, Statement
+from tapml_targets.library import Library, launches
 from tapml_targets.library_format import MAGIC, library_hash, unpack
 
 MAX_LIBRARY_BYTES: Final = 1 << 30
 
 
 def describe_session(folder: Path) -> Page:
-    """How far a session came, by the report it wrote last."""
+    """The state of a session according to its latest report."""
     if not (folder / SESSION_REPORT).is_file():
         facts: dict[str, Cell] = {
-            "status": "no report yet: `tapml offload --session` goes on with it"
+            "status": "no report yet: continue with `tapml offload --session`"
         }
         return Page("session", str(folder), facts)
     outcome = read_outcome(folder)
@@ -40,22 +40,21 @@ def describe_session(folder: Path) -> Page:
 
 
 def _reason(outcome: OperatorOutcome) -> str:
-    """Why an operator does not pass, in a line."""
     return "" if outcome.status == "pass" else outcome.reason.partition("\n")[0]
 
 
 def describe_repro(folder: Path) -> Page:
-    """What failed, where, and how."""
+    """The failure in a repro folder."""
     return _describe_failure("repro", folder, read_repro(folder))
 
 
 def describe_bundle(path: Path) -> Page:
-    """The same of the repro folder in a bundle.
+    """The failure in a bundle.
 
     Raises
     ------
     InputError
-        If the file is no bundle, or is damaged.
+        If the file is not a bundle, or is damaged.
     """
     return _describe_failure("bundle", path, read_bundle(path))
 
@@ -66,6 +65,7 @@ def _describe_failure(kind: str, path: Path, repro: Repro) -> Page:
         "test": repro.case.id,
         "status": repro.status,
         "reason": repro.reason,
+        "cause": repro.cause,
         "device": str(repro.device.get("name")),
         "driver": str(repro.device.get("driver_version")),
         "edited kernels": ", ".join(repro.edited) or "none",
@@ -97,12 +97,12 @@ def describe_export(folder: Path) -> Page:
 
 
 def is_library(path: Path) -> bool:
-    """Whether a file may be a packed Library: one that is not too large to be read whole."""
+    """Whether a file may be a packed Library: it is small enough to be read."""
     return path.is_file() and path.stat().st_size <= MAX_LIBRARY_BYTES
 
 
 def begins_as_library(path: Path) -> bool:
-    """Whether a file begins as packed Libraries do."""
+    """Whether a file begins with the magic number of packed Libraries."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -110,16 +110,18 @@ def begins_as_library(path: Path) -> bool:
 
 
 def describe_library(path: Path) -> Page:
-    """Kernels and launches of a packed Library.
+    """The operators, kernels and modules of a packed Library.
 
     Raises
     ------
+    InputError
+        If it is not a file, or is too large.
     ProtocolError
-        If the file is no Library.
+        If its content is not a Library.
     """
     if not is_library(path):
         raise InputError(
-            f"{path} is no Library: expected a file of at most {MAX_LIBRARY_BYTES} bytes"
+            f"{path} is not a Library: expected a file of at most {MAX_LIBRARY_BYTES} bytes"
         )
     data = path.read_bytes()
     library = unpack(data)
@@ -136,13 +138,11 @@ def describe_library(path: Path) -> Page:
 
 
 def library_tables(library: Library) -> Iterator[Table]:
-    """Operators, kernels and modules of a Library."""
+    """Tables of a Library's operators, kernels and modules."""
     rows = []
     for operator in library.operators.values():
-        launches = list(_launches(operator.statements))
-        rows.append(
-            (operator.name, len(operator.parameters), len(launches), len(operator.workspaces))
-        )
+        count = sum(1 for _ in launches(operator.statements))
+        rows.append((operator.name, len(operator.parameters), count, len(operator.workspaces)))
     yield Table("operators", ("operator", "parameters", "launches", "workspaces"), tuple(rows))
     kernels = tuple(
         (
@@ -160,13 +160,3 @@ def library_tables(library: Library) -> Iterator[Table]:
         for index, module in enumerate(library.modules)
     )
     yield Table("modules", ("module", "dialect", "bytes", "options"), modules)
-
-
-def _launches(statements: Iterable[Statement]) -> Iterator[Launch]:
-    for statement in statements:
-        if isinstance(statement, Launch):
-            yield statement
-        elif isinstance(statement, Loop):
-            yield from _launches(statement.body)
-        elif isinstance(statement, Condition):
-            yield from _launches((*statement.then, *statement.otherwise))

@@ -1,4 +1,4 @@
-"""What a package holds: of which model, for which device, how large, and where it comes from."""
+"""Description of a package: its model, device, sizes and origin."""
 
 from __future__ import annotations
 
@@ -8,41 +8,32 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tapml.graph import plan_format
 from tapml.inspection.others import library_tables
 from tapml.inspection.page import Cell, Page, Table
-from tapml.package.files import PackageFiles
-from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, VERSION, WEIGHTS
-from tapml_targets import library_format
-from tapml_targets.errors import InputError, ProtocolError
+from tapml.package.files import PackageFiles, unpack_programs
+from tapml.package.manifest import MANIFEST, VERSION, WEIGHTS
 
 if TYPE_CHECKING:
-    from tapml.graph.plan import GraphPlan
     from tapml.package.manifest import Manifest
+    from tapml.plan.graph_plan import GraphPlan
     from tapml_targets.library import Library
 
 
 def describe_package(path: Path, *, verify: bool = False) -> Page:
     """A package's manifest, entries, operators, kernels and files.
 
-    Every file but the weights' data is held against its hash, with `verify` that as well.
+    The hashes of all files are checked, except of the weights' data; with `verify`, also of those.
 
     Raises
     ------
     InputError
-        If it is no package, is damaged or was edited, or is of a newer format.
+        If it is not a package, is damaged or was edited, or has a newer format.
     """
     files = PackageFiles(path)
     contents, weights = files.read_all(), files.weights()
     if verify:
         files.check_weights()
-    try:
-        plan = plan_format.unpack(contents[PLAN])
-        library = library_format.unpack(contents[LIBRARY])
-    except ProtocolError as error:
-        raise InputError(
-            f"the package {path} cannot be used ({error}): make it anew with `tapml package`"
-        ) from error
+    plan, library = unpack_programs(path, contents)
     manifest, tensors = files.manifest, weights.tensors.values()
     facts: dict[str, Cell] = {
         **_model_facts(manifest),
@@ -50,7 +41,7 @@ def describe_package(path: Path, *, verify: bool = False) -> Page:
         "weights": len(tensors),
         "of them bytes": manifest.files[WEIGHTS].bytes,
         "parameters": sum(prod(each.shape) for each in tensors),
-        "operators": _operators(library),
+        "operators": len(library.operators),
         "kernels": len(library.kernels),
         "checked": "the hash of every file"
         if verify
@@ -59,21 +50,13 @@ def describe_package(path: Path, *, verify: bool = False) -> Page:
     return Page("package", str(path), facts, tuple(_tables(manifest, plan, library)))
 
 
-def _operators(library: Library) -> Cell:
-    """How many operators there are, and what is left where independent launches were merged."""
-    names = {name for merged in library.operators for name in merged.split(" + ")}
-    left = len(library.operators)
-    return left if names == set(library.operators) else f"{len(names)}, merged into {left}"
-
-
 def _model_facts(manifest: Manifest) -> dict[str, Cell]:
     model, device, verdict = manifest.model, manifest.device, manifest.verdict
     ratio = verdict.get("worst_ratio")
     return {
         "model": model.name,
         "dtype": model.dtype,
-        "context": model.context_length,
-        "vocabulary": model.vocabulary,
+        **model.facts(),
         "weights hash": model.weights_hash,
         "platform": device.platform,
         "validated on": f"{device.name} ({device.vendor_platform})",

@@ -1,42 +1,38 @@
-"""What is said about one thing: facts by name, and tables. Plain data; the command prints it."""
+"""The description of a file or folder as plain data: facts by name, and tables."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from tapml.durable.strict_json import to_strict
 
 Cell: TypeAlias = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under column names; a row has a cell for each column."""
+    """Rows with a cell for each column."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
     def to_json(self) -> list[dict[str, Cell]]:
-        """A map per row; what strict JSON has no number for becomes text."""
-        return [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows]
+        """A dictionary per row; non-finite numbers become text.
+
+        >>> Table("numbers", ("name", "worst"), (("x", float("inf")),)).to_json()
+        [{'name': 'x', 'worst': 'inf'}]
+        """
+        return [dict(zip(self.columns, to_strict(row), strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True)
 class Page:
-    """Everything about one thing.
+    """The description of one file or folder.
 
-    Attributes
-    ----------
-    kind
-        ``suite``, ``test``, ``session``, ``repro``, ``library``, ``export``,
-        ``package``.
-    path
-        Where it lies.
-    facts
-        By name.
-    tables
-        In order.
+    `kind` is ``suite``, ``test``, ``session``, ``repro``, ``bundle``, ``library``, ``export`` or
+    ``package``.
     """
 
     kind: str
@@ -52,7 +48,3 @@ class Page:
             "facts": self.facts,
             **{table.title: table.to_json() for table in self.tables},
         }
-
-
-def _plain(cell: Cell) -> Cell:
-    return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell

@@ -1,4 +1,4 @@
-"""Suites and their tests."""
+"""Descriptions of suites and their tests."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import Any, Final
 
 import numpy as np
 
-from tapml.carving.carved_test import CarvedTest, TensorRecord
-from tapml.carving.suite import Suite
-from tapml.compare.formats import as_float64
 from tapml.execute.arrays import Array
 from tapml.inspection.page import Cell, Page, Table
+from tapml.suite.carved_test import CarvedTest, TensorRecord
+from tapml.suite.suite import Suite
 from tapml_targets.dtype import dtype
+from tapml_targets.float_formats import as_float64
 
 SAMPLING_ORDER: Final = (
-    "the first call site of every operator in every entry, then the rest in the order in which it "
-    "runs; weights and orders apart"
+    "the first call site of every operator in every entry, then the rest in execution order; "
+    "excluding weights and orders"
 )
-# Numbers of a tensor are gathered in pieces, so that float64 copies stay small.
+# Statistics of a tensor are computed in pieces, so that float64 copies stay small.
 _PIECE_ELEMENTS: Final = 1 << 20
 
 
 def describe_suite(suite: Suite) -> Page:
-    """What a suite holds: tests by operator, step and prompt, bytes, and what a budget left out."""
+    """A suite's tests by operator, step and prompt, its size, and tests outside its budget."""
     summary, facts = suite.summary(), suite.facts
     stored = summary.stored
     tensors = stored.total - stored.weights - stored.orders
     described: dict[str, Cell] = {
         "model": str(facts.get("model", "")),
         "carved": str(facts.get("created", "")),
+        "reference": suite.reference,
         "complete": suite.complete,
         "tests": summary.tests,
         "operators": len({operator for operator, _ in summary.tests_per_operator}),
@@ -54,7 +55,7 @@ def describe_suite(suite: Suite) -> Page:
 
 
 def describe_test(test: CarvedTest, path: str) -> Page:
-    """A test's tensors, with the numbers in them; reads them, checked against their hashes."""
+    """A test's tensors and statistics of their values; checks the tensors' hashes."""
     facts: dict[str, Cell] = {
         "test": test.id,
         "operator": test.operator,
@@ -133,7 +134,7 @@ def _budget(facts: Mapping[str, Any]) -> dict[str, Cell]:
 
 
 def _left_out(facts: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """Tests that a budget left out, by operator and entry."""
+    """Numbers of tests that a budget left out, by operator and entry."""
     rows = facts.get("tests_left_out") or ()
     return {(str(operator), str(entry)): int(count) for entry, operator, count in rows}
 
@@ -174,7 +175,7 @@ def _values(raw: Array, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 @dataclass
 class _Numbers:
-    """Of the finite values the least, the most and the mean; how many are not finite."""
+    """Minimum, maximum and mean of the finite values, and counts of the others."""
 
     least: float | None = None
     most: float | None = None
@@ -185,11 +186,11 @@ class _Numbers:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the finite values; None without any, or where their sum overflows."""
+        """The mean of the finite values; None without any, or if their sum overflows."""
         return self._sum / self._count if self._count and np.isfinite(self._sum) else None
 
     def add(self, values: np.ndarray[Any, np.dtype[np.float64]]) -> None:
-        """Count more values."""
+        """Add more values."""
         self.nans += int(np.isnan(values).sum())
         self.infinities += int(np.isinf(values).sum())
         finite = values[np.isfinite(values)]

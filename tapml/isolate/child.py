@@ -1,4 +1,4 @@
-"""What a forked child does: run one job, write its outcome, end."""
+"""The forked child: it runs the jobs it receives, answers, and exits when its socket closes."""
 
 from __future__ import annotations
 
@@ -10,65 +10,108 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
-from tapml.isolate.frame import encode
-from tapml_targets.errors import TapmlError
+from tapml.isolate.frame import Channel, Parts, encode
+from tapml.isolate.member import Member
+from tapml_targets.errors import ProtocolError, TapmlError
 
 _PR_SET_PDEATHSIG = 1
+_TRACEBACK_CHARACTERS = 8000
 
 
-def run_child(location: str, payload: Any, result_fd: int, output_fd: int) -> None:
-    """Run the job at `location` (``module:function``) and leave the process; never returns."""
+def run_child(
+    channel: Channel, jobs: Collection[str], member: Member | None, output_fd: int
+) -> None:
+    """Serve the channel, then exit the process; never returns."""
     code = 1
     try:
         _detach(output_fd)
-        _write_all(result_fd, encode(_outcome(location, payload)))
+        serve(channel, jobs, member)
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.flush()
-        # No interpreter shutdown: the warm modules' exit handlers belong to the server.
+        _flush()
+        # Skip the interpreter's shutdown: exit handlers of preloaded modules belong to the server.
         os._exit(code)
 
 
-def _outcome(location: str, payload: Any) -> dict[str, Any]:
-    try:
-        module, _, function = location.partition(":")
-        return {"result": getattr(import_module(module), function)(payload)}
-    except TapmlError as error:
+def serve(channel: Channel, jobs: Collection[str], member: Member | None = None) -> None:
+    """Run jobs until the other end closes.
+
+    A job takes the payload. If a message has ``create`` set, the child keeps the job's result and
+    passes it to later jobs as their first argument. Jobs of a group get the `member` first.
+    """
+    first: tuple[Any, ...] = () if member is None else (member,)
+    failures = []
+    while True:
+        try:
+            received = channel.receive(wait=True)
+        except EOFError:
+            return
+        for message, _ in received:
+            try:
+                result = _job(message["job"], jobs)(*first, message["payload"])
+                if message["create"]:
+                    first, result = (result,), None
+                channel.send(_flushed(encode({"result": result})))
+            except Exception as error:
+                channel.send(_flushed(encode(_failure(error))))
+                if member is not None:
+                    # The traceback keeps the job's sockets open. Otherwise its peers would fail
+                    # before the pool has found out which member failed first.
+                    failures.append(error)
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Ask Linux to send this process a signal when the thread that started it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number))
+
+
+def _job(name: str, jobs: Collection[str]) -> Callable[..., Any]:
+    if name not in jobs:
+        raise ProtocolError(f"the job {name!r} is not registered in this process")
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    if isinstance(error, TapmlError):
         return {"error": type(error).__name__, "message": str(error)}
-    except Exception as error:
-        return {
-            "error": "TapmlError",
-            "message": f"{type(error).__name__}: {error}",
-            "traceback": traceback.format_exc()[-8000:],
-        }
+    return {
+        "error": TapmlError.__name__,
+        "message": f"{type(error).__name__}: {error}",
+        "traceback": traceback.format_exc()[-_TRACEBACK_CHARACTERS:],
+    }
+
+
+def _flushed(parts: Parts) -> Parts:
+    # The pool may kill this process as soon as it has answered.
+    _flush()
+    return parts
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def _detach(output_fd: int) -> None:
-    """Own process group, output into a file, no core dumps, and an end when the server ends."""
+    """Own process group, output to a file, no core dumps, killed when the server dies."""
     os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    end_with_parent(signal.SIGKILL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The last words of a crash: where Python was, even when the stack is full.
+    # Print the Python stack on a crash, even if the stack overflowed.
     faulthandler.enable(file=2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    end_with_parent()
-
-
-def end_with_parent() -> None:
-    """Ask Linux to kill this process when the thread that made it ends; elsewhere do nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -1,7 +1,7 @@
-"""The warm server: imports slow modules once and forks a child for every job.
+"""The warm server: it imports slow modules once and forks the pool's children.
 
-One thread, so that forking is safe. It ends, and its children with it, when the pool's end of the
-socket closes, however the pool's process ended.
+It has one thread, so that forking is safe. When the pool's end of the socket closes, even because
+the pool's process was killed, the server kills its children and exits.
 """
 
 from __future__ import annotations
@@ -10,182 +10,164 @@ import contextlib
 import gc
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
 import tempfile
-import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from importlib import import_module
 from typing import IO, Any, Final
 
-from tapml.isolate.child import run_child
-from tapml.isolate.frame import Decoder, encode
+from tapml.isolate.child import end_with_parent, run_child
+from tapml.isolate.frame import Channel, Received, encode, sealed
+from tapml.isolate.member import Member
 
-_READ_BYTES: Final = 1 << 20
 _TAIL_BYTES: Final = 4000
-# A child that closed its pipe is about to end; its own exit status is worth this wait.
-_EXIT_GRACE_SECONDS: Final = 2.0
 
 
 @dataclass
-class _Child:
+class _Process:
     number: int
     pid: int
-    pipe: int
     output: IO[bytes]
-    end_at: float
-    decoder: Decoder = field(default_factory=Decoder)
-    outcome: dict[str, Any] | None = None
+    folder: str
 
 
 class _Server:
-    def __init__(
-        self, pool: socket.socket, decoder: Decoder, jobs: dict[str, str], workers: int
-    ) -> None:
+    def __init__(self, socket_of_pool: socket.socket, pool: Channel, jobs: Collection[str]) -> None:
+        self._socket = socket_of_pool
         self._pool = pool
+        self._unsent = bytearray()
         self._jobs = jobs
-        self._workers = workers
-        self._waiting: deque[dict[str, Any]] = deque()
-        self._children: dict[int, _Child] = {}
+        self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
-        self._selector.register(pool, selectors.EVENT_READ)
-        self._decoder = decoder
+        self._woken, self._waker = socket.socketpair()
+        self._ending = False
 
-    def run(self, requests: list[dict[str, Any]]) -> None:
-        """Serve `requests` and those that follow, until the pool closes its end."""
-        self._waiting.extend(requests)
+    def run(self, requests: list[Received]) -> None:
+        """Serve `requests` and later ones, until the pool closes its end."""
+        self._listen()
         try:
-            self._start_waiting()
-            while True:
-                for key, _ in self._selector.select(self._patience()):
-                    if key.fileobj is self._pool:
-                        if not self._read_requests():
-                            return
+            self._answer({"ready": True})
+            self._serve(requests)
+            while not self._ending:
+                for key, events in self._selector.select():
+                    if key.fileobj is self._woken:
+                        self._woken.recv(1 << 12)
+                        self._reap()
+                    elif events & selectors.EVENT_WRITE:
+                        self._send()
                     else:
-                        self._read_child(self._children[key.fd])
-                self._end_overdue()
-                self._start_waiting()
+                        self._serve(self._pool.receive(wait=False))
         finally:
-            for child in list(self._children.values()):
-                self._kill_process(child)
-                self._forget(child)
+            for process in list(self._processes.values()):
+                self._kill(process)
+                os.waitpid(process.pid, 0)
+                self._forget(process)
 
-    def _patience(self) -> float | None:
-        if not self._children:
-            return None
-        return max(0.0, min(c.end_at for c in self._children.values()) - time.monotonic())
+    def _listen(self) -> None:
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._end)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._pool, selectors.EVENT_READ)
 
-    def _read_requests(self) -> bool:
-        data = self._pool.recv(_READ_BYTES)
-        self._waiting.extend(self._decoder.feed(data))
-        return bool(data)
+    def _end(self, *_: object) -> None:
+        self._ending = True
 
-    def _start_waiting(self) -> None:
-        while self._waiting and len(self._children) < self._workers:
-            self._fork(self._waiting.popleft())
+    def _serve(self, requests: list[Received]) -> None:
+        for request, descriptors in requests:
+            if "fork" in request:
+                self._fork(request, *descriptors)
+            elif request["kill"] in self._processes:
+                self._kill(self._processes[request["kill"]])
 
-    def _fork(self, request: dict[str, Any]) -> None:
-        reading, writing = os.pipe()
+    def _fork(self, request: dict[str, Any], descriptor: int) -> None:
+        member = None if request["member"] is None else Member(**request["member"])
         output = tempfile.TemporaryFile()  # noqa: SIM115  (closed when the child is reaped)
         pid = os.fork()
         if pid == 0:
-            self._pool.close()
-            os.close(reading)
-            run_child(self._jobs[request["job"]], request["payload"], writing, output.fileno())
-        os.close(writing)
-        child = _Child(
-            number=request["number"],
-            pid=pid,
-            pipe=reading,
-            output=output,
-            end_at=time.monotonic() + request["deadline"],
-        )
-        self._children[reading] = child
-        self._selector.register(reading, selectors.EVENT_READ)
+            self._selector.close()
+            for ours in (self._pool, self._woken, self._waker):
+                ours.close()
+            channel = Channel(socket.socket(fileno=descriptor))
+            run_child(channel, self._jobs, member, output.fileno())
+        os.close(descriptor)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # Parent and child both do this: whichever comes first, there is a group to kill.
+            os.setpgid(pid, pid)
+        folder = "" if member is None else member.folder
+        process = _Process(request["fork"], pid, output, folder)
+        self._processes[process.number] = process
+        self._answer({"number": process.number, "pid": pid})
 
-    def _read_child(self, child: _Child) -> None:
-        data = os.read(child.pipe, _READ_BYTES)
-        if not data:
-            self._reap(child)
-            return
-        for outcome in child.decoder.feed(data):
-            child.outcome = outcome
+    def _reap(self) -> None:
+        for process in list(self._processes.values()):
+            found, status = os.waitpid(process.pid, os.WNOHANG)
+            if not found:
+                continue
+            self._kill(process)  # Also ends processes that the child left behind.
+            answer = {
+                "number": process.number,
+                "exit": os.waitstatus_to_exitcode(status),
+                "tail": tail(process.output),
+            }
+            self._forget(process)
+            self._answer(answer)
 
-    def _reap(self, child: _Child) -> None:
-        status = _wait(child.pid, _EXIT_GRACE_SECONDS if child.outcome is None else 0.0)
-        if status is None:
-            status = self._kill_process(child)
-        if child.outcome is not None:
-            self._finish(child, child.outcome)
-            return
-        code = os.waitstatus_to_exitcode(status)
-        self._finish(child, {"signal": max(0, -code), "exit_code": max(-1, code)})
+    def _answer(self, message: dict[str, Any]) -> None:
+        # Short enough to be inline: its longest part is the tail.
+        with sealed(encode(message)) as (data, _):
+            self._unsent += data
+        self._send()
 
-    def _end_overdue(self) -> None:
-        now = time.monotonic()
-        for child in [c for c in self._children.values() if c.end_at <= now]:
-            self._kill_process(child)
-            self._finish(child, {"deadline": True})
+    def _send(self) -> None:
+        """Send without blocking: the pool may be blocked until this server reads."""
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT)
+                del self._unsent[:sent]
+        writing = selectors.EVENT_WRITE if self._unsent else 0
+        self._selector.modify(self._pool, selectors.EVENT_READ | writing)
 
-    def _finish(self, child: _Child, answer: dict[str, Any]) -> None:
-        tail = _tail(child.output)
-        self._forget(child)
-        self._pool.sendall(encode({"number": child.number, "stderr_tail": tail, **answer}))
+    def _kill(self, process: _Process) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
-    def _kill_process(self, child: _Child) -> int:
-        for ending in (os.killpg, os.kill):
-            # The group may not exist yet, or not any more; the child itself always does.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                ending(child.pid, signal.SIGKILL)
-        return os.waitpid(child.pid, 0)[1]
-
-    def _forget(self, child: _Child) -> None:
-        self._selector.unregister(child.pipe)
-        os.close(child.pipe)
-        child.output.close()
-        del self._children[child.pipe]
+    def _forget(self, process: _Process) -> None:
+        process.output.close()
+        del self._processes[process.number]
+        folders = {other.folder for other in self._processes.values()}
+        if process.folder and process.folder not in folders:
+            shutil.rmtree(process.folder, ignore_errors=True)
 
 
-def _wait(pid: int, patience: float) -> int | None:
-    """Exit status of a child that ends within `patience` seconds."""
-    end_at = time.monotonic() + patience
-    while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return status
-        if time.monotonic() >= end_at:
-            return None
-        time.sleep(0.002)
-
-
-def _tail(output: IO[bytes]) -> str:
+def tail(output: IO[bytes]) -> str:
+    """The end of a file of captured output."""
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - _TAIL_BYTES))
     return output.read().decode(errors="replace").strip()
 
 
-def main() -> None:
-    """Serve the pool whose socket is the descriptor given as the only argument."""
-    pool = socket.socket(fileno=int(sys.argv[1]))
-    decoder = Decoder()
-    messages: list[Any] = []
-    while not messages:
-        data = pool.recv(_READ_BYTES)
-        if not data:
-            return
-        messages = decoder.feed(data)
-    settings, *requests = messages
-    # None in sys.modules makes an import fail as if the module were not installed.
-    sys.modules.update(dict.fromkeys(settings["without"]))
-    for module in settings["preload"]:
-        import_module(module)
-    # Objects that exist now are shared with every child as long as nobody touches them.
-    gc.freeze()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        _Server(pool, decoder, settings["jobs"], settings["workers"]).run(requests)
-
-
-if __name__ == "__main__":
-    main()
+def main(descriptor: int) -> None:
+    """Serve the pool whose socket is `descriptor`."""
+    # Preloading does not read the socket. Until it is over, there are no children to kill first.
+    end_with_parent(signal.SIGTERM)
+    connection = socket.socket(fileno=descriptor)
+    pool = Channel(connection)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        requests: list[Received] = []
+        while not requests:
+            requests = pool.receive(wait=True)
+        settings, _ = requests.pop(0)
+        # With None in sys.modules, an import fails as if the module were not installed.
+        sys.modules.update(dict.fromkeys(settings["without"]))
+        for module in settings["preload"]:
+            import_module(module)
+        # Keep the collector from writing to objects, so that children share their pages.
+        gc.freeze()
+        _Server(connection, pool, frozenset(settings["jobs"])).run(requests)

@@ -1,1 +1,1 @@
-"""Kernels a developer wrote by hand: read, checked, replayed, watched."""
+"""Hand-written kernels: read, checked, replayed, watched."""

@@ -1,4 +1,4 @@
-"""Holds a manifest against its operator, and a launch's arguments against the kernel's source."""
+"""Compares a manifest with its operator, and a launch's arguments with the kernel's source."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tapml.graph.plan import Operator
-from tapml.kernels.expression_text import ExpressionError, Scope, parse
-from tapml.kernels.expression_writing import substitute, write
+from tapml.kernels.expression_text import ExpressionError, Scope, parse, substitute, write
 from tapml.kernels.manifest import Manifest, ManifestLaunch
 from tapml.kernels.signature import Signature, SourceArgument
+from tapml.plan.graph_plan import Operator
 from tapml_targets.dtype import dtype
 from tapml_targets.expression import Expression
 from tapml_targets.library import Argument, BufferArgument, Parameter, ScalarArgument
@@ -26,10 +25,10 @@ def spell_parameter(parameter: Parameter) -> str:
 
 
 def check_parameters(manifest: Manifest, operator: Operator) -> dict[str, Expression]:
-    """What each of the manifest's symbols means in the operator.
+    """Map the manifest's symbols to the operator's.
 
-    Where the manifest states the parameters it was written for, they must be the operator's, up to
-    the names of symbols: another model may call its sequence length otherwise.
+    Parameters that the manifest states must be the operator's, up to the names of symbols, which
+    differ between models.
 
     Raises
     ------
@@ -49,7 +48,7 @@ def check_parameters(manifest: Manifest, operator: Operator) -> dict[str, Expres
 
 
 def differing_parameter(manifest: Manifest, operator: Operator) -> tuple[int, str] | None:
-    """Which stated parameter is not the operator's, and why; None where all are."""
+    """The first stated parameter that is not the operator's, and why; None if all are."""
     stated = manifest.parameters or ()
     if len(stated) != len(operator.parameters):
         wanted = ", ".join(spell_parameter(parameter) for parameter in operator.parameters)
@@ -59,7 +58,7 @@ def differing_parameter(manifest: Manifest, operator: Operator) -> tuple[int, st
         )
     if len(manifest.symbols) != len(operator.symbols):
         return 0, (
-            f"{operator.name} takes {len(operator.symbols)} numbers beside its tensors "
+            f"{operator.name} takes {len(operator.symbols)} numbers along with its tensors "
             f"({', '.join(operator.symbols) or 'none'}), the manifest's symbols are "
             f"{', '.join(manifest.symbols) or 'none'}"
         )
@@ -82,10 +81,10 @@ def _meanings(manifest: Manifest, operator: Operator) -> dict[str, Expression]:
 
 
 def _compare(text: str, parameter: Parameter, meanings: dict[str, Expression]) -> str:
-    """What is different about a stated parameter; empty where nothing is. Learns symbols."""
+    """How a stated parameter differs; empty if it does not. Binds symbols."""
     found = _PARAMETER.fullmatch(" ".join(text.split()))
     if found is None:
-        return "this is no parameter"
+        return "this is not a parameter"
     role, name, element, shape = found.groups()
     for what, stated, actual in (
         ("name", name, parameter.name),
@@ -129,12 +128,12 @@ def check_arguments(
     signature: Signature,
     source: Path,
 ) -> None:
-    """Hold the arguments of a launch against the kernel as its source declares it.
+    """Compare the arguments of a launch with the kernel's declaration in its source.
 
     Raises
     ------
     CompileError
-        If their number, kinds, order or roles are not the kernel's.
+        If their number, kinds, order or roles differ.
     """
     key = (*launch.key, "arguments")
     place = f"{source}:{signature.line}"
@@ -163,7 +162,7 @@ def _problem(
     parameters: Mapping[str, Parameter],
     buffers: set[str],
 ) -> str:
-    """Why the kernel cannot be given an argument; empty where it can."""
+    """Why the kernel cannot take an argument; empty if it can."""
     if wanted.kind == "local":
         return (
             f"the kernel takes shared memory, {wanted.text!r}, which no launch passes: declare it "
@@ -201,7 +200,7 @@ def _scalar_problem(argument: ScalarArgument, wanted: SourceArgument) -> str:
 
 
 def _beside(arguments: Sequence[Argument], taken: Sequence[SourceArgument]) -> str:
-    """What is passed beside what is taken, a line each."""
+    """Passed and declared arguments side by side, a line each."""
     given = [
         f"{write(argument.value)} as {argument.dtype}"
         if isinstance(argument, ScalarArgument)

@@ -1,17 +1,18 @@
-"""From a manifest and its sources to the operator's Library, as the compiler would give it."""
+"""Builds an operator's Library from a manifest and its sources."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tapml.graph.plan import Operator
+from msgspec.structs import replace
+
 from tapml.kernels.agreement import check_arguments, check_parameters
-from tapml.kernels.dialects import Dialect, dialect_of
+from tapml.kernels.dialects import language_of
 from tapml.kernels.expression_text import ExpressionError, Scope, parse
 from tapml.kernels.manifest import (
     MAX_SOURCE_BYTES,
@@ -24,9 +25,12 @@ from tapml.kernels.manifest import (
 )
 from tapml.kernels.manifest_places import Key
 from tapml.kernels.signature import Signature
+from tapml.kernels.signature_reader import read_entries, read_signature
+from tapml.plan.graph_plan import Operator
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import CompileError, InputError, ProtocolError
+from tapml_targets.errors import CompileError, InputError, ProtocolError, SetupError
 from tapml_targets.expression import Expression, evaluate, product, symbols_of
+from tapml_targets.kernel_language import KernelLanguage
 from tapml_targets.library import (
     Argument,
     BufferArgument,
@@ -60,19 +64,17 @@ def assemble(manifest: Manifest, operator: Operator) -> AssembledKernel:
     Raises
     ------
     CompileError
-        If manifest, sources and operator do not fit together; it names file, line and key.
+        If manifest, sources and operator do not match; it names file, line and key.
     """
     return _Assembler(manifest, operator).run()
 
 
 class _Assembler:
-    """Reads sources, resolves expressions and checks arguments, launch by launch."""
-
     def __init__(self, manifest: Manifest, operator: Operator) -> None:
         self._manifest = manifest
         self._operator = operator
         self._parameters = {parameter.name: parameter for parameter in operator.parameters}
-        self._dialect = self._find_dialect()
+        self._language = self._find_language()
         self._sources: dict[str, str] = {}
         self._modules: dict[tuple[str, tuple[str, ...]], int] = {}
         self._kernels: dict[tuple[int, str], Kernel] = {}
@@ -103,7 +105,12 @@ class _Assembler:
         library = Library(
             target=manifest.target,
             modules=tuple(
-                CodeModule(self._dialect.name, self._sources[source].encode(), options)
+                CodeModule(
+                    self._language.dialect,
+                    self._sources[source].encode(),
+                    options,
+                    self._language.kind,
+                )
                 for source, options in self._modules
             ),
             kernels={kernel.name: kernel for kernel in self._kernels.values()},
@@ -116,10 +123,10 @@ class _Assembler:
         files = (manifest.path, *(manifest.folder / source for source in self._sources))
         return AssembledKernel(library, files)
 
-    def _find_dialect(self) -> Dialect:
+    def _find_language(self) -> KernelLanguage:
         try:
-            return dialect_of(self._manifest.target)
-        except InputError as error:
+            return language_of(self._manifest.target)
+        except (InputError, SetupError) as error:
             raise self.error(("target",), str(error)) from None
 
     def _workspaces(self, scope: Scope) -> tuple[Workspace, ...]:
@@ -184,7 +191,7 @@ class _Assembler:
         return self._when(item, scope, (Launch(kernel, arguments, grid, block),))
 
     def _kernel(self, item: ManifestLaunch, module: int, threads: Expression) -> str:
-        """Note the kernel of a launch; its name in the Library."""
+        """Register the kernel of a launch and return its name in the Library."""
         fixed = threads if isinstance(threads, int) else 0
         known = self._kernels.get((module, item.entry))
         if known is None:
@@ -204,8 +211,8 @@ class _Assembler:
     def _module(self, item: ManifestLaunch) -> int:
         options = tuple(sorted(set(item.options)))
         for option in options:
-            if option not in self._dialect.options:
-                near = difflib.get_close_matches(option, self._dialect.options, n=1)
+            if option not in self._language.options:
+                near = difflib.get_close_matches(option, self._language.options, n=1)
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 at: Key = (*item.key, "options")
                 if self._manifest.places.line(at) == self._manifest.places.line(item.key):
@@ -213,7 +220,7 @@ class _Assembler:
                 raise self.error(
                     at,
                     f"there is no build option {option[:80]!r}; {hint}there are "
-                    f"{', '.join(self._dialect.options)}",
+                    f"{', '.join(self._language.options)}",
                 )
         if item.source not in self._sources:
             self._sources[item.source] = self._read_source(item)
@@ -229,11 +236,11 @@ class _Assembler:
             raise self.error(
                 key, f"expected a file in {folder}, got {item.source[:200]!r}, which lies outside"
             )
-        wanted = f".{self._dialect.extension}"
+        wanted = f".{self._language.extension}"
         if path.suffix != wanted:
             raise self.error(
                 key,
-                f"expected a file of {self._dialect.name} ending in {wanted}, got "
+                f"expected a file of {self._language.dialect} ending in {wanted}, got "
                 f"{item.source[:200]!r}",
             )
         if not path.is_file():
@@ -248,7 +255,7 @@ class _Assembler:
             raise self.error(key, f"expected the name of a kernel, got {item.entry[:80]!r}")
         text = self._sources[item.source]
         if not re.search(rf"\b{re.escape(item.entry)}\b", text):
-            there = self._dialect.read_entries(text)[:20]
+            there = read_entries(self._language, text)[:20]
             near = difflib.get_close_matches(item.entry, there, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise self.error(
@@ -256,7 +263,7 @@ class _Assembler:
                 f"{item.source} has no kernel {item.entry!r}; {hint}it has "
                 f"{', '.join(there) or 'none'}",
             )
-        return self._dialect.read_signature(text, item.entry)
+        return read_signature(self._language, text, item.entry)
 
     def _argument(self, argument: ManifestArgument, scope: Scope) -> Argument:
         if not argument.buffer:

@@ -1,46 +1,47 @@
-"""What a driver says of a hand-written kernel that it does not build, in the developer's files."""
+"""Maps a driver's build log to the developer's files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from tapml.kernels.build_log import in_the_source
+from msgspec.structs import replace
+
+from tapml.failures.build_log import in_the_source
 from tapml.kernels.written import WrittenKernel
 from tapml_targets.errors import CompileError
 from tapml_targets.library import CodeModule, Library
 
 Build: TypeAlias = Callable[[Library], object]
-"""Builds a Library on the device and gives it up again; raises CompileError where it cannot."""
+"""Builds a Library on the device and unloads it; raises CompileError on failure."""
 
 
 def compiler_text(kernel: WrittenKernel, log: str, build: Build) -> str:
-    """The driver's words with the developer's file, line and text in them.
+    """The driver's log with the developer's file, line and text.
 
     Parameters
     ----------
     kernel
-        What was to be built.
+        The kernel that failed to build.
     log
-        What the driver said.
+        The driver's log.
     build
-        Asked of each source by itself, where there are several, to tell which one is meant.
+        Builds each source separately, if there are several, to find the failing one.
 
     Raises
     ------
     DeviceLostError
-        If the device is lost meanwhile.
+        If the device is lost.
     """
     module, source = kernel.library.modules[0], Path(kernel.source)
     if len(kernel.library.modules) > 1:
         module, source = _guilty(kernel, build) or (module, source)
-    return in_the_source(log, source, module.code.decode(errors="replace"))
+    return in_the_source(log, source, module.code.decode(errors="replace"), module.dialect)
 
 
 def _guilty(kernel: WrittenKernel, build: Build) -> tuple[CodeModule, Path] | None:
-    """Which of several sources does not build by itself."""
+    """The source, of several, that does not build by itself."""
     for index, module in enumerate(kernel.library.modules):
         kernels = {
             name: replace(each, module=0)

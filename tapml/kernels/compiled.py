@@ -1,17 +1,17 @@
-"""The kernel the compiler makes of an operator: what a hand-written one begins with, or beats."""
+"""The compiler's kernel of an operator, to start from or to compare with."""
 
 from __future__ import annotations
 
 from tapml.compiler.cache import LibraryCache, library_key
 from tapml.compiler.compiler import Compiler, operator_source
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
 
 def compiled_library(operator: Operator, target: Target) -> Library:
-    """The compiled Library, from the compile cache where it is there.
+    """The compiled Library, from the compile cache if possible.
 
     Raises
     ------

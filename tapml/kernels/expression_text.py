@@ -1,26 +1,26 @@
-"""Integer expressions as a person writes them, ``ceildiv(S * 64, 256)``, read.
+"""Reads and writes integer expressions as text: ``ceildiv(S * 64, 256)``.
 
-Python's own parser splits the text and knows its precedence; nothing is evaluated by Python. What a
-node means is looked up here, and what is not listed here is refused with the column it stands at.
-Values are Python's on integers; a comparison is 1 or 0.
+Python's own parser handles syntax and precedence, and evaluates nothing. Only the nodes listed here
+are allowed; others are refused with their column. Semantics are those of Python's integers; a
+comparison is 1 or 0.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Final
+from typing import Final, TypeAlias
 
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
-from tapml_targets.expression import MAX_DEPTH, Expression, product
+from tapml_targets.expression import MAX_DEPTH, OPERATIONS, Expression, product
 from tapml_targets.library import Parameter
 
 MAX_TEXT: Final = 1000
-"""Characters of one expression."""
+"""Most characters of one expression."""
 MAX_INTEGER: Final = (1 << 63) - 1
 
 _SHOWN: Final = 120
@@ -43,7 +43,7 @@ COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
     ast.Gt: "gt",
     ast.GtE: "ge",
 }
-# Functions by name with how many operands they take; None is two or more.
+# Functions by name with their number of operands; None means two or more.
 FUNCTIONS: Final[dict[str, int | None]] = {
     "ceildiv": 2,
     "min": None,
@@ -51,7 +51,6 @@ FUNCTIONS: Final[dict[str, int | None]] = {
     "truncdiv": 2,
     "ceil_log2": 1,
 }
-_ATTRIBUTES: Final = ("shape", "size", "nbytes")
 _KNOWN: Final = (
     "known are + - * // % << >> &, comparisons, and or not, `a if c else b`, "
     f"{', '.join(FUNCTIONS)}, and .shape[i], .size and .nbytes of a tensor"
@@ -59,14 +58,14 @@ _KNOWN: Final = (
 
 
 class ExpressionError(InputError):
-    """A text that is no expression.
+    """A text that is not an expression.
 
     Attributes
     ----------
     problem
         What is wrong, and what was expected.
     column
-        Where in the text, from 1.
+        Position in the text, from 1.
     """
 
     def __init__(self, problem: str, text: str, column: int) -> None:
@@ -81,16 +80,16 @@ class ExpressionError(InputError):
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may name.
+    """The names that an expression may use.
 
     Attributes
     ----------
     symbols
-        What each symbol's name means: shape symbols, and those of host loops around it.
+        Meaning of each symbol: shape symbols, and those of enclosing host loops.
     parameters
         The operator's tensors, for ``input_0.shape[1]``.
     open
-        Whether any other name is a symbol as well and means itself.
+        Whether any other name is a symbol that means itself.
     """
 
     symbols: Mapping[str, Expression] = field(default_factory=dict)
@@ -98,7 +97,7 @@ class Scope:
     open: bool = False
 
     def with_symbol(self, symbol: str) -> Scope:
-        """The same and one symbol more."""
+        """The scope with one more symbol."""
         return replace(self, symbols={**self.symbols, symbol: symbol})
 
 
@@ -110,12 +109,12 @@ def parse(text: str, scope: Scope) -> Expression:
     text
         For instance ``ceildiv(S * 64, 256)`` or ``input_0.shape[1]``.
     scope
-        What it may name.
+        The names it may use.
 
     Raises
     ------
     ExpressionError
-        If it is none; it holds the column.
+        If the text is not an expression.
     """
     if len(text) > MAX_TEXT:
         raise ExpressionError(
@@ -129,7 +128,7 @@ def parse(text: str, scope: Scope) -> Expression:
         tree = ast.parse(plain, mode="eval")
     except SyntaxError as error:
         said = "an expression, got nothing" if not plain else f"an expression ({error.msg})"
-        # At the end of the text Python names no place.
+        # At the end of the text Python gives no position.
         column = indent + min(error.offset or len(plain) + 1, len(plain) + 1)
         raise ExpressionError(f"expected {said}", text, column) from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -147,7 +146,7 @@ class _Reader:
         self._scope = scope
 
     def read(self, node: ast.expr, depth: int) -> Expression:
-        # Some operators below mean two operations, one within the other.
+        # Some operators below stand for two nested operations.
         if depth >= MAX_DEPTH // 2:
             raise self.error(node, f"nested deeper than {MAX_DEPTH // 2} operations; split it")
         match node:
@@ -177,7 +176,7 @@ class _Reader:
                     "select",
                     *(self.read(each, depth + 1) for each in (test, body, otherwise)),
                 )
-        raise self.error(node, f"this is no integer expression; {_KNOWN}")
+        raise self.error(node, f"this is not an integer expression; {_KNOWN}")
 
     def integer(self, node: ast.expr, value: object) -> Expression:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -200,7 +199,7 @@ class _Reader:
         tensor = next(iter(self._scope.parameters), "")
         if tensor:
             there += f"; an extent of a tensor is {tensor}.shape[0]"
-        raise self.error(node, f"{name!r} is no symbol{_near(name, known)}; {there}")
+        raise self.error(node, f"{name!r} is not a symbol{_near(name, known)}; {there}")
 
     def binary(
         self, left: ast.expr, operator: ast.operator, right: ast.expr, depth: int
@@ -208,7 +207,7 @@ class _Reader:
         operation = BINARY.get(type(operator))
         if operation is None:
             if isinstance(operator, ast.Div):
-                problem = "'/' gives no integer: expected // (rounds down) or ceildiv(a, b)"
+                problem = "'/' does not give an integer: expected // (rounds down) or ceildiv(a, b)"
             else:
                 problem = f"this operator is not known; {_KNOWN}"
             raise self.error(right, problem)
@@ -308,7 +307,7 @@ class _Reader:
         return parameter.shape[index]
 
     def error(self, node: ast.expr, problem: str) -> ExpressionError:
-        # Python counts in bytes of UTF-8.
+        # Python's columns count bytes of UTF-8.
         before = self._bytes[: node.col_offset].decode(errors="replace")
         return ExpressionError(problem, self._text, self._indent + len(before) + 1)
 
@@ -324,3 +323,65 @@ def _nbytes(parameter: Parameter) -> Expression:
 def _near(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+_SIGNS: Final = {
+    **dict(zip(BINARY.values(), ("+", "-", "*", "//", "%", "<<", ">>", "&"), strict=True)),
+    **dict(zip(COMPARISONS.values(), ("==", "!=", "<", "<=", ">", ">="), strict=True)),
+    "and": "and",
+    "or": "or",
+}
+Renaming: TypeAlias = Callable[[str], Expression]
+
+
+def write(expression: Expression) -> str:
+    """The text that :func:`parse` reads back as `expression`.
+
+    Raises
+    ------
+    InputError
+        If an operation has no textual form.
+    """
+    return _write(expression, outermost=True)
+
+
+def _write(expression: Expression, *, outermost: bool = False) -> str:
+    if isinstance(expression, int):
+        return str(expression) if expression >= 0 or outermost else f"({expression})"
+    if isinstance(expression, str):
+        return expression
+    operation, *operands = expression
+    if operation not in OPERATIONS:
+        raise InputError(f"the operation {str(operation)[:40]!r} has no text form")
+    if operation == "floordiv" and _is_ceiling(*operands):
+        above, below = operands
+        return f"ceildiv({_write(above[1], outermost=True)}, {below})"
+    if operation in FUNCTIONS:
+        return f"{operation}({', '.join(_write(each, outermost=True) for each in operands)})"
+    if operation == "select":
+        condition, then, otherwise = (_write(each) for each in operands)
+        text = f"{then} if {condition} else {otherwise}"
+    elif operation == "not":
+        text = f"not {_write(operands[0])}"
+    else:
+        text = f" {_SIGNS[operation]} ".join(_write(each) for each in operands)
+    return text if outermost else f"({text})"
+
+
+def _is_ceiling(above: Expression, below: Expression) -> bool:
+    """Whether `above // below` is the parsed form of ``ceildiv``."""
+    return (
+        isinstance(below, int)
+        and isinstance(above, tuple)
+        and (above[0] == "add" and above[2] == below - 1)
+    )
+
+
+def substitute(expression: Expression, meaning: Renaming) -> Expression:
+    """`expression` with every symbol replaced by its `meaning`."""
+    if isinstance(expression, int):
+        return expression
+    if isinstance(expression, str):
+        return meaning(expression)
+    operation, *operands = expression
+    return (operation, *(substitute(operand, meaning) for operand in operands))

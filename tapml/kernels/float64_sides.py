@@ -1,20 +1,20 @@
-"""TVM's part of a trial, loaded when it is asked for: float64 twins and the reference."""
+"""TVM's part of a trial, loaded on demand: float64 twins and the reference."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tapml.carving.carved_test import CarvedTest
-from tapml.compare.sensitivity import Twin
-from tapml.graph.plan import Operator
-from tapml.kernels.case_choice import Work, work_of
+from tapml.kernels.sample_tests import Work, work_of
+from tapml.oracles.twin_runs import Twin
+from tapml.plan.graph_plan import Operator
+from tapml.suite.carved_test import CarvedTest
 
 
 def compile_twins_of(
     operators: Mapping[str, Operator],
 ) -> Callable[[Iterable[Operator]], Mapping[str, Twin]]:
-    """What an oracle compiles twins with."""
+    """Compile twins for an oracle."""
 
     def compile_them(_: Iterable[Operator]) -> Mapping[str, Twin]:
         from tapml.compiler.twin import compile_twins
@@ -25,7 +25,7 @@ def compile_twins_of(
 
 
 def reference_of(operator: Operator) -> Callable[[], Mapping[str, Twin]]:
-    """What probes are made with: the operator in its own dtypes on the trusted platform."""
+    """The reference for probes: the operator in its own dtypes on the trusted platform."""
 
     def compile_it() -> Mapping[str, Twin]:
         from tapml.compiler.reference import compile_reference
@@ -38,14 +38,14 @@ def reference_of(operator: Operator) -> Callable[[], Mapping[str, Twin]]:
 def reference_ms(
     reference: Mapping[str, Twin], operator: Operator, tests: Sequence[CarvedTest]
 ) -> float:
-    """Mean time of one call of the reference over `tests`; of those of one shape, one is timed.
+    """Mean time of one call of the reference over `tests`, timed once per shape.
 
     Raises
     ------
     CompileError
         If the reference does not compile it.
     """
-    from tapml.offload.times import reference_seconds
+    from tapml.replaying.times import reference_seconds
 
     known: dict[Work, float] = {}
     seconds = []

@@ -1,4 +1,4 @@
-"""The hand-written kernels that a session would use, and what it last said of each."""
+"""Lists the hand-written kernels that a session would use, with its last verdict on each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tapml.carving.suite import Suite
 from tapml.kernels.manifest import MANIFEST
 from tapml.kernels.session_facts import LastVerdict, SessionFacts
 from tapml.kernels.written import WrittenKernels
-from tapml.offload.operator_record import PASSING
-from tapml.offload.run_state import in_one_line
+from tapml.session.operator_record import PASSING
+from tapml.session.run_state import in_one_line
+from tapml.suite.suite import Suite
 from tapml_targets.errors import CompileError
 from tapml_targets.library_format import library_hash, pack
 from tapml_targets.target import Target
@@ -25,15 +25,15 @@ class ListedKernel:
     Attributes
     ----------
     operator
-        Its operator; the folder's name where no operator of the session has it.
+        Its operator; the folder's name if it belongs to no operator of the session.
     folder
-        Where it lies.
+        The kernel's folder.
     problem
-        Why it cannot be used; empty where it can.
+        Why it cannot be used; empty if it can.
     last
-        The session's last verdict on the operator, None where there is none.
+        The session's last verdict on the operator, if any.
     current
-        Whether that verdict is about this kernel as it lies there now.
+        Whether that verdict is about the kernel's current files.
     """
 
     operator: str
@@ -43,7 +43,7 @@ class ListedKernel:
     current: bool
 
     def line(self) -> str:
-        """As a line."""
+        """One line of text."""
         if self.problem:
             said = self.problem.splitlines()[0]
         elif self.last is None:
@@ -80,7 +80,7 @@ class ListedKernel:
 def list_kernels(
     facts: SessionFacts, target: Target, shared: Sequence[Path] = ()
 ) -> list[ListedKernel]:
-    """The kernels of a session in the order of its operators, then those that are of none.
+    """The kernels of a session in the order of its operators, then those without an operator.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``kernel.toml``: which operator a hand-written kernel is of, and how it is launched.
+"""``kernel.toml``: the operator of a hand-written kernel, and its launches.
 
 ::
 
@@ -13,9 +13,8 @@
     grid = ["4 * S"]
     block = [256]
 
-A manifest is read here as it stands; what it means for an operator is worked out in
-:mod:`tapml.kernels.assembly`. Nothing in it is trusted: keys and sizes are bounded, and every file
-it names lies in its own folder.
+This module only parses a manifest; :mod:`tapml.kernels.assembly` applies it to an operator. Nothing
+in it is trusted: keys and sizes are bounded, and every file it names must be in its folder.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MAX_ARGUMENTS: Final = 256
 MAX_WORKSPACES: Final = 64
 
 Text: TypeAlias = "int | str"
-"""An expression as the manifest gives it: a number, or text to be parsed."""
+"""An expression in the manifest: a number, or text to be parsed."""
 
 _TOP: Final = (
     "format", "operator", "hash", "target", "source", "options", "parameters", "symbols",
@@ -64,9 +63,9 @@ class ManifestArgument:
     value
         The number, or the byte offset into the buffer.
     dtype
-        Of the number; empty for a buffer.
+        Dtype of the number; empty for a buffer.
     nbytes
-        Of the buffer, from that offset; None for all that there are.
+        Bytes of the buffer from that offset; None for all.
     """
 
     buffer: str
@@ -94,7 +93,7 @@ class ManifestLaunch:
 
 @dataclass(frozen=True)
 class ManifestGroup:
-    """One ``[[launches]]`` that holds others: a host loop, a condition, or both."""
+    """A ``[[launches]]`` that contains others: a host loop, a condition, or both."""
 
     symbol: str
     start: Text
@@ -106,27 +105,27 @@ class ManifestGroup:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest as it stands.
+    """A parsed manifest.
 
     Attributes
     ----------
     path
         The file.
     operator, hash
-        The operator it is for; `hash` empty where it names none.
+        The operator it is for; `hash` is empty if not given.
     target
         Platform.
     parameters
-        What the operator's tensors were when the kernel was written, such as
-        ``input input_0 float32[1, S, 128]``; None where it does not say.
+        The operator's tensors when the kernel was written, such as ``input input_0 float32[1, S,
+        128]``; None if not given.
     symbols
-        Integers the operator takes beside its tensors.
+        Integers that the operator takes along with its tensors.
     workspaces
         Bytes of each workspace.
     launches
         In order.
     places
-        Where its keys stand.
+        Positions of its keys.
     """
 
     path: Path
@@ -141,7 +140,7 @@ class Manifest:
 
     @property
     def folder(self) -> Path:
-        """Where it and its sources lie."""
+        """The folder of the manifest and its sources."""
         return self.path.parent
 
 
@@ -151,7 +150,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises
     ------
     CompileError
-        Naming file, line and key, what was expected, what came.
+        Naming file, line, key, the expected and the actual value.
     """
     text = read_text(path, MAX_MANIFEST_BYTES, path)
     try:
@@ -162,12 +161,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_text(path: Path, limit: int, named_by: Path) -> str:
-    """A file of UTF-8 text of at most `limit` bytes.
+    """Read a UTF-8 text file of at most `limit` bytes.
 
     Raises
     ------
     CompileError
-        If it is missing, larger, or no text.
+        If it is missing, larger, or not text.
     """
     try:
         with path.open("rb") as file:
@@ -185,7 +184,7 @@ def read_text(path: Path, limit: int, named_by: Path) -> str:
 
 
 class _Reader:
-    """Checks kinds and names of a manifest's values, and counts what is bounded."""
+    """Checks types and names of a manifest's values, and enforces bounds."""
 
     def __init__(self, path: Path, places: Places) -> None:
         self._path = path
@@ -361,7 +360,7 @@ class _Reader:
         raise self.error((*at, name), f"expected a list of texts, got {_shown(value)}")
 
     def known(self, at: Key, table: Mapping[str, Any], keys: Sequence[str]) -> None:
-        """Refuse a key that is not one of `keys`, naming the near one."""
+        """Refuse a key that is not one of `keys`, naming the nearest."""
         for name in table:
             if name not in keys:
                 near = difflib.get_close_matches(name, keys, n=1)

@@ -1,4 +1,4 @@
-"""Where a key of a manifest stands: tomllib gives values without their lines."""
+"""Finds the lines of a manifest's keys, which tomllib does not report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Places:
     path
         The manifest.
     text
-        What it holds; valid TOML.
+        Its content, valid TOML.
     """
 
     def __init__(self, path: Path, text: str) -> None:
@@ -33,14 +33,14 @@ class Places:
         self._find_keys()
 
     def error(self, key: Key, problem: str) -> CompileError:
-        """The error that names file, line and key, and says what is wrong there."""
+        """Make an error that names file, line and key."""
         line = self.line(key)
         place = f"{self.path}:{line}" if line else str(self.path)
         named = f"{spell(key)}: " if key else ""
         return CompileError(f"{place}: {named}{problem}")
 
     def line(self, key: Key) -> int | None:
-        """The line of a key, from 1; that of the nearest key around it where it has none."""
+        """The line of a key, from 1, or of the nearest enclosing key."""
         for length in range(len(key), 0, -1):
             start = self._lines.get(key[:length])
             if start is None:
@@ -80,7 +80,7 @@ class Places:
         return key
 
     def _line_of_element(self, start: int, index: int) -> int:
-        """The line of an element of the array that a key on line `start` is given."""
+        """The line of an element of the array of a key on line `start`."""
         lines = self._text.splitlines(keepends=True)
         value = "".join(lines[start - 1 :]).partition("=")[2]
         plain = _SKIPPED.sub(lambda found: "." * len(found.group()), value)
@@ -100,7 +100,7 @@ class Places:
 
 
 def spell(key: Key) -> str:
-    """A key as a person reads it: ``launches[1].grid[0]``."""
+    """A key as text: ``launches[1].grid[0]``."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -1,4 +1,4 @@
-"""Writes a manifest: of the kernel that was compiled, or of one still to be written."""
+"""Writes a manifest, of a compiled or of a new kernel."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tapml.graph.plan import Operator
 from tapml.kernels.agreement import spell_parameter
-from tapml.kernels.expression_writing import substitute, write
+from tapml.kernels.expression_text import substitute, write
 from tapml.kernels.manifest import FORMAT
+from tapml.plan.graph_plan import Operator
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression
 from tapml_targets.library import (
@@ -33,7 +33,7 @@ Symbols = Mapping[str, Expression]
 
 
 def manifest_head(operator: Operator, platform: str, sources: Sequence[str]) -> str:
-    """The keys that say what a kernel is for, as TOML."""
+    """The keys that identify a kernel's operator, as TOML."""
     lines = [
         f"# A hand-written kernel of {operator.name}: `tapml kernel check` tries it.",
         "",
@@ -63,7 +63,7 @@ def manifest_of_library(
     Raises
     ------
     InputError
-        If the Library does what no manifest can say.
+        If a manifest cannot express the Library.
     """
     program = library.operators[operator.name]
     own = {extent for p in operator.parameters for extent in p.shape if isinstance(extent, str)}
@@ -80,7 +80,7 @@ def manifest_of_library(
 
 
 class _Writer:
-    """Writes statements as ``[[launches]]``; named values are put in where they are used."""
+    """Writes statements as ``[[launches]]``, with named values inlined."""
 
     def __init__(self, library: Library, sources: Sequence[str]) -> None:
         self._library = library
@@ -159,9 +159,9 @@ def _argument(argument: Argument, symbols: Symbols) -> str:
         case BufferArgument(name, offset, nbytes):
             size = "" if nbytes is None else f", nbytes = {_number(nbytes, symbols)}"
             return f"{{ buffer = {_quoted(name)}, byte_offset = {_number(offset, symbols)}{size} }}"
-        case ScalarArgument(value, dtype):
+        case ScalarArgument(value, dtype, 1):
             return f"{{ scalar = {_number(value, symbols)}, dtype = {_quoted(dtype)} }}"
-    raise InputError("a kernel that takes whole tensors cannot be written by hand")
+    raise InputError("a kernel that takes whole tensors or quotients cannot be written by hand")
 
 
 def _extents(extents: Sequence[Expression], symbols: Symbols) -> str:
@@ -181,7 +181,7 @@ def _resolved(expression: Expression, symbols: Symbols) -> Expression:
         try:
             return symbols[symbol]
         except KeyError:
-            raise InputError(f"nothing gives the symbol {symbol!r} a value") from None
+            raise InputError(f"nothing defines the symbol {symbol!r} a value") from None
 
     return substitute(expression, meaning)
 

@@ -1,4 +1,4 @@
-"""How trials of a kernel are shown: plain lines, a live view in a terminal, JSON for programs."""
+"""Shows trials of a kernel: plain lines, a live view in a terminal, or JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MARKS: Final = {"pass": "✓", "degraded": "~", "not run": "·"}
 
 
 def headline(result: TrialResult) -> str:
-    """The verdict in a line: tests, probes, worst ratio."""
+    """One line with the verdict, tests, probes and worst ratio."""
     parts: list[str] = [result.outcome]
     if result.tests:
         every = f" of {result.of}" if result.tests < result.of else ""
@@ -46,7 +46,7 @@ def headline(result: TrialResult) -> str:
 
 
 def times_line(times: Times) -> str:
-    """The time of one call beside the compiled kernel's and the reference's; may be empty."""
+    """The time of one call, the compiled kernel's and the reference's; may be empty."""
     if times.kernel is None:
         return ""
     line = f"one call takes {_milliseconds(times.kernel)}"
@@ -83,7 +83,7 @@ def _milliseconds(number: float) -> str:
 
 @contextmanager
 def watching(trial: KernelTrial, *, as_json: bool, stream: TextIO | None = None) -> Iterator[Tell]:
-    """What shows a watch's events; the display ends with the block."""
+    """Open a display of a watch's events, which ends with the block."""
     stream = stream or sys.stdout
     if as_json:
         yield _Json(stream)
@@ -129,7 +129,7 @@ class _Lines:
 
 
 class _LiveView:
-    """One panel that is drawn anew: what is done now, the verdict, those before it."""
+    """One panel that is redrawn: current activity, the verdict, earlier verdicts."""
 
     def __init__(self, trial: KernelTrial, stream: TextIO) -> None:
         self._title = f"{trial.operator.name} on {trial.description.name}"
@@ -194,7 +194,7 @@ class _LiveView:
         body += [Text("  ") + line for line in reversed(self._history)]
         return Panel(
             Group(*body),
-            # A panel grows with its title, whatever width it is given.
+            # A panel grows with its title regardless of its width.
             title=_shortened(self._title, self._width - 6),
             subtitle=self._place,
             border_style=style,

@@ -1,4 +1,4 @@
-"""What a kernel takes by its source: enough to hold a manifest's arguments against it."""
+"""A kernel's arguments according to its source, to compare a manifest's with."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class SourceArgument:
     Attributes
     ----------
     name
-        What the source calls it.
+        Its name in the source.
     kind
-        A pointer to device memory, a number, a pointer to shared (local) memory, or something that
-        no operator passes, such as an image.
+        A pointer to device memory, a number, a pointer to shared (local) memory, or something
+        unsupported, such as an image.
     dtype
-        The element's or the number's dtype; empty where the source's type is not a plain one.
+        The element's or the number's dtype; empty if the type is not a plain one.
     constant
-        Whether the source promises not to write through it.
+        Whether it is declared constant.
     text
-        As it stands in the source.
+        Its declaration in the source.
     """
 
     name: str
@@ -36,7 +36,7 @@ class SourceArgument:
 
 @dataclass(frozen=True)
 class Signature:
-    """A kernel's arguments in order, and the line of the source where it stands, from 1."""
+    """A kernel's arguments in order, and its line in the source, from 1."""
 
     entry: str
     arguments: tuple[SourceArgument, ...]

@@ -1,43 +1,43 @@
-"""Tries a hand-written kernel as the session would, on its device, and keeps everything warm.
+"""Tries a hand-written kernel like the session, on its device, and keeps everything warm.
 
-The server, the suite, expectations and device memory outlive a look; a kernel that takes the server
-down, or does not end, costs a new server. Nothing of the session is written but its oracle's cache
-of expectations (``oracle.sqlite``), which every replay of the session's tests shares.
+The server, the suite, expectations and device memory are reused between trials; a kernel that
+crashes or hangs the server costs a new one. The only file of the session that is written is its
+oracle's cache of expectations (``oracle.sqlite``), which every replay of the session's tests
+shares.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
-from tapml.carving.carved_test import CarvedTest
-from tapml.carving.lost import headline, printed_last
-from tapml.carving.probing import Probing, is_probe
-from tapml.carving.replay import replay_operator
-from tapml.carving.replay_memory import ReplayMemory
-from tapml.carving.replay_results import OperatorVerdict
-from tapml.carving.replay_run import RUNS
-from tapml.carving.suite import Suite
-from tapml.compare.expectation_store import store_of
-from tapml.compare.oracle import CarvedCase, Oracle
 from tapml.compiler.preflight import check
 from tapml.kernels.build_failure import compiler_text
-from tapml.kernels.case_choice import work_of
 from tapml.kernels.compiled import compiled_library
-from tapml.kernels.dialects import dialect_of
+from tapml.kernels.dialects import language_of
 from tapml.kernels.float64_sides import compile_twins_of, reference_of
+from tapml.kernels.sample_tests import work_of
 from tapml.kernels.session_facts import SessionFacts, find_operator
 from tapml.kernels.trial_result import Outcome, Times, TrialResult
 from tapml.kernels.warm_expectations import WarmExpectations
 from tapml.kernels.written import WrittenKernel, WrittenKernels, read_kernel
+from tapml.oracles.carved_case import CarvedCase
+from tapml.oracles.expectation_store import store_of
+from tapml.oracles.oracle import Oracle
+from tapml.oracles.probing import Probing, is_probe
+from tapml.replaying.failure_text import headline, last_driver_line
+from tapml.replaying.memory import ReplayMemory
+from tapml.replaying.replayer import replay_operator
+from tapml.replaying.results import OperatorVerdict
+from tapml.replaying.run import RUNS
+from tapml.suite.carved_test import CarvedTest
+from tapml.suite.suite import Suite
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_rpc.reach import describe_device, is_remote, open_device
@@ -46,7 +46,7 @@ from tapml_targets.errors import CompileError, DeviceLostError, InputError, Kern
 from tapml_targets.library import Library
 
 DEADLINE_SECONDS: Final = 20.0
-"""How long one command of a trial may take before the kernel counts as hanging."""
+"""Time limit of one command, after which the kernel counts as hanging."""
 
 
 class KernelTrial:
@@ -61,13 +61,13 @@ class KernelTrial:
     operator
         Name of the operator.
     shared
-        Folders of kernels beside the session's own and those its last run was given.
+        Folders of kernels in addition to the session's own and those of its last run.
     device
         Another device of the session's platform; None for the session's.
     deadline_seconds
-        How long one command may take.
+        Time limit of one command.
     patient
-        Whether closer measurements are waited for (:class:`WarmExpectations`).
+        Whether to wait for closer measurements (:class:`WarmExpectations`).
 
     Attributes
     ----------
@@ -76,20 +76,20 @@ class KernelTrial:
     manifest
         The kernel's ``kernel.toml``.
     extension
-        Of its sources, with the dot.
+        Extension of its sources, with the dot.
     files
-        All of the kernel's files, as they were named when it was last read.
+        All of the kernel's files when it was last read.
     tests
         All of its carved tests.
     expectations
-        What its outputs are held against.
+        Expectations of its outputs.
 
     Raises
     ------
     InputError
-        If the session has no such operator, or no test of it, or there is no kernel to try.
+        If the session has no such operator, no test of it, or no kernel for it.
     NoSuchDeviceError
-        If the device is gone.
+        If there is no such device.
     """
 
     def __init__(
@@ -130,22 +130,18 @@ class KernelTrial:
         except BaseException:
             self._suite.close()
             raise
-        self.extension = f".{dialect_of(self.target.platform).extension}"
+        self.extension = f".{language_of(self.target.platform).extension}"
         self.probing = Probing(self._oracle, reference_of(self.operator))
         self.expectations = WarmExpectations(self.probing, patient=patient)
         self._deadline = deadline_seconds
         self._memory: ReplayMemory | None = None
         self._remote: RemoteLibrary | None = None
+        self._running = ""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -155,26 +151,26 @@ class KernelTrial:
         self._suite.close()
 
     def drop_device(self) -> None:
-        """End the server; the next look starts another."""
+        """End the server; the next trial starts another."""
         session, self._session = self._session, None
         self._memory = self._remote = None
         if session is not None:
             session.close()
 
     def device(self) -> Session:
-        """The session with the device, opened where it is not."""
+        """The session with the device, opened on demand."""
         if self._session is None:
             self._session = self._open(kernel_deadline=self._deadline)
             self._memory = ReplayMemory(self._session)
         return self._session
 
     def read(self) -> WrittenKernel:
-        """The kernel as it lies on disk now.
+        """Read the kernel's current files.
 
         Raises
         ------
         CompileError
-            If manifest, sources, operator and limits do not fit together.
+            If manifest, sources, operator and limits do not match.
         """
         kernel = read_kernel(self.manifest, self.operator, self.target)
         self.files = kernel.files
@@ -195,13 +191,14 @@ class KernelTrial:
         cases
             Carved tests and probes of the operator.
         interrupted
-            Asked between two tests; the rest is left out where it says so.
+            Called between two tests; True skips the rest.
         on_case
-            Told how many tests have run.
+            Called with the number of tests that have run.
         budget_seconds
-            After so long no further test begins; one runs in any case.
+            No test starts after this time; one always runs.
         """
         started = time.perf_counter()
+        self._running = ""
         try:
             kernel = self.read()
         except CompileError as error:
@@ -224,7 +221,7 @@ class KernelTrial:
     def compiled_ms(
         self, cases: Sequence[CarvedCase], interrupted: Callable[[], bool] = lambda: False
     ) -> float | None:
-        """Mean time of the compiler's own kernel over `cases`; None where there is none."""
+        """Mean time of the compiler's own kernel over `cases`, if there is one."""
         try:
             library = compiled_library(self.operator, self.target)
             if check(library, self.target.limits):
@@ -267,7 +264,7 @@ class KernelTrial:
     ) -> OperatorVerdict:
         return replay_operator(
             self.operator,
-            _until(cases, interrupted),
+            self._until(cases, interrupted),
             remote,
             self.device(),
             self.expectations,
@@ -321,22 +318,29 @@ class KernelTrial:
         )
 
     def _loss(self, error: DeviceLostError) -> str:
-        """How the device was lost; what was sent last says little to whoever wrote the kernel."""
+        """How the device was lost, without the last commands, which do not help the developer."""
         first = headline(error)
         if not isinstance(error, KernelTimeoutError):
-            said = printed_last(error)
+            said = last_driver_line(error)
             return f"{first}; it printed last:\n{said}" if said else first
-        found = re.search(r" in test \S+(?=:)", first)
+        where = f" in test {self._running}" if self._running else ""
         return (
-            f"the kernel did not end within {self._deadline:g} s{found.group() if found else ''}: "
-            "it loops for ever, or needs longer (--deadline)"
+            f"the kernel did not end within {self._deadline:g} s{where}: it loops for ever, or "
+            "needs longer (--deadline)"
         )
+
+    def _until(self, cases: Iterable[CarvedCase], stop: Callable[[], bool]) -> Iterator[CarvedCase]:
+        for case in cases:
+            if stop():
+                return
+            self._running = case.id
+            yield case
 
 
 def mean_ms(verdict: OperatorVerdict) -> float | None:
     """Mean time of one call over the carved tests of a verdict, by device events.
 
-    Of tests that do the same work the median counts: a driver may finish compiling at the first.
+    Tests that do the same work count by their median: a driver may finish compiling at the first.
     """
     groups: dict[object, list[float]] = {}
     for result in verdict.results:
@@ -346,10 +350,3 @@ def mean_ms(verdict: OperatorVerdict) -> float | None:
     count = sum(map(len, groups.values()))
     total = sum(statistics.median(each) * len(each) for each in groups.values())
     return total / count * 1e3 if count else None
-
-
-def _until(cases: Iterable[CarvedCase], stop: Callable[[], bool]) -> Iterator[CarvedCase]:
-    for case in cases:
-        if stop():
-            return
-        yield case

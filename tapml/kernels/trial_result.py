@@ -1,20 +1,21 @@
-"""What a trial of a hand-written kernel gives: a verdict like a session's, and times beside it."""
+"""The result of a trial of a hand-written kernel: a verdict like a session's, and times."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+
+from tapml.durable.strict_json import to_strict
 
 Outcome: TypeAlias = Literal[
     "pass", "degraded", "fail", "not run", "does not fit", "does not build", "device lost"
 ]
-"""A session's verdicts, and what comes before them: the manifest, the compiler, the device."""
+"""A session's verdicts, and earlier failures: of the manifest, the compiler, the device."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Mean milliseconds of one call over the same carved tests; None where not known."""
+    """Mean milliseconds of one call over the same carved tests; None if unknown."""
 
     kernel: float | None = None
     compiled: float | None = None
@@ -31,34 +32,34 @@ class Times:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One look at a kernel.
+    """The result of one trial.
 
     Attributes
     ----------
     operator
         Its name.
     outcome
-        What came of it.
+        Its outcome.
     reason
-        Why, in numbers; a compiler's text where it does not build.
+        Why, in numbers; the compiler's log if it does not build.
     worst_ratio
-        Largest error ratio of its tests; None where none ran.
+        Largest error ratio of its tests; None if none ran.
     passed, tests, probes
-        Carved tests that pass, that ran, and exact probes beside them.
+        Carved tests that passed, that ran, and exact probes that ran.
     of
-        Carved tests there are.
+        Number of all carved tests.
     cases
-        How many of the cases given ran, probes included.
+        How many of the given cases ran, probes included.
     times
         The kernel's, the compiled one's and the reference's.
     seconds
-        What the look took: the kernel's build and the replay.
+        Seconds of the build and the replay.
     build_seconds
-        The build alone.
+        Seconds of the build.
     hasty
-        Whether a closer measurement of the inputs is still to come; it may acquit.
+        Whether a closer measurement is pending, which may turn the verdict into a pass.
     interrupted
-        Whether a save ended it early.
+        Whether a save interrupted it.
     """
 
     operator: str
@@ -78,17 +79,16 @@ class TrialResult:
 
     @property
     def passes(self) -> bool:
-        """Whether a session would take the kernel, by the tests that ran."""
+        """Whether a session would accept the kernel, by the tests that ran."""
         return self.outcome == "pass"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for strict JSON."""
-        ratio = self.worst_ratio
         return {
             "operator": self.operator,
             "outcome": self.outcome,
             "reason": self.reason,
-            "worst_ratio": ratio if ratio is None or math.isfinite(ratio) else str(ratio),
+            "worst_ratio": to_strict(self.worst_ratio),
             "passed": self.passed,
             "tests": self.tests,
             "probes": self.probes,

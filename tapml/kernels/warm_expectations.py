@@ -1,30 +1,30 @@
-"""Expectations kept between the looks of a watch: a save must not wait for an oracle twice.
+"""Expectations cached between the trials of a watch, so that saves do not wait for an oracle.
 
-Closer measurements, asked for before a kernel is accused, may need TVM and torch, which take
-seconds to load. Whoever watches gets a verdict on the first measurement; the closer one is made
-meanwhile in another process and used as soon as it is there.
+Closer measurements, made before a kernel is blamed, may need TVM and torch, which take seconds to
+load. A watch shows a verdict on the first measurement; the closer one is made in another process
+and used once available.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from tapml.carving.probing import Probing, is_probe
-from tapml.compare.expectation import Expectation
-from tapml.compare.oracle import CarvedCase
+from tapml.oracles.carved_case import CarvedCase
+from tapml.oracles.probing import Probing, is_probe
+from tapml.verdicts.expectation import Expectation
 
 KEPT_BYTES: Final = 256 << 20
 
 
 class WarmExpectations:
-    """Takes an oracle's place in replays (:class:`tapml.carving.replay.Expecting`).
+    """Replaces an oracle in replays (:class:`tapml.replaying.replayer.Expecting`).
 
     Parameters
     ----------
     probing
-        Where expectations come from.
+        Source of expectations.
     patient
-        Whether a closer measurement is waited for, as a session does.
+        Whether to wait for closer measurements, like a session.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class WarmExpectations:
         self._bytes = 0
 
     def expect(self, test: CarvedCase) -> Expectation:
-        """See :meth:`tapml.compare.oracle.Oracle.expect`."""
+        """See :meth:`tapml.oracles.oracle.Oracle.expect`."""
         kept = self._first.get(test.id)
         if kept is None:
             kept = self._probing.expect(test)
@@ -49,7 +49,7 @@ class WarmExpectations:
         return kept
 
     def appeal(self, test: CarvedCase) -> Expectation:
-        """The closer measurement where it is there or waited for; else the first one again."""
+        """The closer measurement if available or waited for, else the first one."""
         kept = self._closer.get(test.id)
         if kept is not None:
             return kept
@@ -61,7 +61,7 @@ class WarmExpectations:
         return self.expect(test)
 
     def put_closer(self, test: CarvedCase, closer: Expectation) -> None:
-        """Keep a closer measurement that was made elsewhere."""
+        """Store a closer measurement from another process."""
         self._keep(self._closer, test, closer)
 
     def _keep(self, where: dict[str, Expectation], test: CarvedCase, found: Expectation) -> None:

@@ -1,7 +1,7 @@
-"""The watch: look at the kernel, say what came of it, wait for a save, look again.
+"""The watch: try the kernel, report the result, wait for a save, repeat.
 
-A look replays a choice of the operator's tests first, so that the verdict stands within a second of
-a save; the others follow while nothing is saved. What needs TVM is made in another process.
+A trial first replays a sample of the operator's tests, for a verdict within a second of a save; the
+others follow until the next save. TVM runs in another process.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
-from tapml.carving.carved_test import CarvedTest
-from tapml.compare.oracle import CarvedCase
-from tapml.kernels.case_choice import choose
+from tapml.kernels.file_watcher import POLL_SECONDS, FileWatcher
 from tapml.kernels.manifest import MANIFEST
-from tapml.kernels.preparing import Preparing
-from tapml.kernels.saves import POLL_SECONDS, Saves
+from tapml.kernels.preparation import Preparing
+from tapml.kernels.sample_tests import choose
 from tapml.kernels.trial import KernelTrial
 from tapml.kernels.trial_result import Times, TrialResult
+from tapml.oracles.carved_case import CarvedCase
+from tapml.suite.carved_test import CarvedTest
 
 BUDGET_SECONDS: Final = 0.5
-"""With a build of 0.1 to 0.3 s before it, a verdict stands within a second of a save."""
+"""With a build of 0.1 to 0.3 s before it, the verdict comes within a second of a save."""
 _MOST_FILES: Final = 256
 
 
 @dataclass(frozen=True)
 class Looking:
-    """A look begins: what is being done, of how many tests how many are done."""
+    """Progress of a trial: current activity, tests done and in all."""
 
     doing: str
     done: int = 0
@@ -38,16 +38,16 @@ class Looking:
 
 @dataclass(frozen=True)
 class Seen:
-    """A verdict stands.
+    """A new verdict.
 
     Attributes
     ----------
     result
         The verdict.
     waited
-        Seconds since the save; None for one that no save asked for.
+        Seconds since the save; None without a save.
     number
-        Which look it is of, from 1.
+        Number of the trial, from 1.
     """
 
     result: TrialResult
@@ -57,7 +57,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that verdicts would be complete with cannot be had, and why."""
+    """Something that complete verdicts need is unavailable, and why."""
 
     why: str
 
@@ -67,20 +67,20 @@ Tell: TypeAlias = Callable[[WatchEvent], None]
 
 
 class Watch:
-    """Looks at a kernel after every save until it is interrupted.
+    """Tries a kernel after every save until interrupted.
 
     Parameters
     ----------
     trial
         The kernel and its device; not patient.
     count
-        Tests of the first part of a look.
+        Tests of the first part of a trial.
     tell
         Called with every event, on this thread.
     everything
-        Whether the tests left out follow.
+        Whether the other tests follow.
     budget_seconds
-        After so long the first part of a look ends, with large tests before all of it has run.
+        Time limit of the first part of a trial.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Watch:
         self._rest = [test for test in trial.tests if test.id not in chosen] if everything else []
         self._left: list[CarvedCase] = []
         self._budget = budget_seconds
-        self._saves = Saves(self._watched)
+        self._watcher = FileWatcher(self._watched)
         self._preparing = Preparing(trial, [t for t in self._quick if isinstance(t, CarvedTest)])
         self._times = Times()
         self._number = 0
@@ -111,7 +111,7 @@ class Watch:
         Raises
         ------
         KeyboardInterrupt
-            Whoever watches ends it so.
+            On Ctrl-C, which ends the watch.
         """
         try:
             waited: float | None = None
@@ -121,7 +121,7 @@ class Watch:
             self._preparing.stop()
 
     def _look(self, waited: float | None) -> TrialResult:
-        """One look, from the files to a verdict that no save has overtaken."""
+        """One trial, from the files to a verdict, repeated if a save interrupts it."""
         while True:
             started = time.monotonic()
             self._number += 1
@@ -129,7 +129,7 @@ class Watch:
             result = self._replay(self._quick, budget_seconds=self._budget)
             if not result.interrupted:
                 break
-            waited = self._saves.take()
+            waited = self._watcher.take()
         self._left = [*self._quick[result.cases :], *self._rest]
         since = None if waited is None else waited + time.monotonic() - started
         result = self._show(result, since)
@@ -140,14 +140,14 @@ class Watch:
         return result
 
     def _wait(self, result: TrialResult) -> float | None:
-        """What is worth doing until the next save; the seconds since it, None for other news."""
+        """Do background work until the next save; the seconds since it, None for other news."""
         self._preparing.begin(tuple(self._trial.expectations.hasty))
         for work in self._worth_doing(result):
             result = work()
-            if self._saves.changed():
+            if self._watcher.changed():
                 break
         self._preparing.begin(tuple(self._trial.expectations.hasty))
-        while not self._saves.changed_at_rest():
+        while not self._watcher.changed_at_rest():
             if self._preparing.take_news():
                 if self._preparing.problem:
                     self._tell(Missing(self._preparing.problem))
@@ -156,10 +156,10 @@ class Watch:
                 if self._times.reference != self._preparing.reference_ms:
                     self._show(result, None)
             time.sleep(POLL_SECONDS)
-        return self._saves.take()
+        return self._watcher.take()
 
     def _take_probes(self) -> bool:
-        """Add the probes to what is replayed; whether there are new ones."""
+        """Add new probes to the cases; return whether there are any."""
         new = self._preparing.probes if not self._probed else ()
         self._quick += new
         self._probed = self._probed or bool(new)
@@ -174,9 +174,9 @@ class Watch:
     def _time_compiled(self, result: TrialResult) -> TrialResult:
         self._tell(Looking("timing the compiled kernel"))
         hasty = set(self._trial.expectations.hasty)
-        compiled = self._trial.compiled_ms(self._quick, self._saves.changed)
+        compiled = self._trial.compiled_ms(self._quick, self._watcher.changed)
         self._trial.expectations.hasty = hasty
-        if self._saves.changed():
+        if self._watcher.changed():
             return result
         self._compiled_timed = True
         self._times = replace(self._times, compiled=compiled)
@@ -192,7 +192,7 @@ class Watch:
         total = offset + len(cases)
         return self._trial.look(
             cases,
-            interrupted=self._saves.changed,
+            interrupted=self._watcher.changed,
             on_case=lambda done: self._tell(Looking("replaying", offset + done, total)),
             budget_seconds=budget_seconds,
         )
@@ -205,7 +205,7 @@ class Watch:
         return result
 
     def _watched(self) -> Iterator[Path]:
-        """The kernel's files, and whatever else lies beside the manifest."""
+        """The kernel's files and all others in the manifest's folder."""
         folder = self._trial.manifest.parent
         found = set(self._trial.files)
         try:
@@ -218,7 +218,7 @@ class Watch:
 
 
 def merged(first: TrialResult, second: TrialResult) -> TrialResult:
-    """The verdict on two parts of the tests, the first of which passes."""
+    """Merge the verdicts on two parts of the tests, the first of which passes."""
     graver = first if second.passes else second
     ratios = [each.worst_ratio for each in (first, second) if each.worst_ratio is not None]
     return replace(

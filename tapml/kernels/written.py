@@ -4,11 +4,10 @@
 
     <folder>/<operator>/<platform>/kernel.toml      and the sources beside it
 
-A plan numbers its operators as it meets them: ``softmax_2`` of two models may be two functions, and
-one function may have two names. In the first folder, the session's own, the name is enough. A
-shared folder is asked by the operator's structural hash, whatever the kernel's folder is called;
-a manifest without a hash counts there for the operator of its name whose parameters are those it
-states.
+A plan numbers its operators in order: ``softmax_2`` of two models may be two functions, and one
+function may have two names. The first folder, the session's own, is searched by name. A shared
+folder is searched by the operator's structural hash, regardless of folder names; a manifest without
+a hash applies there to the operator of its name with the parameters it states.
 """
 
 from __future__ import annotations
@@ -16,20 +15,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tapml.compiler.preflight import check
-from tapml.graph.plan import Operator
 from tapml.kernels.agreement import differing_parameter
 from tapml.kernels.assembly import assemble
 from tapml.kernels.manifest import MANIFEST, Manifest, read_manifest
-from tapml_targets.errors import CompileError, LimitExceededError
+from tapml.plan.graph_plan import Operator
+from tapml_targets.errors import CompileError, InputError, LimitExceededError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
 OWN_FOLDER: Final = "kernels"
-"""The folder of hand-written kernels in a session's."""
+"""The folder of hand-written kernels in a session's folder."""
 MAX_KERNELS: Final = 4096
+"""Most kernels of one platform in a shared folder."""
+
+_Stamp: TypeAlias = tuple[int, int, int]
+_Shared: TypeAlias = "dict[Path, tuple[_Stamp, Manifest | str]]"
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,9 @@ class WrittenKernel:
     Attributes
     ----------
     library
-        What takes the compiled Library's place.
+        Library that replaces the compiled one.
     folder
-        Where it lies.
+        The kernel's folder.
     source
         Path of its (first) source file.
     files
@@ -60,7 +63,7 @@ class UnfitKernelError(LimitExceededError):
     Attributes
     ----------
     library
-        The kernel all the same: what breaks which limit can be looked at.
+        The kernel, for a look at what breaks which limit.
     """
 
     def __init__(self, message: str, library: Library) -> None:
@@ -79,55 +82,54 @@ class WrittenKernels:
     target
         Platform and limits.
 
-    Attributes
-    ----------
-    unreadable
-        What is wrong with manifests of shared folders that could not be read and were passed over;
-        known after the first :meth:`find`.
     """
 
     def __init__(self, folders: Sequence[Path], target: Target) -> None:
         self.folders = tuple(folders)
-        self.unreadable: list[str] = []
         self._target = target
-        self._shared: list[list[Manifest]] | None = None
+        self._shared: dict[Path, _Shared] = {}
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Errors of manifests in shared folders that the last :meth:`find` skipped."""
+        known = (each for shared in self._shared.values() for _, each in shared.values())
+        return [each for each in known if isinstance(each, str)]
 
     def find(self, operator: Operator) -> WrittenKernel | None:
-        """The kernel that takes the compiled one's place, read from disk now.
+        """Read the kernel that replaces the compiled one, if any.
 
         Raises
         ------
         CompileError
-            If there is one and it cannot be used; it names file and line, what was expected, what
-            came.
+            If it cannot be used; names file, line, the expected and the actual value.
         UnfitKernelError
             If the device's limits refuse it.
+        InputError
+            If a shared folder holds more than :data:`MAX_KERNELS` kernels.
         """
         path = self.manifest_path(operator)
         return None if path is None else read_kernel(path, operator, self._target)
 
     def manifest_path(self, operator: Operator) -> Path | None:
-        """The manifest that counts for an operator, None where there is none."""
+        """The manifest for an operator, if any."""
         if not self.folders:
             return None
         place = kernel_folder(self.folders[0], operator.name, self._target.platform) / MANIFEST
         if place.is_file():
             return place
-        if self._shared is None:
-            self._shared = [self._read_all(folder) for folder in self.folders[1:]]
-        for folder, manifests in zip(self.folders[1:], self._shared, strict=True):
-            found = self._of(operator, folder, manifests)
+        for folder in self.folders[1:]:
+            found = self._of(operator, folder, self._read_all(folder))
             if found is not None:
                 return found
         return None
 
     def _of(self, operator: Operator, folder: Path, manifests: Sequence[Manifest]) -> Path | None:
-        """The manifest of a shared folder that is for an operator: by hash, else by what it says.
+        """The manifest of a shared folder for an operator: by hash, else by name and parameters.
 
         Raises
         ------
         CompileError
-            If one that bears the operator's name cannot be read, or does not say what it is for.
+            If one with the operator's name cannot be read, or does not identify its operator.
         """
         for manifest in manifests:
             if manifest.hash == operator.hash:
@@ -148,22 +150,40 @@ class WrittenKernels:
         return place if differing_parameter(manifest, operator) is None else None
 
     def _read_all(self, folder: Path) -> list[Manifest]:
-        found = []
-        for path in sorted(folder.glob(f"*/{self._target.platform}/{MANIFEST}"))[:MAX_KERNELS]:
+        """The manifests of a shared folder; unchanged files are not parsed again."""
+        paths = sorted(folder.glob(f"*/{self._target.platform}/{MANIFEST}"))
+        if len(paths) > MAX_KERNELS:
+            raise InputError(
+                f"{folder} holds {len(paths):,} kernels for {self._target.platform}, at most "
+                f"{MAX_KERNELS:,} are read; split it, and give only the folders that a model needs"
+            )
+        before = self._shared.get(folder, {})
+        now = self._shared[folder] = {}
+        for path in paths:
             try:
-                found.append(read_manifest(path))
-            except CompileError as error:
-                self.unreadable.append(str(error))
-        return found
+                stat = path.stat()
+            except OSError:
+                continue  # removed since the folder was listed
+            stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
+            known = before.get(path)
+            now[path] = known if known and known[0] == stamp else (stamp, _read(path))
+        return [each for _, each in now.values() if isinstance(each, Manifest)]
+
+
+def _read(path: Path) -> Manifest | str:
+    try:
+        return read_manifest(path)
+    except CompileError as error:
+        return str(error)
 
 
 def kernel_folder(folder: Path, operator: str, platform: str) -> Path:
-    """Where the kernel of an operator lies in a folder of kernels."""
+    """Folder of an operator's kernel in a folder of kernels."""
     return folder / operator / platform
 
 
 def read_kernel(path: Path, operator: Operator, target: Target) -> WrittenKernel:
-    """Read a kernel by its manifest and hold it against operator and device.
+    """Read a kernel by its manifest and check it against operator and device.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The same kernels on several implementations of a platform, compared with one another."""
+"""Comparison of the same kernels on several implementations of a platform."""

@@ -1,4 +1,4 @@
-"""Compares what the implementations of one platform gave for one operator, test by test."""
+"""Compares the results of a platform's implementations on one operator, test by test."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from tapml.carving.replay_results import ReplayResult
-from tapml.compare.device_effects import effects
-from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.formats import as_float64
-from tapml.compare.judge import choose_limits
-from tapml.compare.policy import Policy
-from tapml.compare.verdict import OutputNumbers, Status, Verdict
-from tapml.graph.plan import Operator
-from tapml.matrix.distance import Apart, agreeing, apart, bit_distance, units_from
-from tapml.matrix.finding import Difference, Reading, plainly
+from tapml.durable.strict_json import to_strict
+from tapml.matrix.distance import (
+    Distance,
+    bit_distance,
+    distance_between,
+    group_agreeing,
+    units_from,
+)
+from tapml.matrix.finding import Difference, Reading
 from tapml.matrix.implementation import Implementation
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.results import ReplayResult
+from tapml.verdicts.device_effects import effects
+from tapml.verdicts.expectation import Expectation, ExpectedOutput
+from tapml.verdicts.judge import choose_limits
+from tapml.verdicts.policy import Policy
+from tapml.verdicts.verdict import OutputNumbers, Status, Verdict
+from tapml_targets.float_formats import as_float64
 from tapml_targets.self_test.facts import SelfTest
 
 Array = NDArray[Any]
@@ -27,17 +34,10 @@ _RAN: Final[tuple[Status, ...]] = ("pass", "degraded", "fail")
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What one implementation made of one test.
+class ImplementationResult:
+    """The result of one implementation on one test.
 
-    Attributes
-    ----------
-    who
-        The implementation.
-    verdict
-        Its own, against the reference.
-    actual
-        Raw outputs; none where the call was refused.
+    `verdict` compares it with the reference; `actual` has the raw outputs, if the call ran.
     """
 
     who: Implementation
@@ -45,28 +45,28 @@ class Ran:
     actual: Sequence[Array] = ()
 
     @classmethod
-    def of(cls, who: Implementation, result: ReplayResult) -> Ran:
-        """A replayed test."""
+    def of(cls, who: Implementation, result: ReplayResult) -> ImplementationResult:
+        """The result of a replayed test."""
         return cls(who, result.verdict, result.actual)
 
     @property
     def label(self) -> str:
-        """What the user called it."""
+        """The user's name for the implementation."""
         return self.who.label
 
 
 @dataclass
 class Bits:
-    """Bit for bit, over all tests of an operator: who is identical to whom.
+    """Bitwise comparison of the implementations over all tests of an operator.
 
     Attributes
     ----------
     labels
-        Who was compared.
+        The compared implementations.
     pairs
-        Those pairs that differ, with the largest number of ulp.
+        Pairs that differ, with the largest distance in ulp.
     elements
-        Most elements of one output that differ.
+        Largest number of differing elements in one output.
     """
 
     labels: list[str] = field(default_factory=list)
@@ -75,19 +75,19 @@ class Bits:
 
     @property
     def max_ulps(self) -> float:
-        """Largest distance of two floats in ulp."""
+        """Largest distance between two floats in ulp."""
         return max(self.pairs.values(), default=0.0)
 
     @property
     def identical(self) -> list[list[str]]:
-        """The labels in groups of equal bits, large ones first."""
-        return agreeing(self.labels, dict.fromkeys(self.pairs, 1.0), 0.0)
+        """The labels in groups with equal bits, largest group first."""
+        return group_agreeing(self.labels, dict.fromkeys(self.pairs, 1.0), 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
             "identical": self.identical,
-            "max_ulps": plainly(self.max_ulps),
+            "max_ulps": to_strict(self.max_ulps),
             "elements": self.elements,
         }
 
@@ -98,11 +98,11 @@ class Comparison:
     Parameters
     ----------
     operator, kernels, platform
-        What runs. An operator that is a name has verdicts to compare, and no outputs.
+        What runs. If `operator` is only a name, there are verdicts to compare, but no outputs.
     policy
-        Its limits hold between two implementations as between one and float64.
+        Its limits apply between two implementations as between one and float64.
     self_test
-        A device's self-test by label, where there is one: it may explain a suspect's numbers.
+        Returns a device's self-test by label, if any: it may explain a suspect's numbers.
     """
 
     def __init__(
@@ -125,16 +125,20 @@ class Comparison:
     def add(
         self,
         test: str,
-        ran: Sequence[Ran],
+        ran: Sequence[ImplementationResult],
         expect: Callable[[], Expectation | None],
         appeal: Callable[[], Expectation | None],
     ) -> None:
-        """Compare what two or more implementations made of one test.
+        """Compare the results of two or more implementations on one test.
 
         Parameters
         ----------
+        test
+            The test's id.
+        ran
+            The results.
         expect, appeal
-            Give float64's outputs, measured at first sight and closely; None without a twin.
+            Compute the float64 outputs with few and with many perturbations; None without a twin.
         """
         ran = [each for each in ran if each.verdict.status in _RAN]
         with_outputs = [each for each in ran if each.actual]
@@ -142,7 +146,7 @@ class Comparison:
         if self._note_bits(with_outputs):
             found = self._values(test, with_outputs, ran, expect())
             if found is not None:
-                # Nobody is accused on three movements of the inputs.
+                # Three perturbations of the inputs are not enough to report a difference.
                 found = self._values(test, with_outputs, ran, appeal())
         if found is None and len({each.verdict.status == "pass" for each in ran}) > 1:
             found = self._verdicts(test, ran)
@@ -153,13 +157,13 @@ class Comparison:
 
     @property
     def difference(self) -> Difference | None:
-        """The gravest difference of all tests."""
+        """The most severe difference of all tests."""
         if self._worst is None:
             return None
         return Difference(**{**vars(self._worst), "tests": self._tests})
 
-    def _note_bits(self, ran: Sequence[Ran]) -> bool:
-        """Whether any two differ in a bit."""
+    def _note_bits(self, ran: Sequence[ImplementationResult]) -> bool:
+        """Record bitwise differences; True if there are any."""
         self.bits.labels += [each.label for each in ran if each.label not in self.bits.labels]
         differ = False
         for one, other in combinations(ran, 2):
@@ -176,10 +180,14 @@ class Comparison:
         return differ
 
     def _values(
-        self, test: str, ran: Sequence[Ran], everyone: Sequence[Ran], want: Expectation | None
+        self,
+        test: str,
+        ran: Sequence[ImplementationResult],
+        everyone: Sequence[ImplementationResult],
+        want: Expectation | None,
     ) -> Difference | None:
-        """The difference of the output that is farthest apart beyond its limit."""
-        gravest: tuple[Apart, int, float] | None = None
+        """The difference at the output with the largest distance beyond its limit."""
+        gravest: tuple[Distance, int, float] | None = None
         for position, limit, pairs in self._outputs(ran, want):
             farthest = max(pairs.values(), key=lambda each: each.distance)
             beyond = farthest.distance > limit
@@ -190,12 +198,12 @@ class Comparison:
         at, position, limit = gravest
         output = want.outputs[position]
         distances = {
-            _pair(one.label, other.label): apart(
+            _pair(one.label, other.label): distance_between(
                 output, one.actual[position], other.actual[position], limit, self._policy
             ).distance
             for one, other in combinations(ran, 2)
         }
-        groups = agreeing([each.label for each in ran], distances, limit)
+        groups = group_agreeing([each.label for each in ran], distances, limit)
         number = {label: place for place, group in enumerate(groups) for label in group}
         readings = tuple(
             _reading(each, output, position, at.index, number[each.label])
@@ -228,23 +236,23 @@ class Comparison:
         )
 
     def _outputs(
-        self, ran: Sequence[Ran], want: Expectation | None
-    ) -> Iterator[tuple[int, float, Mapping[tuple[str, str], Apart]]]:
-        """Position, limit and pairwise distances of every output."""
+        self, ran: Sequence[ImplementationResult], want: Expectation | None
+    ) -> Iterator[tuple[int, float, Mapping[tuple[str, str], Distance]]]:
+        """Position, limit and pairwise distances of each output."""
         for position, output in enumerate(() if want is None else want.outputs):
             limit = 0.0
             if output.is_float and want is not None:
                 chosen = choose_limits(self._policy, self._name, output, want.terms)
                 limit = chosen.limits.passing
             yield position, limit, {
-                _pair(one.label, other.label): apart(
+                _pair(one.label, other.label): distance_between(
                     output, one.actual[position], other.actual[position], limit, self._policy
                 )
                 for one, other in combinations(ran, 2)
             }  # fmt: skip
 
-    def _verdicts(self, test: str, ran: Sequence[Ran]) -> Difference:
-        """Some pass and others do not, though their numbers lie close together or are none."""
+    def _verdicts(self, test: str, ran: Sequence[ImplementationResult]) -> Difference:
+        """The difference if some pass and others do not, although no values differ."""
         readings = tuple(
             Reading(
                 each.label, each.who.made_of, None, None, each.verdict.status, each.verdict.reason,
@@ -273,7 +281,7 @@ class Comparison:
 
     def _explain(
         self,
-        ran: Sequence[Ran],
+        ran: Sequence[ImplementationResult],
         suspects: Sequence[str],
         position: int,
         output: ExpectedOutput,
@@ -293,7 +301,11 @@ class Comparison:
 
 
 def _reading(
-    ran: Ran, output: ExpectedOutput, position: int, index: tuple[int, ...], group: int
+    ran: ImplementationResult,
+    output: ExpectedOutput,
+    position: int,
+    index: tuple[int, ...],
+    group: int,
 ) -> Reading:
     raw = ran.actual[position]
     values = as_float64(raw, output.dtype) if output.is_float else raw
@@ -309,19 +321,20 @@ def _reading(
 
 
 def _suspects(readings: Sequence[Reading], limit: float) -> tuple[str, ...]:
-    """Whoever lies beyond the limit from float64, farthest first; else the farthest, if not all."""
-    told = [each for each in readings if each.units is not None]
-    told.sort(key=lambda each: -(each.units or 0.0))
-    beyond = tuple(each.label for each in told if (each.units or 0.0) > limit)
+    """Implementations beyond the limit from float64, else the farthest, unless all are."""
+    measured = [each for each in readings if each.units is not None]
+    measured.sort(key=lambda each: -(each.units or 0.0))
+    beyond = tuple(each.label for each in measured if (each.units or 0.0) > limit)
     if beyond:
         return beyond
-    most = max((each.units or 0.0 for each in told), default=0.0)
-    farthest = tuple(each.label for each in told if each.units == most)
-    return farthest if len(farthest) < len(told) else ()
+    most = max((each.units or 0.0 for each in measured), default=0.0)
+    farthest = tuple(each.label for each in measured if each.units == most)
+    return farthest if len(farthest) < len(measured) else ()
 
 
-def _compilers(ran: Sequence[Ran], readings: Sequence[Reading]) -> tuple[tuple[str, ...], ...]:
-    """The compilers of each side."""
+def _compilers(
+    ran: Sequence[ImplementationResult], readings: Sequence[Reading]
+) -> tuple[tuple[str, ...], ...]:
     sides: dict[int, list[str]] = {}
     for each, reading in zip(ran, readings, strict=True):
         sides.setdefault(reading.group, []).append(each.who.compiler)

@@ -1,4 +1,4 @@
-"""One Library for all implementations of a platform: kernels that every one of them can take."""
+"""One Library for all implementations of a platform, within the limits of all of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from tapml.compiler.preflight import check
-from tapml.graph.plan import Operator
+from tapml.compiler.symbol_ranges import SymbolRanges
 from tapml.kernels.written import WrittenKernels
 from tapml.matrix.implementation import Column
+from tapml.plan.graph_plan import Operator
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.limit_profiles import LimitProfile
@@ -27,7 +28,7 @@ Libraries: TypeAlias = "dict[str, Library | CompileError]"
 
 
 def common_limits(all_limits: Sequence[Limits]) -> Limits:
-    """What every one of several devices can take."""
+    """The limits that several devices have in common."""
     return reduce(lambda one, other: LimitProfile("", "", one).within(other), all_limits)
 
 
@@ -37,25 +38,27 @@ def compile_for_all(
     columns: Iterable[Column],
     written: Mapping[str, WrittenKernels] | None = None,
 ) -> dict[str, Libraries]:
-    """Compile operators for every platform of `columns`, for what its devices have in common.
+    """Compile operators for each platform of `columns`, within its devices' common limits.
 
-    An operator that needs a feature which some of them lack (float16) is compiled for those that
-    have it; the others' limits refuse it when they come to it.
+    An operator that needs a feature that some devices lack (such as float16) is compiled for those
+    that have it; the check of limits later refuses it on the others.
 
     Parameters
     ----------
+    compiler, operators, columns
+        The compiler, the operators to compile, and the devices.
     written
-        Hand-written kernels by platform; they take the compiled ones' place.
+        Hand-written kernels by platform; they replace compiled ones.
 
     Returns
     -------
     dict
-        By platform, then by operator.
+        Libraries or errors by platform, then by operator.
     """
     limits: dict[str, list[Limits]] = {}
     for column in columns:
         if column.opened:
-            limits.setdefault(column.description.platform, []).append(column.description.limits)
+            limits.setdefault(column.description.platform, []).append(column.limits)
     return {
         platform: _compile(
             compiler, operators, Target(platform, limits=common_limits(each)), each,
@@ -72,7 +75,7 @@ def _compile(
     all_limits: Sequence[Limits],
     written: WrittenKernels | None,
 ) -> Libraries:
-    found = dict(by_hand(operators, written))
+    found = dict(handwritten_libraries(operators, written))
     left = [operator for operator in operators if operator.name not in found]
     found |= {operator.name: each for operator, each in compiler.compile_all(left, target)}
     features = frozenset().union(*(each.features for each in all_limits))
@@ -83,10 +86,10 @@ def _compile(
     return {operator.name: found[operator.name] for operator in operators}
 
 
-def by_hand(
+def handwritten_libraries(
     operators: Iterable[Operator], written: WrittenKernels | None
 ) -> Iterable[tuple[str, Library | CompileError]]:
-    """Operators that have a hand-written kernel: its Library, or what is wrong with it."""
+    """The Libraries of hand-written kernels by operator, or the errors in them."""
     if written is None:
         return
     for operator in operators:
@@ -99,20 +102,22 @@ def by_hand(
             yield operator.name, kernel.library
 
 
-def refusal(library: Library | CompileError, column: Column) -> str:
-    """Why a device cannot take an operator's kernels; empty where it can."""
+def refusal(
+    library: Library | CompileError, column: Column, ranges: SymbolRanges | None = None
+) -> str:
+    """Why a device cannot run an operator's kernels; empty if it can."""
     if isinstance(library, CompileError):
         return str(library)
-    return "; ".join(map(str, check(library, column.description.limits)))
+    return "; ".join(map(str, check(library, column.limits, ranges=ranges)))
 
 
 def written_for(folders: Sequence[Path], columns: Sequence[Column]) -> dict[str, WrittenKernels]:
-    """Hand-written kernels for each platform of the columns, held against what all have."""
+    """Hand-written kernels for each platform, within its devices' common limits."""
     if not folders:
         return {}
     found = {}
     for platform in platform_names():
-        limits = [c.description.limits for c in columns if c.opened and c.platform == platform]
+        limits = [c.limits for c in columns if c.opened and c.platform == platform]
         if limits:
             found[platform] = WrittenKernels(
                 folders, Target(platform, limits=common_limits(limits))

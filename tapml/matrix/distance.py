@@ -1,8 +1,8 @@
-"""How far the outputs of several implementations lie from one another, in units and in bits.
+"""Distances between the outputs of several implementations, in units and in bits.
 
-The unit is that of verdicts: sensitivity plus one ulp, of the operator's float64 twin. A right
-kernel stays within a quarter of its limit, so two that run the same text and are further from one
-another than the limit are not both right.
+The unit is that of verdicts: sensitivity plus one ulp of the operator's float64 twin. A correct
+kernel stays within a quarter of its limit. So if two implementations of the same kernel differ by
+more than the limit, at least one of them is wrong.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.discrete import wrong_elements
-from tapml.compare.expectation import ExpectedOutput
-from tapml.compare.formats import Float64s, as_float64, float_format, ulp
-from tapml.compare.judge import flushed_below
-from tapml.compare.policy import Policy
+from tapml.verdicts.discrete import wrong_elements
+from tapml.verdicts.expectation import ExpectedOutput
+from tapml.verdicts.judge import flushed_below
+from tapml.verdicts.policy import Policy
 from tapml_targets.dtype import dtype as lookup
+from tapml_targets.float_formats import Float64s, as_float64, float_format, ulp
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Two implementations on one output.
+class Distance:
+    """The distance between two implementations on one output.
 
     Attributes
     ----------
     distance
-        Largest difference in units; Inf where no number of units reconciles them.
+        Largest difference in units; infinite for a NaN, or a wrong discrete value.
     index
-        Where it is.
+        Its position.
     beyond
-        Elements further apart than the limit.
+        Number of elements beyond the limit.
     """
 
     distance: float
@@ -46,14 +46,19 @@ class Apart:
 
 @dataclass(frozen=True)
 class BitDistance:
-    """The same in bits: how many elements differ, and by how many ulp at most."""
+    """The number of elements that differ in a bit, and their largest distance in ulp."""
 
     elements: int
     max_ulps: float
 
 
 def bit_distance(first: Array, second: Array, dtype: str) -> BitDistance:
-    """How two raw outputs differ bit for bit; NaNs are all alike."""
+    """Compare two raw outputs bitwise; all NaNs are equal.
+
+    >>> one = np.array([1.0, 2.0, np.nan], np.float32)
+    >>> bit_distance(one, np.nextafter(one, np.float32(9)), "float32")
+    BitDistance(elements=2, max_ulps=1.0)
+    """
     bits = np.dtype(f"u{first.dtype.itemsize}")
     one, other = first.reshape(-1), second.reshape(-1)
     places = np.flatnonzero(one.view(bits) != other.view(bits))
@@ -63,14 +68,14 @@ def bit_distance(first: Array, second: Array, dtype: str) -> BitDistance:
     with np.errstate(all="ignore"):
         numbers, others = as_float64(one, dtype), as_float64(other, dtype)
         steps = np.abs(_ordered(one.view(bits)) - _ordered(other.view(bits)))
-    # From a number to a NaN or an infinity there is no number of steps.
+    # The distance from a number to a NaN or an infinity is infinite.
     steps[~(np.isfinite(numbers) & np.isfinite(others))] = np.inf
     differ = ~(np.isnan(numbers) & np.isnan(others))
     return BitDistance(int(differ.sum()), float(steps[differ].max(initial=0.0)))
 
 
 def _ordered(bits: Array) -> Float64s:
-    """Bit patterns of floats as numbers that follow one another as the floats do."""
+    """Bit patterns of floats as numbers in the order of the floats."""
     width = 8 * bits.dtype.itemsize
     sign = bits.dtype.type(1 << (width - 1))
     size = (bits & ~sign).astype(np.float64)
@@ -78,11 +83,13 @@ def _ordered(bits: Array) -> Float64s:
     return ordered
 
 
-def apart(want: ExpectedOutput, first: Array, second: Array, limit: float, policy: Policy) -> Apart:
-    """How far two raw outputs lie apart, held against `limit`.
+def distance_between(
+    want: ExpectedOutput, first: Array, second: Array, limit: float, policy: Policy
+) -> Distance:
+    """The distance between two raw outputs; counts elements beyond `limit`.
 
-    Integers, indices and predicates are apart where they differ and one of them, or both, is what
-    float64 does not allow.
+    Integers, indices and predicates are infinitely distant if they differ and at least one of them
+    is wrong according to float64.
     """
     if not want.is_float:
         differs = np.asarray(first != second)
@@ -93,25 +100,31 @@ def apart(want: ExpectedOutput, first: Array, second: Array, limit: float, polic
         if want.dtype in policy.flushes_subnormals:
             _allow_flushing(units, want, first, second, limit)
     if not units.size:
-        return Apart(0.0, (), 0)
+        return Distance(0.0, (), 0)
     place = int(np.argmax(units))
     index = tuple(int(i) for i in np.unravel_index(place, units.shape))
-    return Apart(float(units.reshape(-1)[place]), index, int((units > limit).sum()))
+    return Distance(float(units.reshape(-1)[place]), index, int((units > limit).sum()))
 
 
 def units_from(want: ExpectedOutput, raw: Array, index: tuple[int, ...]) -> float:
-    """How far one element lies from float64, in units; Inf where it is out of the question."""
+    """Distance of one element from float64, in units; infinite for a wrong discrete value."""
     if not want.is_float:
         return math.inf if bool(wrong_elements(want, raw)[index]) else 0.0
     expected = np.asarray(want.values[index], np.float64)
     got = np.asarray(as_float64(raw, want.dtype)[index])
-    return float(_apart(expected, got, expected, np.asarray(want.scale[index]), want.dtype))
+    return float(
+        _element_distances(expected, got, expected, np.asarray(want.scale[index]), want.dtype)
+    )
 
 
-def agreeing(
+def group_agreeing(
     labels: Sequence[str], distances: dict[tuple[str, str], float], limit: float
 ) -> list[list[str]]:
-    """The labels in groups, in each of which all agree with all; large groups first."""
+    """Group labels so that all pairs in a group are within `limit`; largest group first.
+
+    >>> group_agreeing(["a", "b", "c"], {("a", "b"): 9.0, ("b", "c"): 9.0}, 1.0)
+    [['a', 'c'], ['b']]
+    """
     groups: list[list[str]] = []
     for label in labels:
         for group in groups:
@@ -125,27 +138,29 @@ def agreeing(
 
 
 def _units(want: ExpectedOutput, one: Float64s, other: Float64s) -> Float64s:
-    return _apart(one, other, np.asarray(want.values, np.float64), want.scale, want.dtype)
+    return _element_distances(
+        one, other, np.asarray(want.values, np.float64), want.scale, want.dtype
+    )
 
 
-def _apart(
+def _element_distances(
     one: Float64s, other: Float64s, expected: Float64s, scale: Float64s, dtype: str
 ) -> Float64s:
-    """Difference of two floats per element: NaN and Inf match in place, as for verdicts."""
+    """Elementwise difference in units; NaN matches NaN and infinity matches itself."""
     with np.errstate(all="ignore"):
         error: Float64s = np.abs(np.asarray(one - other))
         infinite = np.isinf(one) | np.isinf(other)
         same_sign = np.signbit(one) == np.signbit(other)
         finite = np.where(np.isinf(one), other, one)
         room = np.maximum(0.0, float_format(dtype).max_finite - np.abs(finite))
-        # Where float64 is infinite, too, no finite number is honest.
+        # If float64 is infinite, too, a finite number is wrong.
         near = same_sign & np.isfinite(expected)
         error = np.where(infinite, np.where(near, room, np.inf), error)
         error = np.where(one == other, 0.0, error)
         nan_one, nan_other = np.isnan(one), np.isnan(other)
         error = np.where(nan_one != nan_other, np.inf, error)
         error = np.where(nan_one & nan_other, 0.0, error)
-        # Where float64 itself is NaN or overflows there is no unit but the numbers' own.
+        # If float64 is NaN or overflows, its scale is not finite: use the ulp of the number.
         unit = np.where(np.isfinite(scale), scale, ulp(np.nan_to_num(np.abs(finite)), dtype))
         return np.asarray(error / unit)
 
@@ -153,7 +168,7 @@ def _apart(
 def _allow_flushing(
     units: Float64s, want: ExpectedOutput, first: Array, second: Array, limit: float
 ) -> None:
-    """One implementation may lose subnormals that another keeps: no difference, in place."""
+    """Set the distance to zero, in place, if one implementation only flushed subnormals."""
     with np.errstate(all="ignore"):
         error = np.abs(as_float64(first, want.dtype) - as_float64(second, want.dtype))
         units[(units > limit) & (error < flushed_below(want))] = 0.0

@@ -9,35 +9,37 @@ from functools import partial
 from textwrap import shorten
 from typing import Any, Final
 
-from tapml.carving.replay_memory import ReplayMemory
+from tapml.replaying.memory import ReplayMemory
+from tapml.session.run_settings import within_profile
 from tapml_rpc.client import Session
 from tapml_rpc.reach import is_remote
+from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
-from tapml_targets.fingerprint import fingerprint
+from tapml_targets.limits import Limits
 
 OWN_SECONDS: Final = 5.0
-"""So long may a tracker take to hear that a device was given back, which a column asks for."""
-# A driver may name everything it was built with.
+"""How long a tracker may take to notice that a column has returned its device."""
+# Some drivers list everything they were built with.
 _LONGEST_WORDS: Final = 80
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """Who ran the kernels, as a report names it.
+    """An implementation in a report.
 
     Attributes
     ----------
     label
-        What the user called it: ``webgpu:1``, ``tracker:firefox``.
+        The user's name for it: ``webgpu:1``, ``tracker:firefox``.
     platform
-        Empty where it could not be opened.
+        Its platform; empty if it could not be opened.
     name, vendor, driver, compiler
-        As the device tells them; the compiler is empty where it tells none.
+        As the device reports them; the compiler may be empty.
     fingerprint
-        Changes with the driver.
+        Fingerprint of the device, which changes with the driver.
     problem
-        Why it ran nothing, or nothing further; empty where nothing was wrong.
+        Why it did not run, or stopped; empty otherwise.
     """
 
     label: str
@@ -53,7 +55,7 @@ class Implementation:
     def made_of(self) -> str:
         """Compiler, device and driver with their versions, in one line."""
         words = (self.compiler, self.name, self.vendor, self.driver)
-        # A browser's driver version is what its vendor's text begins with.
+        # A browser's vendor text begins with its driver version: leave out contained texts.
         kept = [shorten(word, _LONGEST_WORDS, placeholder=" ...") for word in words if word]
         shown = [
             word
@@ -68,79 +70,87 @@ class Implementation:
 
 
 class Column:
-    """A device while a matrix is run: opened when entered, opened anew after a kernel took it down.
+    """A device of a matrix, which is opened again after a kernel has crashed it.
 
     Parameters
     ----------
     label
-        What the user called it.
+        The user's name for it.
     connect
         Opens a session with it.
+    profile
+        Name or file of a limit profile that restricts its kernels.
 
     Attributes
     ----------
     session
-        None where it could not be opened, or is lost for good.
+        None if it could not be opened, or is lost for good.
     problem
-        Why; empty otherwise.
+        The reason for that; empty otherwise.
+    error
+        The error when it was first opened, if any.
     exit_code
-        Of the error that it was lost with.
+        Exit code of the error that lost it.
     missed
-        Of what kept an operator from running on it that it came back from; 0 where nothing did.
+        Exit code of an error that kept an operator from running, but not later ones; 0 if none.
     """
 
-    def __init__(self, label: str, connect: Callable[[], Session]) -> None:
+    def __init__(
+        self, label: str, connect: Callable[[], Session], profile: str | None = None
+    ) -> None:
         self.label = label
         self.session: Session | None = None
         self.problem = ""
+        self.error: TapmlError | OSError | None = None
+        self._profile = profile
         self.exit_code = self.missed = 0
-        self._connect = connect
+        self.connect = connect
         self._description: DeviceDescription | None = None
         self._memory: ReplayMemory | None = None
 
     def open(self) -> None:
-        """Open it; what keeps it from that is its problem and nobody else's.
+        """Open the device; a failure becomes its `problem`.
 
         Raises
         ------
         InputError
-            If it is the first time, and what was asked for means no device, or another column's.
+            If it is opened for the first time, and its name is invalid or means another column's
+            device.
         """
         self.close()
         try:
-            session = self._connect()
+            session = self.connect()
         except (TapmlError, OSError) as error:
             if self.problem:
-                self.problem = f"{self.problem}; and it does not come back: {error}"
+                self.problem = f"{self.problem}; and it cannot be opened again: {error}"
             elif isinstance(error, InputError):
-                # Nobody's fault but the command's, and known before anything has run.
-                raise
+                raise  # A mistake of the user, found before anything has run.
             else:
                 self.problem, self.exit_code = str(error), exit_code_of(error)
+                self.error = error
             return
         if self._description is not None and fingerprint(session.device) != self.fingerprint:
-            self.problem = "the device that came back is another one"
+            self.problem = "a different device was opened after the loss"
             session.close()
             return
         self.session, self._description = session, session.device
-        self.problem, self.exit_code = "", 0
+        self.problem, self.exit_code, self.error = "", 0, None
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session, ignoring errors of a lost device."""
         session, self.session, self._memory = self.session, None, None
         if session is not None:
-            # What is lost has nothing more to say.
             with suppress(TapmlError, OSError):
                 session.close()
 
     def lose(self, why: str, exit_code: int) -> None:
-        """Its device is lost: try to open it anew, with another process behind it."""
+        """Handle the loss of the device: open it again in a new process."""
         self.problem, self.exit_code = why, exit_code
         self.open()
 
     @property
     def memory(self) -> ReplayMemory:
-        """Guarded memory on the device, kept while it lives."""
+        """Guarded memory on the device, as long as the session is open."""
         assert self.session is not None, self.problem  # noqa: S101 - asked of open columns alone
         if self._memory is None:
             self._memory = ReplayMemory(self.session, self.description.limits.memory_bytes)
@@ -148,27 +158,33 @@ class Column:
 
     @property
     def description(self) -> DeviceDescription:
-        """The device as it was described when it was first opened."""
+        """The device's description when it was first opened."""
         assert self._description is not None, self.problem  # noqa: S101 - likewise
         return self._description
 
     @property
+    def limits(self) -> Limits:
+        """The limits of kernels on it. Raises InputError if the profile does not exist."""
+        device = self.description
+        return within_profile(self._profile, device.platform, device.limits)
+
+    @property
     def platform(self) -> str:
-        """Its platform; empty where it could not be opened."""
+        """Its platform; empty if it could not be opened."""
         return self.description.platform if self.opened else ""
 
     @property
     def opened(self) -> bool:
-        """Whether it could be opened at all."""
+        """Whether it has ever been opened."""
         return self._description is not None
 
     @property
     def fingerprint(self) -> str:
-        """Of the device."""
+        """Fingerprint of the device."""
         return fingerprint(self.description)
 
     def implementation(self) -> Implementation:
-        """It, for a report."""
+        """Its description for a report."""
         if self._description is None:
             return Implementation(self.label, problem=self.problem)
         device = self._description
@@ -184,46 +200,52 @@ class Column:
         )
 
 
-def columns_of(connecting: Mapping[str, Callable[[], Session]], count: int) -> list[Column]:
-    """One column for every device.
+def columns_of(
+    connecting: Mapping[str, Callable[[], Session]], count: int, profile: str | None = None
+) -> list[Column]:
+    """One column for each device.
 
     Parameters
     ----------
+    connecting
+        Functions that open a session, by label.
     count
-        How many were named: a name that came twice is there once.
+        How many devices the user named, including duplicates.
+    profile
+        A limit profile for all of them.
 
     Raises
     ------
     InputError
-        If there is none, or a name came twice. Opening one raises it as well where it is, under
-        another name, the device of a column before it.
+        If there is no device, or a name is duplicated. Opening a column also raises it if an
+        earlier column has the same device under another name.
     """
     if not connecting:
         raise InputError("expected at least one device to validate on, got none")
     if len(connecting) < count:
         raise InputError(
-            f"a device is named twice among {count}: {', '.join(connecting)} are the different "
-            "ones; name each once"
+            f"{count} devices were named, but only {', '.join(connecting)} are different; name "
+            "each once"
         )
     known: dict[tuple[object, ...], str] = {}
     return [
-        Column(label, partial(_connect_to_another, label, connect, known))
+        Column(label, partial(_connect_to_another, label, connect, known), profile)
         for label, connect in connecting.items()
     ]
 
 
 def exit_code_of(error: TapmlError | OSError) -> int:
-    """What a command ends with that ends with this error."""
+    """The exit code of a command that ends with this error."""
     return error.exit_code if isinstance(error, TapmlError) else TapmlError.exit_code
 
 
 def _connect_to_another(
     label: str, connect: Callable[[], Session], known: dict[tuple[object, ...], str]
 ) -> Session:
-    """A session with a device that no other column has; `known` are those that the columns have."""
+    """Open a session with a device that no other column has; `known` has theirs."""
     session = connect()
     device = session.device
-    # A server has one device; a device of this machine gets a server for every session.
+    # A remote server has one device; on this machine, every session starts a server.
     there = (session.epoch,) if is_remote(label) else (device.platform, device.index)
     other = known.setdefault(there, label)
     if other == label:

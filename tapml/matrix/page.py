@@ -1,52 +1,40 @@
-"""A matrix as one page of HTML: no network, no scripts, light and dark, desktop and phone."""
+"""A matrix as a single HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Mapping
 from html import escape
 from importlib import resources
 from typing import Any, Final
 
-_STYLES: Final = ("style.css", "matrix.css")
+from tapml.report import html
+
 _CLASSES: Final = {"not run": "absent"}
 
 
 def render(matrix: Mapping[str, Any]) -> str:
-    """The page of a matrix.
-
-    Parameters
-    ----------
-    matrix
-        What :meth:`tapml.matrix.report.MatrixReport.to_json` gives.
-    """
-    styles = [
-        resources.files("tapml.report").joinpath("page", name).read_text("utf-8")
-        for name in _STYLES
-    ]
-    digests = (hashlib.sha256(text.encode()).digest() for text in styles)
-    hashes = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
-    title = _text(matrix["title"])
-    return "\n".join(
-        (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta http-equiv="Content-Security-Policy" '
-            f"content=\"default-src 'none'; style-src {hashes}\">",
-            f"<title>tapml: {title} on several implementations</title>",
-            *(f"<style>{text}</style>" for text in styles),
-            "</head>\n<body>\n<main>",
-            f"<h1>{title} on several implementations</h1>",
-            f'<p class="headline">{_text(matrix["headline"])}. Each is held against the reference, '
-            f"{_text(matrix['reference'])}; implementations of one platform ran the same kernels "
-            "on the same inputs.</p>",
-            *_table(matrix),
-            *_findings(matrix),
-            *_reasons(matrix),
-            "</main>\n<footer>Written by tapml. Ratios are errors in units of sensitivity plus one "
-            "ulp of float64's result.</footer>\n</body>\n</html>\n",
-        )
+    """The page of a matrix, given :meth:`tapml.matrix.report.MatrixReport.to_json`."""
+    title = f"{matrix['title']} on several implementations"
+    return html.render(
+        title,
+        styles=[
+            html.page_file("style.css"),
+            resources.files("tapml.matrix").joinpath("matrix.css").read_text("utf-8"),
+        ],
+        body="\n".join(
+            (
+                f"<main>\n<h1>{_text(title)}</h1>",
+                f'<p class="headline">{_text(matrix["headline"])}. Each is compared with the '
+                f"reference, {_text(matrix['reference'])}; implementations of one platform ran the "
+                "same kernels on the same inputs.</p>",
+                *_table(matrix),
+                *_findings(matrix),
+                *_reasons(matrix),
+                "</main>",
+            )
+        ),
+        footer="Written by tapml. Ratios are errors in units of sensitivity plus one ulp of the "
+        "float64 result.",
     )
 
 
@@ -86,7 +74,7 @@ def _place(difference: Mapping[str, Any]) -> str:
     kernels = ", ".join(difference["kernels"])
     where = f"Kernel {kernels} for {difference['platform']}; {difference['differing']}"
     if difference["kind"] == "verdicts":
-        return f"{where}, in their verdicts alone."
+        return f"{where}, only in their verdicts."
     index = ", ".join(map(str, difference["index"]))
     return (
         f"{where}, most at {difference['output']}[{index}] of {difference['test']}: "
@@ -98,15 +86,15 @@ def _place(difference: Mapping[str, Any]) -> str:
 def _table(matrix: Mapping[str, Any]) -> Iterator[str]:
     yield "<h2>Operators</h2>"
     if matrix["differences"]:
-        yield '<p class="quiet">Where a row is different, those of one letter agree.</p>'
+        yield '<p class="quiet">If a row is different, cells with the same letter agree.</p>'
     yield '<div class="scrolls"><table><thead><tr><th>operator</th>'
     for each in matrix["implementations"]:
         made_of = each["made_of"] or "not opened"
         yield f'<th>{_text(each["label"])}<span class="made-of">{_text(made_of)}</span></th>'
     yield "<th>between them</th></tr></thead><tbody>"
-    whole = [] if matrix["whole"] is None else [matrix["whole"]]
+    whole = [] if matrix["end_to_end"] is None else [matrix["end_to_end"]]
     for row in (*matrix["operators"], *whole):
-        marked = ' class="whole"' if row in whole else ""
+        marked = ' class="end-to-end"' if row in whole else ""
         yield f'<tr{marked}><th scope="row">{_text(row["operator"])}</th>'
         sides = _sides(row)
         for each in matrix["implementations"]:
@@ -122,8 +110,8 @@ def _table(matrix: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sides(row: Mapping[str, Any]) -> dict[str, str]:
-    """A letter for each implementation of a difference: those of one letter agree."""
-    # Two platforms have no letter in common: nobody has compared them.
+    """A letter for each implementation of a difference; the same letter means that they agree."""
+    # Platforms are not compared with each other, so they get different letters.
     groups = [group for each in row["differences"] for group in each["groups"]]
     return {
         label: f'<span class="side">{chr(ord("A") + place % 26)}</span>'
@@ -152,13 +140,13 @@ def _between(row: Mapping[str, Any]) -> str:
 
 
 def _reasons(matrix: Mapping[str, Any]) -> Iterator[str]:
-    """Why something is not a pass, and why a column was not run."""
+    """Why cells failed, and why columns were not run."""
     said = [
         f"<li><b>{_text(each['label'])}</b> was not run: {_text(each['problem'])}</li>"
         for each in matrix["implementations"]
         if each["problem"]
     ]
-    whole = [] if matrix["whole"] is None else [matrix["whole"]]
+    whole = [] if matrix["end_to_end"] is None else [matrix["end_to_end"]]
     said += [
         f"<li><b>{_text(row['operator'])}</b> on {_text(label)}, {cell['status']}: "
         f"{_text(cell['reason'])}</li>"
@@ -167,7 +155,7 @@ def _reasons(matrix: Mapping[str, Any]) -> Iterator[str]:
         if cell["status"] in ("fail", "degraded")
     ]
     if said:
-        yield '<h2>What does not pass</h2>\n<ul class="reasons">'
+        yield '<h2>Failures</h2>\n<ul class="reasons">'
         yield from said
         yield "</ul>"
 
@@ -177,12 +165,11 @@ def _class(status: str) -> str:
 
 
 def _number(value: float | str, digits: int = 9) -> str:
-    """A number; strict JSON has Inf and NaN as text."""
+    """A number; strict JSON has infinity and NaN as text."""
     return escape(value) if isinstance(value, str) else f"{value:.{digits}g}"
 
 
 def _units(value: float | str) -> str:
-    """A distance; Inf is what no number of units reconciles."""
     return "∞ units" if value == "inf" else f"{_number(value, 3)} units"
 
 

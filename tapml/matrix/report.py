@@ -1,20 +1,23 @@
-"""What a matrix found: operators by implementations, and where implementations differ."""
+"""The report of a matrix: operators by implementations, and their differences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tapml.carving.replay_results import OperatorVerdict
-from tapml.compare.verdict import Status, worse
+from tapml.durable.strict_json import to_strict
+from tapml.failures.diagnosis import Diagnosis
 from tapml.matrix.comparing import Bits
-from tapml.matrix.finding import Difference, plainly
+from tapml.matrix.finding import Difference
 from tapml.matrix.implementation import Implementation
+from tapml.replaying.results import OperatorVerdict
+from tapml.verdicts.verdict import Cause, Status, Verdict, worse
 from tapml_targets.errors import EXIT_MISMATCH
 
-FORMAT: Final = "tapml-matrix/1"
-WHOLE: Final = "the whole"
+FORMAT: Final = "tapml-matrix/2"
+END_TO_END: Final = "end to end"
 
 
 @dataclass(frozen=True)
@@ -30,23 +33,35 @@ class Cell:
     tests
         Tests replayed.
     reason
-        Why, in numbers.
+        The reason, with numbers.
+    cause
+        The cause of the status.
+    diagnosis
+        Inner step, positions and cause of a failure; None on a pass or without diagnosis.
     """
 
     status: Status
     worst_ratio: float
     tests: int
     reason: str
+    cause: Cause
+    diagnosis: Diagnosis | None = None
 
     @classmethod
-    def of(cls, verdict: OperatorVerdict, tests: int) -> Cell:
-        """The verdict on an operator."""
-        return cls(verdict.status, verdict.worst_ratio, tests, verdict.reason)
+    def of(cls, verdict: OperatorVerdict | Verdict, tests: int) -> Cell:
+        """The cell of a verdict on an operator or the complete model."""
+        return cls(verdict.status, verdict.worst_ratio, tests, verdict.reason, verdict.cause)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        found = self.diagnosis
+        numbers = {name: to_strict(value) for name, value in vars(self).items()}
+        return numbers | {"diagnosis": None if found is None else found.to_json()}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One operator on all implementations, or the whole model.
+    """One operator on all implementations, or the complete model.
 
     Attributes
     ----------
@@ -55,11 +70,11 @@ class Row:
     sources
         Lines of the model it comes from.
     cells
-        By implementation.
+        Cells by implementation.
     differences
-        Between implementations of the same kernels: one at most for each platform.
+        Differences between implementations of the same kernels, at most one per platform.
     bits
-        The same bit for bit, by platform, which decides nothing.
+        Bitwise comparisons by platform; they do not affect the status.
     """
 
     operator: str
@@ -70,7 +85,7 @@ class Row:
 
     @property
     def status(self) -> Status:
-        """The gravest of its cells."""
+        """The worst status of its cells."""
         status: Status = "pass"
         for cell in self.cells.values():
             status = worse(status, cell.status)
@@ -81,10 +96,7 @@ class Row:
         return {
             "operator": self.operator,
             "sources": list(self.sources),
-            "cells": {
-                label: {name: plainly(value) for name, value in vars(cell).items()}
-                for label, cell in self.cells.items()
-            },
+            "cells": {label: cell.to_json() for label, cell in self.cells.items()},
             "differences": [each.to_json() for each in self.differences],
             "bits": {platform: bits.to_json() for platform, bits in self.bits.items()},
         }
@@ -92,42 +104,42 @@ class Row:
 
 @dataclass(frozen=True)
 class MatrixReport:
-    """What :func:`tapml.validate` finds on several implementations.
+    """The result of :func:`tapml.validate` on several implementations.
 
     Attributes
     ----------
     title
-        What was validated.
+        Name of what was validated.
     reference
-        Name of the trusted device.
+        Name of the reference device.
     implementations
         The columns, in the order in which they were named.
     rows
         One per operator, in graph order.
-    whole
-        The whole of it, as the last row; None where operators alone were run.
+    end_to_end
+        The row of the complete model or module; None if only operators ran.
     facts
-        Policy, versions and hashes, for the record.
-    exit_code
-        Of the error that a device was lost with, or could not be opened with; 0 where none was.
+        Policy, versions and hashes.
+    lost_with
+        Exit code of the error that lost a device, or kept it from being opened; 0 if none.
     """
 
     title: str
     reference: str
     implementations: tuple[Implementation, ...]
     rows: tuple[Row, ...]
-    whole: Row | None = None
+    end_to_end: Row | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     lost_with: int = 0
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
-        """The operators, and the whole."""
-        return self.rows if self.whole is None else (*self.rows, self.whole)
+        """The operators' rows, and the complete model's if there is one."""
+        return self.rows if self.end_to_end is None else (*self.rows, self.end_to_end)
 
     @property
     def status(self) -> Status:
-        """The gravest of all verdicts; ``not run`` where a column is."""
+        """The worst of all verdicts; ``not run`` if a column was not run."""
         status: Status = "pass" if self.rows else "not run"
         for row in self.all_rows:
             status = worse(status, row.status)
@@ -140,19 +152,19 @@ class MatrixReport:
 
     @property
     def passed(self) -> bool:
-        """Whether everything ran and passed everywhere and no two implementations differ."""
+        """Whether everything passed on all implementations and none of them differ."""
         return self.status == "pass" and not self.differences
 
     @property
     def exit_code(self) -> int:
-        """0; 1 where a verdict or a difference says so; else why a device was not there."""
+        """0 for a pass, 1 for a failure or difference, else the exit code of a lost device."""
         if self.passed:
             return 0
         wrong = self.differences or self.status in ("fail", "degraded")
         return EXIT_MISMATCH if wrong or not self.lost_with else self.lost_with
 
     def status_of(self, label: str) -> Status:
-        """The gravest verdict of one implementation."""
+        """The worst verdict of one implementation."""
         status: Status = "pass" if self.rows else "not run"
         for row in self.all_rows:
             status = worse(status, row.cells[label].status)
@@ -160,20 +172,22 @@ class MatrixReport:
 
     @property
     def headline(self) -> str:
-        """How it ended, in one line."""
+        """The result in one line."""
         count = len(self.differences)
         plural = "difference" if count == 1 else "differences"
         found = f"{count} implementation {plural}" if count else "no two implementations differ"
         ran = [each.platform for each in self.implementations if each.platform]
+        if len(self.implementations) == 1:
+            return f"{self.status}: {self.title} on {self.implementations[0].label}"
         if len(ran) < 2:
             found = "nothing to compare: fewer than two implementations ran"
         elif len(set(ran)) == len(ran):
-            found = "nothing to compare: each is of another platform"
+            found = "nothing to compare: each has a different platform"
         many = len(self.implementations)
-        return f"{self.status}: {self.title} on {many} device{'s' * (many != 1)}; {found}"
+        return f"{self.status}: {self.title} on {many} devices; {found}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for a strict JSON file, format ``tapml-matrix/1``."""
+        """Plain data for a strict JSON file, format ``tapml-matrix/2``."""
         return {
             "format": FORMAT,
             "title": self.title,
@@ -186,12 +200,79 @@ class MatrixReport:
                 for each in self.implementations
             ],
             "operators": [row.to_json() for row in self.rows],
-            "whole": None if self.whole is None else self.whole.to_json(),
+            "end_to_end": None if self.end_to_end is None else self.end_to_end.to_json(),
             "differences": [each.to_json() for each in self.differences],
             **self.facts,
         }
 
     def __str__(self) -> str:
-        from tapml.matrix.text import lines_of
-
         return "\n".join(lines_of(self))
+
+
+def lines_of(report: MatrixReport) -> Iterator[str]:
+    """The report as lines: implementations, table, failures, differences, headline."""
+    for line in _lines(report):
+        # A device's texts may contain control characters.
+        yield "".join(each if each.isprintable() or each in "\n\t" else "?" for each in line)
+
+
+def _lines(report: MatrixReport) -> Iterator[str]:
+    width = max(len(each.label) for each in report.implementations)
+    for each in report.implementations:
+        said = each.made_of or "not opened"
+        yield f"{each.label:<{width}}  {said}"
+        if each.problem:
+            yield f"{'':<{width}}  not run: {_first_line(each.problem)}"
+    yield ""
+    yield from _table(report)
+    for row in report.all_rows:
+        yield from _reasons(row)
+    for difference in report.differences:
+        yield ""
+        yield from difference.lines()
+    yield ""
+    yield report.headline
+
+
+def _table(report: MatrixReport) -> Iterator[str]:
+    several = len(report.implementations) > 1
+    heads = ["operator", *(each.label for each in report.implementations)]
+    heads += ["between them"] * several
+    rows = [heads]
+    for row in report.all_rows:
+        cells = [_cell(row.cells[each.label]) for each in report.implementations]
+        rows.append([row.operator, *cells, *[_between(row)] * several])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    for texts in rows:
+        padded = [f"{text:<{width}}" for text, width in zip(texts, widths, strict=True)]
+        yield "  ".join(padded).rstrip()
+
+
+def _cell(cell: Cell) -> str:
+    return cell.status if cell.status == "not run" else f"{cell.status} {cell.worst_ratio:.3g}"
+
+
+def _between(row: Row) -> str:
+    """Whether the implementations agree, and how closely."""
+    if row.differences:
+        return "; ".join(f"DIFFERENT: {each.sides}" for each in row.differences)
+    said = []
+    for bits in row.bits.values():
+        if not bits.pairs:
+            said.append("equal bits")
+        elif 0 < bits.max_ulps < math.inf:
+            said.append(f"agree within {bits.max_ulps:,.0f} ulp")
+        else:
+            said.append("agree")
+    return "; ".join(said)
+
+
+def _reasons(row: Row) -> Iterator[str]:
+    for label, cell in row.cells.items():
+        if cell.status in ("fail", "degraded"):
+            yield f"{row.operator} on {label}: {cell.status}: {_first_line(cell.reason)}"
+            yield from (f"  {line}" for line in (cell.diagnosis.lines() if cell.diagnosis else ()))
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0] if text else ""

@@ -1,4 +1,4 @@
-"""Runs operators on several implementations: the same Libraries, the same tests, side by side."""
+"""Runs operators on several implementations, with the same Libraries and tests."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import Final, Protocol
+from typing import Protocol, TypeAlias
 
-from tapml.carving.lost import UNBUILT
-from tapml.carving.replay import Expecting, replay
-from tapml.carving.replay_results import (
-    OperatorVerdict,
-    ReplayResult,
-    graver,
-    summarise,
-    unbuilt,
-)
-from tapml.carving.replay_run import RUNS
-from tapml.compare.expectation import Expectation
-from tapml.compare.oracle import CarvedCase
-from tapml.compare.policy import Policy
-from tapml.compare.verdict import Verdict, not_run
-from tapml.graph.plan import Operator
-from tapml.matrix.comparing import Comparison, Ran
+from tapml.compiler.symbol_ranges import SymbolRanges
+from tapml.failures.diagnosis import Diagnosis
+from tapml.matrix.comparing import Comparison, ImplementationResult
 from tapml.matrix.compiling import refusal
 from tapml.matrix.implementation import Column, exit_code_of
 from tapml.matrix.report import Cell, Row
+from tapml.oracles.carved_case import CarvedCase
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.failure_text import NO_TEST, UNBUILT
+from tapml.replaying.replayer import Expecting, replay
+from tapml.replaying.results import (
+    ReplayResult,
+    more_severe,
+    summarise,
+)
+from tapml.replaying.run import RUNS
+from tapml.verdicts.expectation import Expectation
+from tapml.verdicts.policy import Policy
+from tapml.verdicts.verdict import Cause, Verdict, cause_of, failed, not_run
 from tapml_rpc.client import Session
 from tapml_rpc.known_self_test import session_self_test
 from tapml_rpc.reach import is_remote
@@ -34,27 +34,25 @@ from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.self_test.facts import SelfTest
-from tapml_targets.self_test.known import usual_self_test
+from tapml_targets.self_test.known import self_test
 
-_NO_TEST: Final = "there is no test of it"
+Diagnose: TypeAlias = Callable[[Operator, Library, ReplayResult, Column], Diagnosis | None]
 
 
 class Judging(Expecting, Protocol):
-    """What a matrix asks of an oracle: an Oracle, or one that knows probes as well."""
+    """The oracle of a matrix: an Oracle, or a Probing."""
 
 
 @contextmanager
 def opened(columns: Sequence[Column]) -> Iterator[None]:
-    """Open every column that can be opened; close them at the end.
+    """Open the columns that are not open yet; close all of them at the end.
 
-    Raises
-    ------
-    InputError
-        As :meth:`~tapml.matrix.implementation.Column.open` does.
+    Raises InputError as :meth:`~tapml.matrix.implementation.Column.open` does.
     """
     try:
         for column in columns:
-            column.open()
+            if column.session is None:
+                column.open()
         yield
     finally:
         for column in columns:
@@ -68,16 +66,28 @@ class Matrix:
     Parameters
     ----------
     columns
-        Open; those that could not be opened, or are lost, are "not run".
+        Open columns; those that could not be opened, or are lost, are "not run".
     oracle, policy
-        What each is held against, and two of them against one another.
+        For comparing each implementation with float64, and the implementations with each other.
     runs
-        How often each test runs on each.
+        How often each test runs on each implementation.
+    ranges
+        Ranges of the shape symbols, for the check of limits.
+    diagnose
+        Diagnoses the failure of an operator.
     """
 
     def __init__(
-        self, columns: Sequence[Column], oracle: Judging, policy: Policy, *, runs: int = RUNS
+        self,
+        columns: Sequence[Column],
+        oracle: Judging,
+        policy: Policy,
+        *,
+        runs: int = RUNS,
+        ranges: SymbolRanges | None = None,
+        diagnose: Diagnose | None = None,
     ) -> None:
+        self._ranges, self._diagnose = ranges, diagnose
         self._columns = {column.label: column for column in columns}
         self._oracle, self._policy, self._runs = oracle, policy, runs
         self._who = {each.label: each.implementation() for each in columns}
@@ -90,16 +100,10 @@ class Matrix:
         libraries: Mapping[str, Library | CompileError],
         sources: tuple[str, ...] = (),
     ) -> Row:
-        """Run the tests of one operator on every column, test by test.
-
-        Parameters
-        ----------
-        libraries
-            The operator's, by platform.
-        """
+        """Run the tests of one operator on each column; `libraries` are by platform."""
         runs = {label: _Run(column) for label, column in self._columns.items()}
         for run in runs.values():
-            run.begin(operator, libraries)
+            run.begin(operator, libraries, self._ranges)
         comparisons = {
             platform: Comparison(
                 operator, _kernels(library, operator), platform, self._policy, self._self_test
@@ -114,15 +118,17 @@ class Matrix:
             }
             for platform, comparison in comparisons.items():
                 ran = [
-                    Ran.of(self._who[label], result)
+                    ImplementationResult.of(self._who[label], result)
                     for label, result in results.items()
                     if result is not None and runs[label].platform == platform
                 ]
-                # Each test's: the loop is over before another is asked for.
                 comparison.add(test.id, ran, self._expecting(test), self._appealing(test))
         for platform, comparison in comparisons.items():
             self._compare_ends(comparison, [r for r in runs.values() if r.platform == platform])
         cells = {label: run.end(operator) for label, run in runs.items()}
+        if self._diagnose is not None:
+            for label, run in runs.items():
+                cells[label] = self._diagnosed(cells[label], run, operator, libraries)
         return Row(
             operator.name,
             sources,
@@ -130,6 +136,21 @@ class Matrix:
             tuple(c.difference for c in comparisons.values() if c.difference is not None),
             {name: c.bits for name, c in comparisons.items() if len(c.bits.labels) > 1},
         )
+
+    def _diagnosed(
+        self,
+        cell: Cell,
+        run: _Run,
+        operator: Operator,
+        libraries: Mapping[str, Library | CompileError],
+    ) -> Cell:
+        if run.failing is None or cell.status not in ("fail", "degraded"):
+            return cell
+        library = libraries[run.platform]
+        assert self._diagnose is not None  # noqa: S101 - asked above
+        assert isinstance(library, Library)  # noqa: S101 - it ran
+        found = self._diagnose(operator, library, run.failing, run.column)
+        return replace(cell, diagnosis=found)
 
     def _replay(self, run: _Run, operator: Operator, test: CarvedCase) -> ReplayResult | None:
         column = run.column
@@ -140,7 +161,7 @@ class Matrix:
                 memory=column.memory, runs=self._runs, keep_passing=True,
             )  # fmt: skip
         except DeviceLostError as error:
-            run.lost(f"the device was lost in test {test.id}: {error}", error.exit_code)
+            run.lost(error, f"the device was lost in test {test.id}: {error}")
             return None
         except (TapmlError, OSError) as error:
             run.unreachable(f"in test {test.id}: {error}", exit_code_of(error))
@@ -149,9 +170,9 @@ class Matrix:
         return result
 
     def _compare_ends(self, comparison: Comparison, runs: Sequence[_Run]) -> None:
-        """What has no outputs differs as well: a kernel builds here and not there."""
+        """Compare outcomes without outputs: a kernel may build on some implementations only."""
         if any(run.failure for run in runs):
-            ran = [Ran(self._who[run.column.label], run.outcome()) for run in runs]
+            ran = [ImplementationResult(self._who[run.column.label], run.outcome()) for run in runs]
             comparison.add("", ran, lambda: None, lambda: None)
 
     def _expecting(self, test: CarvedCase) -> Callable[[], Expectation | None]:
@@ -161,20 +182,20 @@ class Matrix:
         return lambda: _or_none(lambda: self._oracle.appeal(test))
 
     def _known(self, label: str) -> SelfTest | None:
-        """What a column's device was measured to do; one elsewhere that is lost cannot be asked."""
+        """The self-test of a column's device; None for a lost remote device."""
         column = self._columns[label]
         if not is_remote(label):
-            return usual_self_test(column.description)
+            return self_test(column.description)
         return None if column.session is None else session_self_test(column.session)
 
 
 class _Run:
-    """One column on one operator."""
+    """One operator on one column."""
 
     def __init__(self, column: Column) -> None:
         self.column = column
         self.remote: RemoteLibrary | None = None
-        self.failure = ""
+        self.failure: Verdict | None = None
         self._results: list[ReplayResult] = []
         self._worst: ReplayResult | None = None
         self._absent = "" if column.session is not None else column.problem
@@ -188,63 +209,75 @@ class _Run:
         assert self.column.session is not None  # noqa: S101 - a Library was uploaded to it
         return self.column.session
 
-    def begin(self, operator: Operator, libraries: Mapping[str, Library | CompileError]) -> None:
-        """Hold the kernels against the limits and upload them."""
+    @property
+    def failing(self) -> ReplayResult | None:
+        """Its worst test, if that failed."""
+        if self._worst is None or self._worst.verdict.status in ("pass", "not run"):
+            return None
+        return self._worst
+
+    def begin(
+        self,
+        operator: Operator,
+        libraries: Mapping[str, Library | CompileError],
+        ranges: SymbolRanges | None,
+    ) -> None:
+        """Check the kernels against the limits and upload them."""
         if self.column.session is None:
             return
         library = libraries[self.platform]
-        problem = refusal(library, self.column)
+        problem = refusal(library, self.column, ranges)
         if problem or isinstance(library, CompileError):
-            self.failure = problem
+            is_kernel = isinstance(library, Library)
+            self.failure = failed(Cause.LIMIT if is_kernel else Cause.NO_KERNEL, problem)
             return
         try:
             self.remote = self.column.session.upload(library)
         except CompileError as error:
-            self.failure = f"{UNBUILT}{error}"
+            self.failure = failed(cause_of(error), f"{UNBUILT}{error}")
         except DeviceLostError as error:
-            self.lost(f"the device was lost building {operator.name}: {error}", error.exit_code)
+            self.lost(error, f"the device was lost building {operator.name}: {error}")
         except (TapmlError, OSError) as error:
             self.unreachable(f"building {operator.name}: {error}", exit_code_of(error))
 
     def add(self, result: ReplayResult) -> None:
-        self._worst = graver(self._worst, result)
+        self._worst = more_severe(self._worst, result)
         self._results.append(replace(result, actual=()))
 
-    def lost(self, why: str, exit_code: int) -> None:
-        """The operator took the device down: its failure, and a new device for the next."""
-        self.failure, self.remote = why, None
-        self.column.lose(why, exit_code)
+    def lost(self, error: DeviceLostError, why: str) -> None:
+        """The operator crashed the device: it fails, and the next one gets a new session."""
+        self.failure, self.remote = failed(cause_of(error), why), None
+        self.column.lose(why, error.exit_code)
 
     def unreachable(self, why: str, exit_code: int) -> None:
-        """What went wrong says nothing about a kernel: not run, and a new session for the next."""
+        """The device was lost for another reason: not run, and a new session for the next one."""
         self._absent, self.remote = why, None
         self.column.missed = exit_code
         self.column.lose(why, exit_code)
 
     def outcome(self) -> Verdict:
-        """What became of it where no test may say so."""
+        """The verdict if no test result decides it."""
         if self._absent:
-            return not_run(self._absent)
-        if self.failure:
-            return Verdict("fail", 0.0, (), self.failure, "target")
-        return self._worst.verdict if self._worst is not None else not_run(_NO_TEST)
+            return not_run(Cause.NO_DEVICE, self._absent)
+        if self.failure is not None:
+            return self.failure
+        return self._worst.verdict if self._worst is not None else not_run(Cause.NO_TEST, NO_TEST)
 
     def end(self, operator: Operator) -> Cell:
-        """Its cell of the row."""
+        """The operator's cell in this column."""
         if self._absent:
-            return Cell("not run", 0.0, len(self._results), self._absent)
-        if self.failure:
-            verdict: OperatorVerdict = unbuilt(operator, self.failure)
-            return Cell.of(verdict, len(self._results))
+            return Cell.of(self.outcome(), len(self._results))
+        if self.failure is not None:
+            return Cell.of(self.failure, len(self._results))
         changed: Sequence[str] = ()
         try:
             changed = self.column.memory.changed_weights()
         except DeviceLostError as error:
-            self.lost(f"the device was lost: {error}", error.exit_code)
-            return Cell.of(unbuilt(operator, self.failure), len(self._results))
+            self.lost(error, f"the device was lost: {error}")
+            return Cell.of(self.outcome(), len(self._results))
         except (TapmlError, OSError) as error:
             self.unreachable(str(error), exit_code_of(error))
-            return Cell("not run", 0.0, len(self._results), self._absent)
+            return Cell.of(self.outcome(), len(self._results))
         return Cell.of(summarise(operator, self._results, self._worst, changed), len(self._results))
 
 

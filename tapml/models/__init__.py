@@ -1,4 +1,4 @@
-"""Where a model comes from: a Hugging Face folder or the models that ship with tapml.
+"""Loads models: from a Hugging Face folder, or one that ships with tapml.
 
 Importing this package imports neither torch nor transformers; loading a model does.
 """

@@ -1,41 +1,40 @@
-"""Looks at a Hugging Face folder before anything is loaded from it.
+"""Inspects a Hugging Face folder before loading it.
 
-Nothing in a folder is trusted: files are opened by their plain names, sizes are bounded, and the
-headers of the safetensors files are checked against the files, so that a truncated download is
-reported as one instead of as an error from deep inside a library.
+The folder is untrusted: files are opened by plain names, sizes are bounded, and the headers of the
+safetensors files are checked against the files, so that a truncated download is reported as one
+and not as an error of a library.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from tapml.models.families import architectures, nearest
+from tapml.models.families.family import Family
+from tapml.models.packed.formats import format_of
+from tapml.models.tensor_file import open_tensors
 from tapml_targets.errors import InputError
 
-ARCHITECTURES: Final = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "ScanLlamaForCausalLM",
-)
+if TYPE_CHECKING:
+    from tapml.models.packed.formats.format import Format
+
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _LARGEST_JSON = 64 * 1024 * 1024
-# The format's own bound on a header.
-_LARGEST_HEADER = 100_000_000
-_ITEM_BITS: Final = {"F32": 32, "F16": 16, "BF16": 16}
+_DTYPES: Final = ("float32", "float16", "bfloat16")
+# Of quantized weights.
+_CODES: Final = ("int32", "int64", "int8", "uint8")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+\.safetensors")
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a checkpoint: its file, safetensors dtype (``F32``, ``BF16``) and shape."""
+    """One tensor of a checkpoint: its file, dtype (:mod:`tapml_targets.dtype`) and shape."""
 
     file: Path
     dtype: str
@@ -44,21 +43,27 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was looked through: its configuration and what its weight files hold."""
+    """An inspected folder: its family, configuration and the contents of its weight files.
+
+    `form` is the format of quantized weights, None if all are floats.
+    """
 
     folder: Path
+    family: Family
     config: dict[str, Any]
     tensors: dict[str, StoredTensor]
+    form: Format | None = None
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """Safetensors dtypes of the weights."""
+        """Dtypes of the weights."""
         return frozenset(tensor.dtype for tensor in self.tensors.values())
 
     @property
-    def natural_dtype(self) -> str:
-        """``float16`` where all weights are; else ``float32``, which holds bfloat16 exactly."""
-        return "float16" if self.dtypes == {"F16"} else "float32"
+    def natural_dtype(self) -> Literal["float32", "float16"]:
+        """``float16`` if all weights are; else ``float32``, which represents bfloat16 exactly."""
+        floats = {each for each in self.dtypes if each in _DTYPES}
+        return "float16" if floats == {"float16"} and self.form is None else "float32"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If the file cannot be read or is no JSON object.
+            If the file cannot be read or is not a JSON object.
     """
     try:
         size = path.stat().st_size
@@ -81,103 +86,59 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} is not valid JSON ({error}): fetch the model's folder again"
         ) from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} holds a {type(value).__name__}: expected a JSON object")
+        raise InputError(f"{path} contains a {type(value).__name__}: expected a JSON object")
     return value
 
 
 def inspect_checkpoint(folder: Path) -> Checkpoint:
-    """Check that a folder holds a model of a supported family, whole and in safetensors.
+    """Check that a folder has a complete model of a supported family in safetensors.
 
     Raises
     ------
     InputError
-        If it does not; the message names the file and what to do.
+        If it does not; the message names the file and a remedy.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder: expected a Hugging Face model folder")
+        raise InputError(f"{folder} is not a folder: expected a Hugging Face model folder")
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise InputError(
-            f"{folder} is no model: expected config.json and *.safetensors in it, "
+            f"{folder} is not a model: expected config.json and *.safetensors in it, "
             f"found {_listing(folder)}"
         )
     config = read_json(config_path)
-    _check_config(config, config_path)
+    family = _family(config, config_path)
+    for name, other in family.other_names:
+        if config.get(other) is not None:
+            config[name] = config[other]
+    _check_config(family, config, config_path)
     if (folder / "adapter_config.json").exists():
         raise InputError(
-            f"{folder} holds an adapter (adapter_config.json): merge it into its base model and "
+            f"{folder} contains an adapter (adapter_config.json): merge it into its base model and "
             "save that (peft: merge_and_unload().save_pretrained(...))"
         )
     tensors: dict[str, StoredTensor] = {}
+    form = format_of(config, str(config_path))
     for file in _weight_files(folder):
-        tensors.update(read_header(file))
-    _check_tensors(config, tensors, folder)
-    return Checkpoint(folder, config, tensors)
+        tensors.update(_tensors(file, _DTYPES if form is None else (*_DTYPES, *_CODES)))
+    if form is None:
+        _check_tensors(family, config, tensors, folder)
+    return Checkpoint(folder, family, config, tensors, form)
 
 
-def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Read and check the header of a safetensors file.
-
-    Raises
-    ------
-    InputError
-        If the header is malformed or does not fit the file's length.
-    """
-
-    def damaged(reason: str) -> InputError:
-        return InputError(
-            f"{file} is not a whole safetensors file ({reason}): fetch the file again"
-        )
-
-    try:
-        total = file.stat().st_size
-        with file.open("rb") as stream:
-            prefix = stream.read(8)
-            if len(prefix) < 8:
-                raise damaged(f"it has {total} bytes")
-            (length,) = struct.unpack("<Q", prefix)
-            if length > min(_LARGEST_HEADER, total - 8):
-                raise damaged(f"its header claims {length} bytes, the file has {total}")
-            header = json.loads(stream.read(length))
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise damaged("its header is not JSON") from error
-    if not isinstance(header, dict):
-        raise damaged("its header is no JSON object")
-    header.pop("__metadata__", None)
-    tensors: dict[str, StoredTensor] = {}
-    end = 0
-    for name, entry in header.items():
-        tensor, last = _parse_tensor(file, name, entry)
-        if tensor is None:
-            raise damaged(f"the entry of tensor {name[:100]!r} makes no sense")
-        tensors[name] = tensor
-        end = max(end, last)
-    if 8 + length + end != total:
-        raise damaged(f"its tensors need {8 + length + end} bytes, the file has {total}")
+def _tensors(file: Path, dtypes: Sequence[str]) -> dict[str, StoredTensor]:
+    tensors = {
+        name: StoredTensor(file, stored.dtype, stored.shape)
+        for name, stored in open_tensors(file).tensors.items()
+    }
+    for name, tensor in tensors.items():
+        if tensor.dtype not in dtypes:
+            raise InputError(
+                f"tensor {name[:100]!r} in {file} has dtype {tensor.dtype}, and config.json says "
+                f"nothing of a quantization with it: expected one of {', '.join(dtypes)}; fetch "
+                "config.json again, or save the model unquantized"
+            )
     return tensors
-
-
-def _parse_tensor(file: Path, name: str, entry: Any) -> tuple[StoredTensor | None, int]:
-    """One tensor of a header and where its bytes end; None where the entry makes no sense."""
-    match entry:
-        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]}:
-            if not all(isinstance(size, int) and size >= 0 for size in shape):
-                return None, 0
-            if not 0 <= first <= last:
-                return None, 0
-            bits = _ITEM_BITS.get(dtype)
-            if bits is None:
-                raise InputError(
-                    f"tensor {name[:100]!r} in {file} has dtype {dtype}: expected F32, F16 or "
-                    "BF16; load the model where its quantization is supported and save it "
-                    "unquantized"
-                )
-            if math.prod(shape) * bits // 8 != last - first:
-                return None, 0
-            return StoredTensor(file, dtype, tuple(shape)), last
-    return None, 0
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -207,7 +168,7 @@ def _weight_files(folder: Path) -> list[Path]:
     )
     if pickled:
         raise InputError(
-            f"{folder} holds its weights as {pickled[0]}, a pickle, which can run code when it is "
+            f"{folder} stores its weights in {pickled[0]}, a pickle, which can run code when it is "
             "read: expected safetensors. Convert it where you trust it: "
             "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
         )
@@ -216,54 +177,63 @@ def _weight_files(folder: Path) -> list[Path]:
     )
 
 
-def _check_config(config: dict[str, Any], path: Path) -> None:
-    architectures = config.get("architectures")
-    found = architectures[0] if isinstance(architectures, list) and architectures else None
-    if found not in ARCHITECTURES:
+def _family(config: dict[str, Any], path: Path) -> Family:
+    named = config.get("architectures")
+    found = named[0] if isinstance(named, list) and named else None
+    family = architectures().get(found) if isinstance(found, str) else None
+    if family is None:
         raise InputError(
-            f"{path} has the architecture {found!r}: expected one of {', '.join(ARCHITECTURES)}"
+            f"{path} has the unknown architecture {str(found)[:100]!r}: the nearest of the "
+            f"{len(architectures())} known ones is {nearest(found)}; code in a folder never runs"
         )
-    if config.get("quantization_config") is not None:
-        raise InputError(
-            f"{path} has a quantization_config: expected float32, float16 or bfloat16 weights; "
-            "save the model dequantized"
-        )
-    for key, largest in (
-        ("vocab_size", 1 << 22),
-        ("hidden_size", 1 << 17),
-        ("num_hidden_layers", 1 << 10),
-        ("num_attention_heads", 1 << 12),
-    ):
+    return family
+
+
+def _check_config(family: Family, config: dict[str, Any], path: Path) -> None:
+    for key, largest in family.sizes:
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= largest:
             raise InputError(
-                f"{path} has {key} = {value!r}: expected a whole number from 1 to {largest}"
+                f"{path} has {key} = {value!r}: expected an integer from 1 to {largest}"
             )
-    heads = config["num_attention_heads"]
-    groups = config.get("num_key_value_heads") or heads
+    if not family.heads:
+        return
+    heads = config[family.heads]
+    groups = config.get(family.kv_heads) or heads
     if not isinstance(groups, int) or groups < 1 or heads % groups:
         raise InputError(
-            f"{path} has num_key_value_heads = {groups!r}: expected a divisor of "
-            f"num_attention_heads = {heads}"
+            f"{path} has {family.kv_heads} = {groups!r}: expected a divisor of "
+            f"{family.heads} = {heads}"
         )
 
 
-def _check_tensors(config: dict[str, Any], tensors: dict[str, StoredTensor], folder: Path) -> None:
-    name = "model.embed_tokens.weight"
-    expected = (config["vocab_size"], config["hidden_size"])
-    if name not in tensors:
-        raise InputError(f"the weights in {folder} lack {name}: fetch the folder again")
-    if tensors[name].shape != expected:
+def _check_tensors(
+    family: Family, config: dict[str, Any], tensors: dict[str, StoredTensor], folder: Path
+) -> None:
+    if not family.embedding:
+        return
+    found = next((n for n in _spellings(family, family.embedding) if n in tensors), None)
+    expected = (config[family.vocabulary], config[family.width])
+    if found is None:
+        raise InputError(f"the weights in {folder} lack {family.embedding}: fetch the folder again")
+    if tensors[found].shape != expected:
         raise InputError(
-            f"{name} in {tensors[name].file} has shape {tensors[name].shape}, but config.json "
-            f"says {expected} (vocab_size, hidden_size): the files belong to different models"
+            f"{found} in {tensors[found].file} has shape {tensors[found].shape}, but config.json "
+            f"says {expected} ({family.vocabulary}, {family.width}): the files belong to different "
+            "models"
         )
-    last = config["num_hidden_layers"] - 1
-    if not any(tensor.startswith(f"model.layers.{last}.") for tensor in tensors):
+    last = config[family.layers] - 1
+    begin = _spellings(family, family.layer.format(last))
+    if not any(tensor.startswith(begin) for tensor in tensors):
         raise InputError(
-            f"the weights in {folder} lack layer {last}, but config.json says num_hidden_layers "
+            f"the weights in {folder} lack layer {last}, but config.json says {family.layers} "
             f"= {last + 1}: the files belong to different models"
         )
+
+
+def _spellings(family: Family, name: str) -> tuple[str, ...]:
+    """A weight's name with and without the prefix that some files lack."""
+    return (name, name.removeprefix(family.prefix))
 
 
 def _listing(folder: Path) -> str:

@@ -1,10 +1,12 @@
-"""Loads a Hugging Face folder of the Llama family: local files, safetensors, no remote code."""
+"""Loads a Hugging Face folder of a known family: local files, safetensors, no remote code."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -12,15 +14,32 @@ import torch
 from torch import nn
 
 from tapml.models.checkpoint import Checkpoint, inspect_checkpoint
-from tapml.models.loaded import LoadedModel
-from tapml.models.resolve import resolve_model
+from tapml.models.families.family import Family
+from tapml.models.input_files import Array, input_file
+from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
+from tapml.models.module_folder import load_module_folder
+from tapml.models.onnx_file import load_onnx
+from tapml.models.packed.build import build_packed
+from tapml.models.packed.quantizers import quantize_module
+from tapml.models.recorded_module import load_recorded
+from tapml.models.recurrent import LoadedRecurrent
+from tapml.models.resolve import PROGRAM, resolve_model
 from tapml.models.text import load_codec
+from tapml.models.vision import load_vision
+from tapml.models.weights_hash import hash_weights
 from tapml_targets.errors import InputError
 
 DTypeChoice: TypeAlias = Literal["auto", "float32", "float16"]
-# A cache of more rows costs every decode step; a calibration prompt needs far fewer.
+# A longer cache slows every decode step; a calibration prompt needs far fewer rows.
 DEFAULT_CONTEXT: Final = 256
 SHORTEST_CONTEXT: Final = 8
+# Of an encoder: each sentence takes the time of the longest.
+DEFAULT_SENTENCE: Final = 64
+BATCH: Final = 4
+# Of a model without a limit of its own, as with ALiBi.
+LONGEST_CONTEXT: Final = 1 << 16
+# Names of weights that old conversions stored and that are computed now.
+_COMPUTED: Final = (r"rotary_emb\.inv_freq$", r"embeddings\.position_ids$")
 _ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -30,7 +49,28 @@ def load_model(
     dtype: DTypeChoice = "auto",
     context_length: int | None = None,
 ) -> LoadedModel:
-    """Load a zoo model or a folder.
+    """Load a decoder; as :func:`load_any`, which takes every kind of model.
+
+    Raises
+    ------
+    InputError
+        As :func:`load_any`, and if the model is no decoder.
+    """
+    model = load_any(name_or_path, dtype=dtype, context_length=context_length)
+    if not isinstance(model, LoadedModel):
+        raise InputError(f"{model.name} generates no text: expected a decoder")
+    return model
+
+
+def load_any(
+    name_or_path: str | Path,
+    *,
+    dtype: DTypeChoice = "auto",
+    context_length: int | None = None,
+    inputs: Sequence[str | Path] = (),
+    quantize: str = "",
+) -> Loaded:
+    """Load a zoo model or a folder of any known family.
 
     Parameters
     ----------
@@ -40,68 +80,149 @@ def load_model(
         ``auto`` is float16 for a float16 checkpoint and float32 for float32 and bfloat16 ones
         (bfloat16 widens exactly).
     context_length
-        Rows of the cache; the default is the model's own limit, at most 256.
+        Rows of a decoder's cache, or tokens of an encoder's sentence with padding; the default is
+        the model's own limit, at most 256 or 64.
+    inputs
+        Files (:mod:`tapml.models.input_files`) that a plain module is run on.
+    quantize
+        Name of a scheme (:data:`tapml.models.packed.quantizers.SCHEMES`) that float weights are
+        packed by; empty to take them as they are.
 
     Raises
     ------
     InputError
-        If the folder is no model of the family, is damaged, or an argument does not fit it.
+            If the folder is not a valid model of the family, or an argument does not fit it.
     """
     folder = resolve_model(name_or_path)
+    given = [input_file(each) for each in inputs]
+    if quantize and (folder.is_file() or (folder / PROGRAM).is_file()):
+        raise InputError(f"--quantize {quantize}: {folder.name} is a graph, and stays as it is")
+    if folder.is_file():
+        return _module(load_onnx(folder, given), dtype, context_length, given)
+    if (folder / PROGRAM).is_file():
+        return _module(load_recorded(folder), dtype, context_length, given)
     checkpoint = inspect_checkpoint(folder)
     if dtype not in ("auto", "float32", "float16"):
         raise InputError(f"unknown model dtype {dtype!r}: expected auto, float32 or float16")
-    chosen = checkpoint.natural_dtype if dtype == "auto" else dtype
+    chosen: DTypeChoice = checkpoint.natural_dtype if dtype == "auto" else dtype
+    family = checkpoint.family
+    if quantize and checkpoint.form is not None:
+        raise InputError(
+            f"--quantize {quantize}: {folder.name} is quantized already "
+            f"({checkpoint.form.methods[0]}); leave it out"
+        )
+    if quantize and family.workload in ("module", "encoder_decoder"):
+        kind = "a plain module" if family.workload == "module" else "an encoder-decoder"
+        raise InputError(f"--quantize {quantize}: {folder.name} is {kind}, which stays as it is")
+    if family.workload == "module" and family.image is None:
+        return _module(load_module_folder(checkpoint, chosen), chosen, context_length, given)
+    if given and family.image is None:
+        raise InputError(f"{folder.name} takes no arrays: leave --input out")
     module = _load_module(checkpoint, chosen)
-    context = _context_length(module.config, context_length, folder)
+    if family.image is not None:
+        _check_finite(module, folder, chosen)
+        vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
+        return _module(vision, chosen, context_length, given)
+    return _of_text(checkpoint, module, chosen, context_length, quantize)
+
+
+def _of_text(
+    checkpoint: Checkpoint,
+    module: Any,
+    chosen: DTypeChoice,
+    context_length: int | None,
+    quantize: str,
+) -> Loaded:
+    """A model of tokens: a decoder, an encoder, or both."""
+    folder, family = checkpoint.folder, checkpoint.family
+    context = _context_length(module.config, family, context_length, folder)
     _settle_rope(module)
+    family.prepare(module)
     _check_finite(module, folder, chosen)
     codec = load_codec(folder)
     notes: list[str] = []
-    if "BF16" in checkpoint.dtypes and chosen == "float32":
-        notes.append("bfloat16 weights are held as float32, which is exact")
+    floats: Callable[[], Loaded] | None = None
+    if checkpoint.form is not None:
+        # A converted folder has the name of what it was converted from.
+        packing = checkpoint.config["quantization_config"]
+        quantize = str(packing.get("made_from") or checkpoint.form.methods[0])[:40]
+    elif quantize:
+        notes.append(quantize_module(module, quantize))
+        floats = partial(load_any, folder, dtype=chosen, context_length=context_length)
+    if "bfloat16" in checkpoint.dtypes and chosen == "float32":
+        notes.append("bfloat16 weights are stored as float32, which is exact")
     if codec is None:
         notes.append(
-            "the folder has no tokenizer: prompts are made-up token ids unless some are given "
-            "(--tokens)"
+            "the folder has no tokenizer: prompts are synthetic token ids unless given (--tokens)"
         )
-    return LoadedModel(
-        name=folder.name,
-        config=module.config,
-        tokenizer=codec,
-        module=module,
-        dtype=chosen,
-        context_length=context,
-        weights_hash=hash_weights(module),
-        source=folder,
-        end_tokens=_end_tokens(module),
+    loaded = (folder.name, module.config, codec, module, chosen, context, hash_weights(module))
+    if family.workload == "encoder":
+        padding = getattr(module.config, "pad_token_id", None) or 0
+        return LoadedEncoder(
+            *loaded,
+            folder,
+            notes=tuple(notes),
+            family=family,
+            batch=BATCH,
+            padding=padding,
+            quantization=quantize,
+            floats=floats,
+        )
+    if family.workload == "encoder_decoder":
+        from tapml.models.encoder_decoder import LoadedEncoderDecoder
+
+        return LoadedEncoderDecoder(*loaded, folder, notes=tuple(notes), family=family)
+    ends = _end_tokens(module)
+    kind = LoadedRecurrent if family.workload == "recurrent" else LoadedModel
+    return kind(
+        *loaded,
+        folder,
         notes=tuple(notes),
+        family=family,
+        end_tokens=ends,
+        quantization=quantize,
+        floats=floats,
     )
 
 
-def hash_weights(module: nn.Module) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of a module's state, hexadecimal."""
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(f"{name}:{value.dtype}:{tuple(value.shape)}\n".encode())
-        digest.update(value.detach().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _module(
+    model: LoadedModule,
+    dtype: str,
+    context_length: int | None,
+    given: Sequence[tuple[Array | dict[str, Array], str]],
+) -> LoadedModule:
+    """A plain module with the arrays that were given to run it on."""
+    if context_length is not None or dtype not in ("auto", model.dtype):
+        raise InputError(
+            f"{model.name} is {model.dtype} as it is and takes no tokens: leave --dtype and "
+            "--context out"
+        )
+    fitted = tuple((model.signature.fitted(arrays), text) for arrays, text in given)
+    return replace(model, given=fitted)
 
 
 def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     folder = checkpoint.folder
-    if checkpoint.config.get("model_type") == "scan_llama":
-        from tapml.models import scan_llama
-
-        scan_llama.register()
+    checkpoint.family.register()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_class(config, checkpoint)
         _check_rope(config, folder)
+        if checkpoint.form is not None:
+            config.quantization_config = checkpoint.config["quantization_config"]
+            packed: Any = build_packed(
+                _class_of(checkpoint),
+                config,
+                getattr(torch, dtype),
+                checkpoint.tensors,
+                checkpoint.form,
+            )
+            return packed.requires_grad_(False).eval()
         _check_weights(config, checkpoint)
         with _quiet_transformers():
-            module, found = AutoModelForCausalLM.from_pretrained(
+            module, found = _class_of(checkpoint).from_pretrained(
                 folder,
                 config=config,
                 dtype=getattr(torch, dtype),
@@ -110,16 +231,17 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
                 trust_remote_code=False,
                 use_safetensors=True,
                 output_loading_info=True,
+                **dict(checkpoint.family.loading),
             )
     except InputError:
         raise
-    except Exception as error:  # whatever a library raises on a malformed folder
+    except Exception as error:  # libraries raise errors of any class on a malformed folder
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"{folder} cannot be loaded ({reason[0][:300]}): expected a whole Hugging Face folder "
-            "of the Llama family; fetch it again"
+            f"{folder} cannot be loaded ({reason[0][:300]}): expected a complete model folder "
+            f"of {checkpoint.family.architectures[0]}; fetch it again"
         ) from error
-    # Checked by name and shape before; transformers would fill what is missing at random.
+    # Names and shapes were checked before; transformers would initialise missing weights randomly.
     if any(found[kind] for kind in ("missing_keys", "mismatched_keys", "unexpected_keys")):
         raise InputError(f"{folder} was not loaded as it is stored ({found}): fetch it again")
     module.requires_grad_(False)
@@ -128,7 +250,7 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No progress bar and no load report: what it would say is in the error."""
+    """Suppress the progress bar and load report; errors have the same information."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -143,20 +265,31 @@ def _quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
-    """Compare what the configuration asks for with what the files hold, nothing allocated."""
-    from transformers import AutoModelForCausalLM
+def _check_class(config: Any, checkpoint: Checkpoint) -> None:
+    named = _class_of(checkpoint)
+    if not isinstance(config, named.config_class):
+        raise InputError(
+            f"{checkpoint.folder / 'config.json'} has the model_type {config.model_type!r}, which "
+            f"is not that of its architecture {named.__name__}: the file belongs to two models"
+        )
 
+
+def _class_of(checkpoint: Checkpoint) -> Any:
+    """The class that the folder names, of ``transformers`` or of tapml."""
+    import transformers
+
+    name = checkpoint.config["architectures"][0]
+    own = checkpoint.family.own_class
+    return own() if own is not None else getattr(transformers, name)
+
+
+def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
+    """Compare the weights of the configuration with those in the files, without allocation."""
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        empty: Any = _class_of(checkpoint)(config)
     expected = {name: tuple(value.shape) for name, value in empty.state_dict().items()}
-    # Old conversions stored the rotary frequencies, which are computed.
-    stored = {
-        name: tensor.shape
-        for name, tensor in checkpoint.tensors.items()
-        if not name.endswith(".rotary_emb.inv_freq")
-    }
-    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    stored = _as_named_here(empty, checkpoint)
+    tied = set(empty.all_tied_weights_keys) if config.tie_word_embeddings else set()
     both = expected.keys() & stored.keys()
     for kind, names, remedy in (
         ("missing", expected.keys() - stored.keys() - tied, "fetch the folder again"),
@@ -179,6 +312,35 @@ def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
             )
 
 
+def _as_named_here(empty: Any, checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
+    """Shapes of the stored weights under the names of the class, without those it computes now.
+
+    Files have older names; ``transformers`` knows which. A weight that it makes from several stored
+    ones has the shape it will have.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(empty)
+    renamings = [each for each in mapping if isinstance(each, WeightRenaming)]
+    converters = [each for each in mapping if isinstance(each, WeightConverter)]
+    known = empty.state_dict()
+    computed = [
+        r"rotary_emb\.inv_freq$",
+        r"embeddings\.position_ids$",
+        *(empty._keys_to_ignore_on_load_unexpected or ()),
+    ]
+    shapes = {}
+    for name, tensor in checkpoint.tensors.items():
+        here, pattern = rename_source_key(
+            name, renamings, converters, empty.base_model_prefix, known
+        )
+        if here not in known and any(re.search(each, here) for each in computed):
+            continue
+        shapes[here] = tensor.shape if pattern is None else tuple(known[here].shape)
+    return shapes
+
+
 def _check_rope(config: Any, folder: Path) -> None:
     found = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if found not in _ROPE_TYPES:
@@ -188,31 +350,28 @@ def _check_rope(config: Any, folder: Path) -> None:
 
 
 def _settle_rope(module: nn.Module) -> None:
-    """Take the branch on the length out of dynamic RoPE.
+    """Remove the branch on the length from dynamic RoPE.
 
-    It changes the frequencies beyond the length the model was made for, and the context never is
-    longer (:func:`_context_length`).
+    It changes the frequencies beyond the length the model was made for, which the context never
+    exceeds (:func:`_context_length`).
     """
     for part in module.modules():
         if getattr(part, "rope_type", None) == "dynamic":
             part.rope_type = "default"  # type: ignore[assignment]
 
 
-def _context_length(config: Any, wanted: int | None, folder: Path) -> int:
-    """Rows of the cache, within what the positions and the attention window allow."""
-    longest = int(config.max_position_embeddings)
-    kinds = getattr(config, "layer_types", None) or ()
-    window = getattr(config, "sliding_window", None)
-    # In a longer context rows would leave the window, which the mask input does not express.
-    if window is not None and (config.model_type == "mistral" or "sliding_attention" in kinds):
-        longest = min(longest, int(window))
+def _context_length(config: Any, family: Family, wanted: int | None, folder: Path) -> int:
+    """Rows of the cache, within the positions that the model knows."""
+    positions = family.positions
+    longest = int(getattr(config, positions, LONGEST_CONTEXT)) if positions else LONGEST_CONTEXT
     if longest < SHORTEST_CONTEXT:
         raise InputError(
-            f"{folder} has a context of {longest} (max_position_embeddings, sliding_window in "
-            f"config.json): expected at least {SHORTEST_CONTEXT}"
+            f"{folder} has a context of {longest} ({positions} in config.json): expected"
+            f" at least {SHORTEST_CONTEXT}"
         )
     if wanted is None:
-        return min(longest, DEFAULT_CONTEXT)
+        grows = family.workload in {"decoder", "recurrent"}
+        return min(longest, DEFAULT_CONTEXT if grows else DEFAULT_SENTENCE)
     if not SHORTEST_CONTEXT <= wanted <= longest:
         raise InputError(
             f"context of {wanted} tokens for {folder.name}: expected {SHORTEST_CONTEXT} to "

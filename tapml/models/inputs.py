@@ -1,7 +1,7 @@
-"""What goes into an entry, as numpy arrays: tokens, positions, cache rows, attention mask.
+"""The inputs of an entry as numpy arrays: tokens, positions, cache rows, attention mask.
 
-Needs neither torch nor a model, so that a packaged model can be driven by the base install.
-The meaning of each input is in :mod:`tapml.models.entries`.
+Needs neither torch nor a model, so that the base install can run a packaged model.
+:mod:`tapml.models.entries` explains each input.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ Array: TypeAlias = npt.NDArray[Any]
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
-MODEL_INPUTS: Final = ("token_ids", "position_ids", "cache_rows", "attention_mask")
-# Large enough to vanish in the softmax, small enough to stay finite when a score is added.
+TOKENS: Final = "token_ids"
+MODEL_INPUTS: Final = (TOKENS, "position_ids", "cache_rows", "attention_mask")
+# Large enough to vanish in the softmax, small enough to stay finite when added to a score.
 MASKED: Final = {"float32": -1e9, "float16": -3e4}
-# Prefill is compiled for two tokens and more; a single one goes through decode.
+# Prefill is compiled for at least two tokens; a single one goes through decode.
 SHORTEST_PREFILL: Final = 2
 
 
@@ -40,11 +41,11 @@ def entry_inputs(
     token_ids
         The S new tokens.
     start
-        Position of the first of them; the rows before it hold earlier tokens.
+        Position of the first new token; the rows before it hold earlier tokens.
     context_length
         Rows T of the cache.
     dtype
-        ``float32`` or ``float16``, the model's.
+        The model's, ``float32`` or ``float16``.
 
     Returns
     -------
@@ -80,5 +81,9 @@ def entry_inputs(
 
 
 def entry_for(length: int) -> str:
-    """Name of the entry that takes `length` tokens: one token has to go through decode."""
+    """The entry for `length` tokens: a single token has to go through decode.
+
+    >>> entry_for(1), entry_for(7)
+    ('decode', 'prefill')
+    """
     return PREFILL if length >= SHORTEST_PREFILL else DECODE

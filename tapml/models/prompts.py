@@ -1,4 +1,4 @@
-"""Prompts: what the user typed, or the default ones a model is exercised with."""
+"""Prompts: given by the user, or default ones for calibration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tapml_targets.errors import InputError
 if TYPE_CHECKING:
     from tapml.models.loaded import LoadedModel
 
-# General English, for models whose training text is not at hand.
+# General English, for models without their training text.
 GENERAL: Final = (
     "The weather was clear that morning, so we",
     "Water boils at a lower temperature on a mountain because",
@@ -32,7 +32,7 @@ _TOKENS = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt: its tokens, and its text where there is one."""
+    """The tokens of a prompt, and its text if there is one."""
 
     token_ids: tuple[int, ...]
     text: str | None = None
@@ -44,11 +44,11 @@ def prompt_from_text(model: LoadedModel, text: str) -> Prompt:
     Raises
     ------
     InputError
-        If the model has no tokenizer, the text gives no token, or it is longer than the context.
+            If the model has no tokenizer, the text has no token, or it exceeds the context.
     """
     if model.tokenizer is None:
         raise InputError(
-            f"{model.name} has no tokenizer, so it takes no text: give token ids "
+            f"{model.name} has no tokenizer, so it does not accept text: give token ids "
             '(--tokens "1 2 3"), or put its tokenizer.json into the folder'
         )
     return _checked(model, Prompt(model.tokenizer.encode(text), text))
@@ -60,13 +60,13 @@ def prompt_from_tokens(model: LoadedModel, tokens: str | Sequence[int]) -> Promp
     Raises
     ------
     InputError
-        If the text is no list of numbers, an id is not in the vocabulary, or the prompt is empty
-        or longer than the context.
+        If the text is not a list of numbers, an id is not in the vocabulary, or the prompt is empty
+        or exceeds the context.
     """
     if isinstance(tokens, str):
         if not _TOKENS.fullmatch(tokens):
             raise InputError(
-                f"tokens {tokens[:60]!r}: expected whole numbers with spaces or commas between, "
+                f"tokens {tokens[:60]!r}: expected integers separated by spaces or commas, "
                 'like "1 2 3"'
             )
         tokens = [int(number) for number in re.findall(r"\d+", tokens)]
@@ -76,17 +76,10 @@ def prompt_from_tokens(model: LoadedModel, tokens: str | Sequence[int]) -> Promp
 
 
 def calibration_prompts(model: LoadedModel, count: int = 4) -> tuple[Prompt, ...]:
-    """The prompts a model is exercised with where the user gives none.
+    """Default prompts, at least one.
 
-    Beginnings of held-out paragraphs for a zoo model, general English for others, made-up tokens
+    Beginnings of held-out paragraphs for a zoo model, general English for others, synthetic tokens
     (always the same) for a model without a tokenizer. Each leaves half of the context free.
-
-    Parameters
-    ----------
-    model
-        The model.
-    count
-        How many, at least 1.
     """
     if count < 1:
         raise InputError(f"{count} prompts: expected at least 1")
@@ -106,13 +99,13 @@ def calibration_prompts(model: LoadedModel, count: int = 4) -> tuple[Prompt, ...
 
 
 def beginnings(paragraphs: Iterable[str]) -> tuple[str, ...]:
-    """First words of the paragraphs that start with a capital letter, each once."""
+    """Distinct first words of the paragraphs that start with a capital letter."""
     starts = (" ".join(text.split()[:_PROMPT_WORDS]) for text in paragraphs if text[:1].isupper())
     return tuple(dict.fromkeys(starts))
 
 
 def _texts(model: LoadedModel) -> tuple[str, ...]:
-    """Held-out beginnings where the model comes from the zoo, else general English."""
+    """Held-out beginnings if the model comes from the zoo, else general English."""
     if zoo_folder(model.name) != model.source:
         return GENERAL
     held_out = (model.source / _VALIDATION_TEXT).read_text(encoding="utf-8")

@@ -1,47 +1,61 @@
-"""From what a user types after ``--model`` to a folder."""
+"""Resolves the value of ``--model`` to a folder; other files are converted to one."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
+from tapml.models.converted import GGUF, converted_folder
 from tapml_targets.errors import InputError
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
-_CONFIG = "config.json"
+CONFIG: Final = "config.json"
+PROGRAM: Final = "program.json"
+"""A recorded module's graph (:mod:`tapml.models.recorded_module`)."""
+ONNX: Final = ".onnx"
+
+
+def home_of(model: Path) -> Path:
+    """The folder of a model that is a folder or a file."""
+    return model if model.is_dir() else model.parent
 
 
 def zoo_names() -> tuple[str, ...]:
     """Names of the models that ship with tapml."""
-    return tuple(sorted(path.parent.name for path in _ZOO.glob(f"*/{_CONFIG}")))
+    return tuple(sorted(path.parent.name for path in _ZOO.glob(f"*/{CONFIG}")))
 
 
 def zoo_folder(name: str) -> Path | None:
-    """Folder of the zoo model with that name, None where there is none."""
+    """Folder of a zoo model; None if the zoo has no model of that name."""
     return _ZOO / name if name in zoo_names() else None
 
 
 def resolve_model(name_or_path: str | Path) -> Path:
-    """Folder of a model given by zoo name or by path; a zoo name wins over a folder of that name.
+    """Folder or ONNX file of a model given by zoo name or path; a zoo name takes precedence.
 
     Raises
     ------
     InputError
-        If it is neither; the zoo's names are listed.
+        If there is neither; the message lists the zoo's names.
     """
     text = str(name_or_path)
     found = zoo_folder(text)
     if found is not None:
         return found
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    if path.exists():
+        converted = converted_folder(path.resolve())
+        if converted is not None:
+            return converted
+    if path.is_dir() or (path.suffix == ONNX and path.is_file()):
         return path.resolve()
-    zoo = ", ".join(zoo_names()) or "none"
+    zoo = ", ".join(zoo_names()) or "none here: `pip install ./tapml/models/zoo` in a checkout"
     if path.exists():
         raise InputError(
-            f"{text!r} is a file: expected a model's folder (config.json, *.safetensors) or the "
-            f"name of a model that ships with tapml ({zoo})"
+            f"{text!r} is a file: expected a model folder (config.json, *.safetensors), a GGUF "
+            f"file (*{GGUF}), an {ONNX} file, or the name of a model that ships with tapml ({zoo})"
         )
     raise InputError(
-        f"no model {text!r}: expected a folder that exists or the name of a model that ships "
-        f"with tapml ({zoo}); models are not downloaded, so download the folder first"
+        f"no model {text!r}: expected an existing folder or the name of a model that ships "
+        f"with tapml ({zoo}); other models are not downloaded, so download the folder first"
     )

@@ -1,12 +1,12 @@
-"""A Llama whose attention also looks at the running mean of everything before.
+"""A Llama whose attention also includes the running mean of all previous values.
 
-Beside the attention over the cache, each head gets the mean of its values up to the token's
-position, scaled by a learned gate: a prefix sum over the rows of the value cache, the row of each
-token's position, divided by how many there are. It stands for the recurrent models whose one
-special kernel is a scan (section IV-E of the TapML paper: RWKV), in the family whose other
-operators are known: the state is the two caches per layer, nothing else changes.
+Besides attention over the cache, each head gets the mean of its values up to the token's position,
+scaled by a learned gate: a prefix sum over the rows of the value cache, indexed by position and
+divided by the count. It represents recurrent models whose one special kernel is a scan (section
+IV-E of the TapML paper: RWKV), in a family whose other operators are known: the state remains two
+caches per layer.
 
-The classes are our own: a folder says ``"model_type": "scan_llama"`` and brings no code.
+The classes are part of tapml: a folder has ``"model_type": "scan_llama"`` and no code.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ class ScanLlamaConfig(LlamaConfig):  # type: ignore[misc]
 class ScanAttention(LlamaAttention):  # type: ignore[misc]
     """Attention plus a gated running mean of the values.
 
-    Attributes
-    ----------
-    mean_gate
-        How much of the mean each head takes, float ``[heads]``.
+    `mean_gate`, float ``[heads]``, weights the mean of each head.
     """
 
     def __init__(self, config: ScanLlamaConfig, layer_idx: int) -> None:
@@ -85,14 +82,14 @@ class ScanAttention(LlamaAttention):  # type: ignore[misc]
         positions = position_ids.reshape(-1)
         here = torch.index_select(sums, 3, positions)
         mean = here / (positions + 1).to(value.dtype)
-        # [1, S, KV heads, 1, head size]: every head of a group has its own gate on one mean.
+        # [1, S, KV heads, 1, head size]: heads of a group share one mean, each with its own gate.
         mean = mean.permute(0, 3, 1, 2).unsqueeze(3)
         gate = self.mean_gate.view(1, 1, -1, self.num_key_value_groups, 1)
         return (mean * gate).flatten(2, 3)
 
 
 class ScanLlamaForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
-    """The language model; weights are a Llama's and ``self_attn.mean_gate`` per layer."""
+    """The language model; weights are a Llama's plus ``self_attn.mean_gate`` per layer."""
 
     config_class = ScanLlamaConfig
 
@@ -104,6 +101,6 @@ class ScanLlamaForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Let ``transformers`` find the classes by the model type of a configuration."""
+    """Register the classes with ``transformers`` under the configuration's model type."""
     AutoConfig.register(MODEL_TYPE, ScanLlamaConfig, exist_ok=True)
     AutoModelForCausalLM.register(ScanLlamaConfig, ScanLlamaForCausalLM, exist_ok=True)

@@ -1,21 +1,20 @@
-"""Named tensors in one file, in the safetensors format, written and mapped with numpy alone.
+"""Named tensors in one safetensors file, written and memory-mapped with numpy alone.
 
-The base install has no safetensors library, and a session or a package must open its weights there.
 The format: a little-endian uint64 with the length of the header; the header, JSON, padded with
-spaces; then the tensors' bytes, without gaps. The library reads what is written here and the other
-way round.
+spaces; then the tensors' bytes, without gaps. Files are interchangeable with the `safetensors`
+library. It is not used because it copies every tensor to numpy, lacks numpy's missing dtypes,
+cannot read inside an archive, and writes only to a path.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,12 +24,11 @@ from tapml_targets.errors import InputError
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# Data begins on a multiple of it, and so does every tensor whose size is one (nearly all weights).
+# Alignment of the data, and of every tensor whose size is a multiple of it (nearly all weights).
 ALIGNMENT: Final = 64
 MAX_HEADER_BYTES: Final = 16 << 20
-_MAX_DIMENSIONS: Final = 32
 _PIECE_BYTES: Final = 16 << 20
-_PREFIX: Final = struct.Struct("<Q")
+_PREFIX_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
 _FORMAT_NAMES: Final = {
     "float64": "F64",
@@ -53,24 +51,30 @@ _DTYPE_NAMES: Final = {code: name for name, code in _FORMAT_NAMES.items()}
 
 
 class Sink(Protocol):
-    """What takes bytes: an open file."""
+    """Something writable: an open file."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Take all of `data`."""
+        """Write all of `data`."""
 
 
-@dataclass(frozen=True)
-class StoredArray:
-    """Where one tensor lies: `start` and `end` in bytes from the beginning of the data."""
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
+
+class StoredArray(msgspec.Struct, frozen=True):
+    """A header's entry for a tensor; offsets are relative to the beginning of the data."""
+
+    code: str = msgspec.field(name="dtype")
+    shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=32)]
+    data_offsets: tuple[_Count, _Count]
+
+    @property
+    def dtype(self) -> str:
+        """Name of its dtype (:mod:`tapml_targets.dtype`)."""
+        return _DTYPE_NAMES[self.code]
 
 
 class TensorFile(Mapping[str, Array]):
-    """The tensors of a file by name, as read-only arrays that are read when they are used.
+    """The tensors of a file by name, as arrays that are read on use.
 
     An array has the numpy dtype of its raw bits (``uint16`` for bfloat16) and keeps the file
     mapped while it lives.
@@ -80,23 +84,16 @@ class TensorFile(Mapping[str, Array]):
     path
         The file.
     tensors
-        What the header says of each tensor.
-    metadata
-        The header's own texts by name.
+        The header's entry of each tensor.
+    header_sha256
+        Hash of all bytes before the data, hexadecimal.
     """
 
-    def __init__(
-        self, path: Path, data: Array, tensors: dict[str, StoredArray], metadata: dict[str, str]
-    ) -> None:
+    def __init__(self, path: Path, header: bytes, data: Array) -> None:
         self.path = path
-        self.tensors = tensors
-        self.metadata = metadata
+        self.tensors = _read_header(path, header[_PREFIX_BYTES:], data.nbytes)
+        self.header_sha256 = hashlib.sha256(header).hexdigest()
         self._data = data
-
-    @property
-    def dtypes(self) -> dict[str, str]:
-        """Name of each tensor's dtype (:mod:`tapml_targets.dtype`)."""
-        return {name: tensor.dtype for name, tensor in self.tensors.items()}
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +102,7 @@ class TensorFile(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         stored = self.tensors[name]
-        piece = self._data[stored.start : stored.end]
+        piece = self._data[slice(*stored.data_offsets)]
         kind = np.dtype(dtype(stored.dtype).numpy_name).newbyteorder("<")
         return piece.view(kind).reshape(stored.shape)
 
@@ -121,33 +118,30 @@ def write_tensors(
     tensors: Mapping[str, Array],
     dtypes: Mapping[str, str],
     *,
-    metadata: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write a file of tensors; a reader sees all of it or what was there before.
+    """Write a file of tensors atomically.
 
     Parameters
     ----------
     path
         The file.
     tensors
-        Arrays by name; one at a time is in memory where the mapping makes them.
+        Arrays by name; a lazy mapping keeps one at a time in memory.
     dtypes
         The dtype of each (:mod:`tapml_targets.dtype`); an array holds its raw bits.
-    metadata
-        Texts that go with them.
     progress
         Called with the number of tensor bytes written so far.
 
     Raises
     ------
     InputError
-        If an array is not of its dtype, or a dtype has no place in the format.
+        If an array does not match its dtype, or the format does not have the dtype.
     SetupError
         If the file cannot be written.
     """
     with writing(path), replace_file(path) as partial, partial.open("wb") as stream:
-        stream_tensors(stream, tensors, dtypes, metadata=metadata, progress=progress)
+        stream_tensors(stream, tensors, dtypes, progress=progress)
 
 
 def stream_tensors(
@@ -155,12 +149,11 @@ def stream_tensors(
     tensors: Mapping[str, Array],
     dtypes: Mapping[str, str],
     *,
-    metadata: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the same bytes, front to back, into an open file; see :func:`write_tensors`."""
+    """Write the same bytes sequentially to an open file; see :func:`write_tensors`."""
     layout = _layout(tensors, dtypes)
-    stream.write(_header(layout, metadata or {}))
+    stream.write(_header(layout))
     done = 0
     for name, stored in layout.items():
         kind = np.dtype(dtype(stored.dtype).numpy_name).newbyteorder("<")
@@ -174,66 +167,60 @@ def stream_tensors(
                 progress(done)
 
 
-def tensors_header(
-    tensors: Mapping[str, Array],
-    dtypes: Mapping[str, str],
-    *,
-    metadata: Mapping[str, str] | None = None,
-) -> bytes:
+def tensors_header(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> bytes:
     """The bytes that :func:`stream_tensors` writes before the data of the same tensors."""
-    return _header(_layout(tensors, dtypes), metadata or {})
+    return _header(_layout(tensors, dtypes))
 
 
-def open_tensors(path: Path, *, offset: int = 0, nbytes: int | None = None) -> TensorFile:
-    """Map a file of tensors; nothing but its header is read before an array is used.
+def open_tensors(
+    path: Path, *, offset: int = 0, nbytes: int | None = None, writable: bool = False
+) -> TensorFile:
+    """Map a file of tensors; only its header is read before an array is used.
 
     Parameters
     ----------
     path
-        The file, or one that holds it (an archive that stores it as it is).
+        The file, or an archive that stores it uncompressed.
     offset, nbytes
-        Where in it: by default all of it.
+        Its range in the archive; by default the complete file.
+    writable
+        Whether the arrays are writable, without changing the file.
 
     Raises
     ------
     InputError
-        If it cannot be read, or the header is too large, malformed, or does not fit the file: a
-        tensor out of its bounds, over another, with a gap before it, of an unknown dtype, of a
-        size that its shape does not have.
+        If it cannot be read, or the header is too large, malformed, or does not match the file: a
+        tensor is out of bounds, overlaps another, follows a gap, or has an unknown dtype or a size
+        that contradicts its shape.
     """
     try:
         total = path.stat().st_size - offset
         nbytes = total if nbytes is None else nbytes
         with path.open("rb") as stream:
             stream.seek(offset)
-            prefix = stream.read(_PREFIX.size)
-            if len(prefix) < _PREFIX.size or nbytes > total:
-                raise _damaged(path, f"it ends after {max(0, total)} bytes")
-            (length,) = _PREFIX.unpack(prefix)
-            room = nbytes - _PREFIX.size
-            if length > min(MAX_HEADER_BYTES, room):
-                raise _damaged(
-                    path,
-                    f"its header claims {length} bytes: expected at most "
-                    f"{min(MAX_HEADER_BYTES, room)}",
-                )
-            text = stream.read(length)
-        tensors, metadata = _read_header(path, text, room - length)
-        data = _map(path, offset + _PREFIX.size + length, room - length)
+            prefix = stream.read(_PREFIX_BYTES)
+            if len(prefix) < _PREFIX_BYTES or nbytes > total:
+                raise _damaged(path, f"it has {max(0, total)} bytes")
+            length = int.from_bytes(prefix, "little")
+            most = min(MAX_HEADER_BYTES, nbytes - _PREFIX_BYTES)
+            if length > most:
+                reason = f"its header claims {length} bytes: expected at most {most}"
+                raise _damaged(path, reason)
+            header = prefix + stream.read(length)
+        start, size = offset + len(header), nbytes - len(header)
+        # A plain array, whose memory is the file; a mapping cannot be empty.
+        data = (
+            np.asarray(np.memmap(path, np.uint8, "c" if writable else "r", start, (size,)))
+            if size
+            else np.empty(0, np.uint8)
+        )
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return TensorFile(path, data, tensors, metadata)
-
-
-def _map(path: Path, offset: int, nbytes: int) -> Array:
-    if nbytes == 0:
-        return np.empty(0, np.uint8)
-    # An array like any other, whose memory happens to be the file.
-    return np.asarray(np.memmap(path, np.uint8, "r", offset, (nbytes,)))
+    return TensorFile(path, header, data)
 
 
 def _layout(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> dict[str, StoredArray]:
-    """Tensors in the order of the file: aligned ones first, then by falling size of an element."""
+    """Tensors in file order: aligned ones first, then by decreasing element size."""
     sizes: dict[str, tuple[str, tuple[int, ...], int]] = {}
     for name in tensors:
         array = tensors[name]
@@ -248,9 +235,7 @@ def _layout(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> dict[str
                 f"{array.dtype.name}"
             )
         if name == _METADATA:
-            raise InputError(
-                f"a tensor cannot be called {name!r}: the format has another use for it"
-            )
+            raise InputError(f"a tensor cannot have the name {name!r}, which the format reserves")
         sizes[name] = (kind, array.shape, array.nbytes)
     layout: dict[str, StoredArray] = {}
     start = 0
@@ -261,79 +246,55 @@ def _layout(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> dict[str
 
     for name in sorted(sizes, key=place):
         kind, shape, nbytes = sizes[name]
-        layout[name] = StoredArray(kind, shape, start, start + nbytes)
+        layout[name] = StoredArray(_FORMAT_NAMES[kind], shape, (start, start + nbytes))
         start += nbytes
     return layout
 
 
-def _header(layout: Mapping[str, StoredArray], metadata: Mapping[str, str]) -> bytes:
-    entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
-    for name, stored in layout.items():
-        entries[name] = {
-            "dtype": _FORMAT_NAMES[stored.dtype],
-            "shape": list(stored.shape),
-            "data_offsets": [stored.start, stored.end],
-        }
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(_PREFIX.size + len(text)) % ALIGNMENT)
+def _header(layout: Mapping[str, StoredArray]) -> bytes:
+    text = msgspec.json.encode(layout)
+    text += b" " * (-(_PREFIX_BYTES + len(text)) % ALIGNMENT)
     if len(text) > MAX_HEADER_BYTES:
         raise InputError(
             f"{len(layout)} tensors need a header of {len(text)} bytes: expected at most "
             f"{MAX_HEADER_BYTES}"
         )
-    return _PREFIX.pack(len(text)) + text
+    return len(text).to_bytes(_PREFIX_BYTES, "little") + text
 
 
-def _read_header(
-    path: Path, text: bytes, data_bytes: int
-) -> tuple[dict[str, StoredArray], dict[str, str]]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise _damaged(path, "its header names something twice")
-        return found
-
+def _read_header(path: Path, text: bytes, data_bytes: int) -> dict[str, StoredArray]:
     try:
-        header = json.loads(text.decode(), object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, "its header is not JSON") from error
-    if not isinstance(header, dict):
-        raise _damaged(path, "its header is no JSON object")
-    metadata = header.pop(_METADATA, {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _damaged(path, "its metadata are not texts by name")
+        header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(path, "its header is not JSON of named tensors") from error
+    header.pop(_METADATA, None)
     tensors = {name: _stored(path, name, entry) for name, entry in header.items()}
     end = 0
-    for name, stored in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)):
-        if stored.start != end:
-            what = "lies over another" if stored.start < end else "has a gap before it"
+    for name, stored in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
+        if stored.data_offsets[0] != end:
+            what = "overlaps another" if stored.data_offsets[0] < end else "has a gap before it"
             raise _damaged(path, f"tensor {name[:100]!r} {what}")
-        end = stored.end
+        end = stored.data_offsets[1]
     if end != data_bytes:
         raise _damaged(path, f"its tensors need {end} bytes, it has {data_bytes}")
-    return tensors, metadata
+    return tensors
 
 
-def _stored(path: Path, name: str, entry: Any) -> StoredArray:
-    match entry:
-        case {"dtype": str(code), "shape": [*shape], "data_offsets": [start, end]}:
-            numbers = (*shape, start, end)
-            kind = _DTYPE_NAMES.get(code)
-            if kind is None:
-                known = ", ".join(_DTYPE_NAMES)
-                raise InputError(
-                    f"tensor {name[:100]!r} in {path} has dtype {code[:20]!r}: expected one of "
-                    f"{known}"
-                )
-            if (
-                len(shape) <= _MAX_DIMENSIONS
-                # A bool is an int for Python, and none for JSON.
-                and all(type(each) is int and 0 <= each < 1 << 63 for each in numbers)
-                and math.prod(shape) * dtype(kind).itemsize == end - start
-            ):
-                return StoredArray(kind, tuple(shape), start, end)
-    raise _damaged(path, f"the entry of tensor {name[:100]!r} makes no sense")
+def _stored(path: Path, name: str, entry: msgspec.Raw) -> StoredArray:
+    try:
+        stored = msgspec.json.decode(entry, type=StoredArray)
+        if stored.code not in _DTYPE_NAMES:
+            raise InputError(
+                f"tensor {name[:100]!r} in {path} has dtype {stored.code[:20]!r}: expected one of "
+                f"{', '.join(_DTYPE_NAMES)}; save a quantized model unquantized"
+            )
+        start, end = stored.data_offsets
+        if math.prod(stored.shape) * dtype(stored.dtype).itemsize == end - start:
+            return stored
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    raise _damaged(path, f"the entry of tensor {name[:100]!r} is not valid")
 
 
 def _damaged(path: Path, reason: str) -> InputError:
-    return InputError(f"{path} is not a whole safetensors file ({reason}): make or fetch it again")
+    return InputError(f"{path} is not a valid safetensors file ({reason}): make or fetch it again")

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: operators move from the source to the target, each one validated."""
+"""Algorithm 1 of the paper: migrate operators from the source to the target, validating each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tapml.carving.replay_memory import ReplayMemory
+from tapml.offload.context import MigrationContext
 from tapml.offload.device_room import DeviceRoom
-from tapml.offload.events import Note, OperatorsKnown
 from tapml.offload.hybrid_runs import HybridRuns
 from tapml.offload.mover import Mover
-from tapml.offload.operator_record import OperatorRecord
-from tapml.offload.selection import in_order, why_kept
-from tapml.offload.settings import RunOptions, Strategy
 from tapml.offload.strategies import PROMISES, Culprits, Moves, bisect, one_by_one
-from tapml.offload.workbench import Workbench
+from tapml.replaying.memory import ReplayMemory
+from tapml.runs.events import Note
+from tapml.session.events import OperatorsKnown
+from tapml.session.operator_record import OperatorRecord
+from tapml.session.selection import in_order, why_kept
+from tapml.session.settings import RunOptions, Strategy
 
 STRATEGIES: Final[dict[Strategy, Moves]] = {"one-by-one": one_by_one, "bisect": bisect}
 
@@ -27,39 +28,39 @@ class Algorithm:
 
     Attributes
     ----------
-    bench
+    context
         The open session.
     options
-        Which operators, in which order, by which strategy.
-    records
-        What became of each operator, by name in the plan's order.
+        Selection and order of operators, and the strategy.
     memory
         Device memory that replays share.
+    records
+        The state of each operator, by name in the plan's order.
     culprits
-        Operators that pass their own tests and fail the model, in groups that fail together.
+        Groups of operators that pass their own tests but together fail the model.
     """
 
-    bench: Workbench
+    context: MigrationContext
     options: RunOptions
     memory: ReplayMemory
     records: dict[str, OperatorRecord]
     culprits: Culprits = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.mover = Mover(self.bench, self.memory, len(self.records))
-        self.room = DeviceRoom(self.bench, self.memory)
-        self.runs = HybridRuns(self.bench, self.room, self.mover.earlier)
+        self.mover = Mover(self.context, self.memory, len(self.records))
+        self.room = DeviceRoom(self.context, self.memory)
+        self.runs = HybridRuns(self.context, self.room, self.mover.earlier)
 
     def run(self) -> None:
-        """Move what is to move; the journal gets what it took, whatever comes of it.
+        """Migrate the selected operators, and journal the effort even if that fails.
 
         Raises
         ------
         DeviceLostError
             If the device is lost.
         """
-        plan, options = self.bench.imported.plan, self.options
-        self.bench.watcher(OperatorsKnown(tuple(self.records)))
+        plan, options = self.context.imported.plan, self.options
+        self.context.watcher(OperatorsKnown(tuple(self.records)))
         to_move = []
         for name in in_order(plan, options.order):
             record = self.records[name]
@@ -73,14 +74,14 @@ class Algorithm:
         try:
             self.culprits = strategy(self.mover, self.runs, to_move, options.keep_going)
         finally:
-            journal = self.bench.journal
+            journal = self.context.journal
             journal.append("strategy", **self.strategy_data())
             journal.append("moved_bytes", **self.runs.moved_data())
             journal.append("verdicts", **verdict_counts(list(self.records.values())))
-        self._tell_what_stood()
+        self._report_reused()
 
     def strategy_data(self) -> dict[str, Any]:
-        """What the strategy promised and what it took, as JSON data."""
+        """The strategy's promised and actual effort, as JSON data."""
         return {
             "name": self.options.strategy,
             "order": self.options.order,
@@ -89,19 +90,17 @@ class Algorithm:
             "model_runs": self.runs.count,
             "from_journal": self.runs.kept,
             "culprits": [list(group) for group in self.culprits],
-            "memory": {"peak": self.bench.session.peak_bytes, "limit": self.room.limit},
+            "memory": {"peak": self.context.session.peak_bytes, "limit": self.room.limit},
         }
 
-    def _tell_what_stood(self) -> None:
-        """How much of an earlier run stands, and why the rest does not."""
+    def _report_reused(self) -> None:
         counts = verdict_counts(list(self.records.values()))
-        if not counts["kept"] and not counts["again"]:
-            return
-        self.bench.watcher(Note(resumed(counts)))
+        if counts["kept"] or counts["again"]:
+            self.context.watcher(Note(resumed(counts)))
 
 
 def verdict_counts(records: Sequence[OperatorRecord]) -> dict[str, Any]:
-    """Operator-wise verdicts: ``kept`` from the journal, made ``again`` and ``why``, ``first``."""
+    """Numbers of verdicts: ``kept`` (from the journal), ``again`` and ``why``, ``first``."""
     again = [record for record in records if record.again]
     kept = sum(bool(record.replay.get("reused")) for record in records)
     made = sum(bool(record.replay) for record in records)
@@ -114,11 +113,12 @@ def verdict_counts(records: Sequence[OperatorRecord]) -> dict[str, Any]:
 
 
 def resumed(counts: Mapping[str, Any]) -> str:
-    """The counts in a line: ``resumed: 45 verdicts stand, 2 are made again (the kernel)``."""
-    text = f"resumed: {counts['kept']} verdicts stand"
+    """The counts in a line.
+
+    >>> resumed({"kept": 45, "again": 2, "why": {"the kernel": 2}})
+    'resumed: 45 verdicts reused, 2 made again (the kernel)'
+    """
+    text = f"resumed: {counts['kept']} verdicts reused"
     if counts["again"]:
-        why = "; ".join(counts["why"])
-        text += (
-            f", {counts['again']} {'was' if counts['again'] == 1 else 'were'} made again ({why})"
-        )
+        text += f", {counts['again']} made again ({'; '.join(counts['why'])})"
     return text

@@ -1,4 +1,4 @@
-"""Compiles the target's kernels in the background, in the order the session will ask for them."""
+"""Compiles the target's kernels in the background, in the order the session needs them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from tapml.compiler.compiler import Compiler
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.library_format import library_hash
@@ -16,16 +16,16 @@ from tapml_targets.target import Target
 
 
 class CompileAhead:
-    """Kernels of all operators, on their way.
+    """The kernels of all operators, compiled in the background.
 
-    The compilers are child processes, which start when the first operator is not in the cache; this
-    thread only collects what they return. A Library is read from its bytes when somebody looks into
-    it: a resumed session knows hundreds of them by their hash alone.
+    Child processes compile; they start with the first operator that is not in the cache. A thread
+    collects the results. A Library is decoded on first access: a resumed session only needs the
+    hashes of most.
 
     Attributes
     ----------
     seconds
-        From the start to the latest kernel that came back.
+        Time from the start to the latest compiled kernel.
     """
 
     def __init__(self, compiler: Compiler, operators: Sequence[Operator], target: Target) -> None:
@@ -40,7 +40,7 @@ class CompileAhead:
         self._thread.start()
 
     def kernel(self, operator: str) -> str:
-        """Content hash of the operator's Library, as soon as it is there.
+        """Wait for the operator's Library and return its content hash.
 
         Raises
         ------
@@ -50,13 +50,7 @@ class CompileAhead:
         return library_hash(self._futures[operator].result())
 
     def library(self, operator: str) -> Library:
-        """The operator's Library, as soon as it is there.
-
-        Raises
-        ------
-        CompileError
-            If it could not be compiled, or the compiler died or hung.
-        """
+        """Wait for the operator's Library. Raises CompileError as :meth:`kernel` does."""
         packed = self._futures[operator].result()
         if operator not in self._libraries:
             self._libraries[operator] = self._compiler.read(

@@ -1,4 +1,4 @@
-"""Which of many things placed at once are at fault, found in halves."""
+"""Bisection for the faulty ones among many operators that were placed at once."""
 
 from __future__ import annotations
 
@@ -12,31 +12,36 @@ Thing = TypeVar("Thing")
 def minimal_culprits(
     suspects: Sequence[Thing], passes: Callable[[Sequence[Thing]], bool]
 ) -> tuple[Thing, ...]:
-    """Find a smallest group of suspects that fails by itself.
+    """Find a minimal group of suspects that fails by itself.
 
-    The shortest beginning of `suspects` that fails ends with one that is at fault. It is kept, and
-    the shortest beginning that fails together with it ends with the next, until what is kept fails
-    alone. A single culprit and several that are wrong only together are found the same way.
+    The last member of the shortest failing prefix of `suspects` is a culprit. The search keeps it
+    and repeats with the shortest prefix that fails together with the kept ones, until those fail
+    alone. So it also finds several suspects that fail only together.
 
     Parameters
     ----------
     suspects
-        In the order in which they are to be suspected; all together they are known to fail.
+        Suspects in the order of suspicion; all together are known to fail.
     passes
-        Whether some of them, in the order of `suspects`, pass. Asked at most
-        :func:`most_checks` times for each culprit found; what it said is never assumed.
+        Whether a subset, in the order of `suspects`, passes. Called at most :func:`most_checks`
+        times for each culprit.
 
     Returns
     -------
     tuple
-        Fails by itself. Where leaving something out never makes a group fail that passed, it would
-        pass without any one of its members.
+        A group that fails. It passes without any one of its members, provided that removing
+        operators from a passing group never makes it fail.
+
+    Examples
+    --------
+    >>> minimal_culprits("abcdefgh", lambda some: not {"c", "f"} <= set(some))
+    ('c', 'f')
     """
     place = {id(suspect): position for position, suspect in enumerate(suspects)}
     found: list[Thing] = []
     failing = len(suspects)
 
-    def beginning(length: int) -> list[Thing]:
+    def prefix(length: int) -> list[Thing]:
         group = [*suspects[:length], *found]
         return sorted(group, key=lambda suspect: place[id(suspect)])
 
@@ -44,17 +49,17 @@ def minimal_culprits(
         passing = 0
         while failing - passing > 1:
             middle = (passing + failing) // 2
-            if passes(beginning(middle)):
+            if passes(prefix(middle)):
                 passing = middle
             else:
                 failing = middle
         found.append(suspects[failing - 1])
         failing -= 1
-        alone = beginning(0)
+        alone = prefix(0)
         if failing == 0 or not passes(alone):
             return tuple(alone)
 
 
 def most_checks(suspects: int) -> int:
-    """How often at most the search asks for each culprit it finds among so many suspects."""
+    """Maximum number of checks for each culprit among this many suspects."""
     return ceil(log2(suspects)) + 1 if suspects > 1 else 0

@@ -1,4 +1,4 @@
-"""One run of a session from its open workbench to its report."""
+"""One run of a session, from its open context to its report."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.carving.replay_memory import ReplayMemory
 from tapml.durable.files import write_json, write_text
+from tapml.execute.device_reference import described, reference_facts
 from tapml.offload.algorithm import Algorithm
-from tapml.offload.events import PhaseEnded, PhaseStarted
-from tapml.offload.final_run import FinalRun
+from tapml.offload.context import MigrationContext
 from tapml.offload.finish import discard_finished, finish
-from tapml.offload.operator_record import (
+from tapml.offload.report_refresh import RefreshingReport
+from tapml.replaying.memory import ReplayMemory
+from tapml.runs.events import PhaseEnded, PhaseStarted
+from tapml.session.final_run import FinalRun
+from tapml.session.journal import HOST, REFERENCE
+from tapml.session.operator_record import (
     MODEL_VALIDATION,
     OPERATOR_VALIDATION,
     OperatorRecord,
 )
-from tapml.offload.phases import HOST, REFERENCE
-from tapml.offload.report_refresh import RefreshingReport
-from tapml.offload.selection import check_patterns
-from tapml.offload.settings import RunOptions
-from tapml.offload.workbench import Workbench
-from tapml.report.data import build_report
-from tapml.report.html import render
+from tapml.session.report_data import build_report
+from tapml.session.report_page import render_report
+from tapml.session.selection import check_patterns
+from tapml.session.settings import RunOptions
 from tapml_targets.errors import TapmlError
 
 PAGE: Final = "report.html"
 DATA: Final = "report.json"
 
 
-def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path]:
+def migrate(context: MigrationContext, options: RunOptions) -> tuple[dict[str, Any], Path]:
     """Run Algorithm 1, then the finished plan, then write the report.
 
-    The report is written whatever comes of it, an interruption included.
+    The report is also written if the run fails or is interrupted.
 
     Returns
     -------
@@ -45,39 +46,41 @@ def migrate(bench: Workbench, options: RunOptions) -> tuple[dict[str, Any], Path
     Raises
     ------
     InputError
-        If a pattern of the options matches no operator; the report stays as it is.
+        If a pattern of the options matches no operator; the report stays unchanged.
     """
-    plan = bench.imported.plan
+    plan = context.imported.plan
     check_patterns(plan, options)
     records = {name: OperatorRecord(operator) for name, operator in plan.operators.items()}
     final: FinalRun | None = None
     try:
-        _move(bench, options, records)
+        _move(context, options, records)
         if all(record.state in ("moved", "validated") for record in records.values()):
-            final = _finish(bench, options, records)
+            final = _finish(context, records)
         if final is None or final.status != "pass":
-            discard_finished(bench.folder)
+            discard_finished(context.folder)
     except BaseException:
-        # What ended the run is what is told, not that its report could not be written either.
+        # Report the original error, even if the report cannot be written either.
         with contextlib.suppress(TapmlError):
-            write_report(bench, records, final)
+            write_report(context, records, final)
         raise
-    return write_report(bench, records, final)
+    return write_report(context, records, final)
 
 
-def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]) -> None:
-    target = bench.settings.target
-    bench.watcher(PhaseStarted("move operators", total=len(records)))
+def _move(
+    context: MigrationContext, options: RunOptions, records: dict[str, OperatorRecord]
+) -> None:
+    target = context.settings.target
+    context.watcher(PhaseStarted("move operators", total=len(records)))
     started = time.monotonic()
-    with ReplayMemory(bench.session, bench.target.limits.memory_bytes) as memory:
-        report = RefreshingReport(bench.watcher, lambda: write_report(bench, records, None))
-        Algorithm(replace(bench, watcher=report), options, memory, records).run()
+    with ReplayMemory(context.session, context.target.limits.memory_bytes) as memory:
+        report = RefreshingReport(context.watcher, lambda: write_report(context, records, None))
+        Algorithm(replace(context, watcher=report), options, memory, records).run()
     moved = sum(record.state == "moved" for record in records.values())
     detail = f"{moved} of {len(records)} on the target"
-    bench.watcher(PhaseEnded("move operators", time.monotonic() - started, detail))
-    bench.phases.record(
+    context.watcher(PhaseEnded("move operators", time.monotonic() - started, detail))
+    context.phases.record(
         "compile kernels",
-        bench.compiled.seconds,
+        context.compiled.seconds,
         group="rooting",
         platform=HOST,
         once=False,
@@ -86,26 +89,26 @@ def _move(bench: Workbench, options: RunOptions, records: dict[str, OperatorReco
     for name in (OPERATOR_VALIDATION, MODEL_VALIDATION):
         seconds = sum(record.seconds.get(name, 0.0) for record in records.values())
         detail = f"{seconds / max(len(records), 1):.3f} s an operator"
-        bench.phases.record(
+        context.phases.record(
             name, seconds, group="overhead", platform=target, once=False, detail=detail
         )
 
 
-def _finish(bench: Workbench, options: RunOptions, records: dict[str, OperatorRecord]) -> FinalRun:
-    final = finish(bench, records, merge=options.merge)
-    bench.journal.append("final", **final.to_json())
+def _finish(context: MigrationContext, records: dict[str, OperatorRecord]) -> FinalRun:
+    final = finish(context, records)
+    context.journal.append("final", **final.to_json())
     if final.status == "pass":
-        # What did not fit beside the source's part of a hybrid run has run with all the others.
+        # Operators that did not fit into a hybrid run have now run with all the others.
         for record in records.values():
             record.state, record.reason = "moved", ""
     return final
 
 
 def write_report(
-    bench: Workbench, records: dict[str, OperatorRecord], final: FinalRun | None
+    context: MigrationContext, records: dict[str, OperatorRecord], final: FinalRun | None
 ) -> tuple[dict[str, Any], Path]:
     """Write ``report.json`` and ``report.html`` into the session's folder."""
-    plan, model = bench.imported.plan, bench.model
+    plan, model = context.imported.plan, context.model
     report = build_report(
         plan=plan,
         model={
@@ -113,19 +116,20 @@ def write_report(
             "dtype": model.dtype,
             "context_length": model.context_length,
             "weights_hash": model.weights_hash,
-            "notes": list(bench.notes),
+            "notes": list(context.notes),
         },
-        reference=REFERENCE,
-        device=bench.session.device,
-        fingerprint=bench.fingerprint,
-        self_test=bench.self_test,
-        policy=bench.policy,
+        reference=described(context.executor.reference) or REFERENCE,
+        reference_device=reference_facts(context.executor.reference),
+        device=context.session.device,
+        fingerprint=context.fingerprint,
+        self_test=context.self_test,
+        policy=context.policy,
         records=list(records.values()),
         final=final,
-        journal=bench.journal,
-        folder=bench.folder,
+        journal=context.journal,
+        folder=context.folder,
     )
-    write_json(bench.folder / DATA, report)
-    page = bench.folder / PAGE
-    write_text(page, render(report))
+    write_json(context.folder / DATA, report)
+    page = context.folder / PAGE
+    write_text(page, render_report(report))
     return report, page

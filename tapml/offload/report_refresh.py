@@ -1,4 +1,4 @@
-"""The report while a run goes on: written anew now and then, so that an open page is fresh."""
+"""Rewrites the report during a run, so that an open page stays current."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tapml.offload.events import Event, OperatorChanged, Watcher
-from tapml.offload.run_state import SETTLED
+from tapml.runs.events import Event, Watcher
+from tapml.session.events import OperatorChanged
+from tapml.session.run_state import SETTLED
 from tapml_targets.errors import TapmlError
 
 INTERVAL_SECONDS: Final = 10.0
-# Writing takes at most this part of a run.
+# Writing takes at most this share of the time.
 _SHARE: Final = 0.03
 
 
 class RefreshingReport:
-    """A watcher that has the report written after operators are settled, and passes events on.
+    """A watcher that calls `write` after operators are settled, and passes events on.
 
-    First after the first operator that was not the journal's, then every ten seconds at most, and
-    less often where writing it takes long.
-
-    Parameters
-    ----------
-    watcher
-        Who else wants the events.
-    write
-        Writes the report as the run stands.
+    It writes after the first operator that was not reused, then at most every ten seconds, and
+    less often if writing is slow.
     """
 
     def __init__(self, watcher: Watcher, write: Callable[[], object]) -> None:
@@ -36,14 +30,14 @@ class RefreshingReport:
         self._next = 0.0
 
     def __call__(self, event: Event) -> None:
-        """Take in an event."""
+        """Pass an event on, and write the report if it is due."""
         self._watcher(event)
         if not isinstance(event, OperatorChanged) or event.state not in SETTLED:
             return
         if event.numbers.get("reused") or time.monotonic() < self._next:
             return
         started = time.monotonic()
-        # The journal is what counts; if the disk is full it says so itself.
+        # Ignore errors: if the disk is full, the journal reports it.
         with contextlib.suppress(TapmlError):
             self._write()
         ended = time.monotonic()

@@ -1,4 +1,4 @@
-"""A repro folder for an operator that failed: everything needed to see it fail again."""
+"""Repro folders: everything needed to reproduce the failure of an operator."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tapml.carving.lost import LOST, NO_TEST, UNBUILT
-from tapml.carving.replay_repro import README, SCRIPT, Failure, write_kernels, write_repro
-from tapml.carving.replay_results import ReplayResult, Timing
-from tapml.carving.repro_attempt import ATTEMPT, ATTEMPT_LIBRARY, ATTEMPT_VERSION
-from tapml.carving.repro_failure import KERNELS
-from tapml.carving.repro_pages import SCRIPT_TEXT
-from tapml.compare.oracle import CarvedCase
-from tapml.compare.verdict import Verdict
 from tapml.compiler.preflight import require
-from tapml.compiler.reach import Reach, reach_of
+from tapml.compiler.symbol_ranges import SymbolRanges, symbol_ranges
 from tapml.durable.files import replace_folder, write_bytes, write_json, write_text
-from tapml.graph.plan import Operator
-from tapml.localize.diagnosis import Diagnosis
-from tapml.offload.events import Note
-from tapml.offload.workbench import Workbench
+from tapml.failures.diagnosis import Diagnosis
+from tapml.offload.context import MigrationContext
+from tapml.oracles.carved_case import CarvedCase
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.failure import KERNELS, Failure
+from tapml.replaying.results import ReplayResult, Timing
+from tapml.repro.attempt import ATTEMPT, ATTEMPT_LIBRARY, ATTEMPT_VERSION
+from tapml.repro.writing import README, SCRIPT, SCRIPT_TEXT, write_kernels, write_repro
+from tapml.runs.events import Note
+from tapml.verdicts.verdict import Cause, failed
 from tapml_rpc.reach import open_another
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.errors import CompileError, LimitExceededError
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack
@@ -32,7 +30,7 @@ from tapml_targets.library_format import pack
 REPRO: Final = "repro"
 
 _RETRY: Final = """\
-Operator {operator} could not move to {target}.
+Operator {operator} could not be migrated to {target}.
 
 {reason}
 
@@ -43,65 +41,63 @@ operator.txt   the operator, as TVMScript
 kernels/       {kernels}
 """
 _ALONE: Final = """\
-See it again, here or on any machine with the same kind of device:
+Reproduce it, here or on any machine with the same kind of device:
 
     python {name}/repro.py
 
-It takes the base install of tapml and a driver for {platform}. Edit a source in kernels/ and run it
-again to try a fix."""
+It needs the base install of tapml and a driver for {platform}. To try a fix, edit a source in
+kernels/ and run it again."""
 _WRITTEN: Final = """\
-The kernel was written by hand. Edit it in {written}; every save is tried at once:
+The kernel was written by hand. Edit it in {written}; every save is tested at once:
 
     tapml kernel check {session} {operator} --watch"""
-_COMPILED: Final = "what the compiler made of it, where it got so far"
-_BY_HAND: Final = "the kernel as it was written by hand, where it could be read"
+_COMPILED: Final = "the compiled kernel, if there is one"
+_BY_HAND: Final = "the hand-written kernel, if it could be read"
 _SESSION: Final = """\
-No folder holds enough to see this again: {why}. It takes the session, the model and the toolkit:
+This folder is not enough to reproduce it: {why}. It needs the session, the model and the toolkit:
 
     tapml offload --session {session}"""
 
 
 def write_test_failure(
-    bench: Workbench, operator: Operator, library: Library, result: ReplayResult
+    context: MigrationContext, operator: Operator, library: Library, result: ReplayResult
 ) -> tuple[Path, Diagnosis | None]:
-    """Write ``repro/<operator>`` for a carved test that did not pass; ``tapml replay`` takes it.
+    """Write ``repro/<operator>`` for a carved test that failed, for ``tapml replay``.
 
-    The folder stands before the failure is looked into, which may take half a minute, and is
-    written again with what was found.
+    The folder is written before the diagnosis, which may take half a minute, and again after it.
 
     Returns
     -------
     tuple
         The folder and the diagnosis.
     """
-    from tapml.localize.apart import diagnosed
+    from tapml.diagnosis.in_subprocess import diagnose_in_subprocess
 
-    folder = bench.folder / REPRO / operator.name
+    folder = context.folder / REPRO / operator.name
     failure = Failure(
         operator=operator,
         result=result,
         library=library,
-        device=bench.session.device,
-        expectation=bench.probing.appeal(result.case),
-        policy=bench.policy,
-        origins=bench.imported.plan.origins_of(operator.name),
+        device=context.session.device,
+        expectation=context.probing.appeal(result.case),
+        policy=context.policy,
+        origins=context.imported.plan.origins_of(operator.name),
     )
     write_repro(folder, failure)
-    if result.verdict.reason.startswith(LOST):
-        # Looking into it would ask the device that is gone.
+    if result.verdict.cause.is_loss:
+        # A diagnosis needs the device, which is lost.
         return folder, None
-    bench.watcher(Note(f"{operator.name} failed: looking for the inner step and the cause"))
-    failure = diagnosed(
+    context.watcher(Note(f"{operator.name} failed: looking for the inner step and the cause"))
+    failure = diagnose_in_subprocess(
         failure,
-        bench.compiler,
-        oracle=bench.oracle,
-        open_session=partial(open_another, bench.session),
+        context.compiler,
+        open_session=partial(open_another, context.session),
     )
     return write_repro(folder, failure), failure.diagnosis
 
 
 class LastTest:
-    """Hands tests on, and knows which came last: it was running when a device was lost."""
+    """Iterates over tests and keeps the latest: it was running when the device was lost."""
 
     def __init__(self, tests: Iterable[CarvedCase]) -> None:
         self._tests = tests
@@ -113,45 +109,49 @@ class LastTest:
             yield case
 
 
-def lost_result(bench: Workbench, case: CarvedCase, reason: str) -> ReplayResult | None:
-    """A test over which the device was lost, as a result; None where no float64 twin judges it."""
+def lost_result(
+    context: MigrationContext, case: CarvedCase, cause: Cause, reason: str
+) -> ReplayResult | None:
+    """The result of a test that lost the device; None if the operator has no float64 twin."""
     try:
-        bench.probing.appeal(case)
+        context.probing.appeal(case)
     except CompileError:
         return None
-    verdict = Verdict("fail", 0.0, (), reason, "target")
-    return ReplayResult(case.id, case.operator, verdict, Timing(0, 0, None, 0, 0), case)
+    timing = Timing(0, 0, None, 0, 0)
+    return ReplayResult(case.id, case.operator, failed(cause, reason), timing, case)
 
 
 def write_other_failure(
-    bench: Workbench,
+    context: MigrationContext,
     operator: Operator,
     library: Library | None,
+    cause: Cause,
     reason: str,
     *,
     written: str = "",
 ) -> Path:
-    """Write ``repro/<operator>`` where no test of the operator failed: compiler, limits, model.
+    """Write ``repro/<operator>`` for a failure of the compiler, the limits or the model.
 
-    It has a ``repro.py`` where the kernels alone show the failure. `written` is the folder of the
-    hand-written kernel that takes the compiled one's place; empty where none does.
+    It includes ``repro.py`` if the kernels suffice to reproduce the failure. `written` is the
+    folder of the hand-written kernel, if it replaces the compiled one.
     """
-    folder = bench.folder / REPRO / operator.name
+    folder = context.folder / REPRO / operator.name
     with replace_folder(folder) as partial:
-        _write_other(partial, bench, operator, library, reason, written)
+        _write_other(partial, context, operator, library, cause, reason, written)
     return folder
 
 
 def _write_other(
     folder: Path,
-    bench: Workbench,
+    context: MigrationContext,
     operator: Operator,
     library: Library | None,
+    cause: Cause,
     reason: str,
     written: str,
 ) -> None:
-    symbols = reach_of(bench.imported.plan).operators.get(operator.name, ())
-    alone = library is not None and _shown_by_kernels(bench, operator, library, reason)
+    symbols = symbol_ranges(context.imported.plan).operators.get(operator.name, ())
+    alone = library is not None and _shown_by_kernels(context, operator, library, cause)
     kernels: list[str | None] | None = None
     if library is not None:
         kernels = write_kernels(folder / KERNELS, library)
@@ -162,34 +162,35 @@ def _write_other(
             "format": ATTEMPT_VERSION,
             "operator": operator.name,
             "hash": operator.hash,
-            "target": bench.settings.target,
-            "device": to_plain(bench.session.device),
+            "target": context.settings.target,
+            "device": to_plain(context.session.device),
             "reason": reason,
+            "cause": cause,
             "symbols": [dict(each) for each in symbols],
             "kernels": kernels if alone else None,
-            "origins": [asdict(each) for each in bench.imported.plan.origins_of(operator.name)],
+            "origins": [asdict(each) for each in context.imported.plan.origins_of(operator.name)],
         },
     )
     write_text(folder / "operator.txt", operator.script)
-    how = _ALONE.format(name=operator.name, platform=bench.settings.target)
+    how = _ALONE.format(name=operator.name, platform=context.settings.target)
     if alone:
         write_text(folder / SCRIPT, SCRIPT_TEXT)
     else:
-        why = "the kernels run, and the whole model differs with them"
+        why = "the kernels run, but the complete model fails with them"
         if library is None:
             why = "there is no kernel yet"
             if written:
-                why = "the hand-written kernel cannot be read as it is"
-        elif reason == NO_TEST:
+                why = "the hand-written kernel cannot be read"
+        elif cause == Cause.NO_TEST:
             why = "no test of it was carved"
-        how = _SESSION.format(why=why, session=bench.folder)
+        how = _SESSION.format(why=why, session=context.folder)
     if written:
         how += "\n\n" + _WRITTEN.format(
-            written=written, session=bench.folder, operator=operator.name
+            written=written, session=context.folder, operator=operator.name
         )
     page = _RETRY.format(
         operator=operator.name,
-        target=bench.settings.target,
+        target=context.settings.target,
         reason=reason,
         how=how,
         kernels=_BY_HAND if written else _COMPILED,
@@ -197,13 +198,15 @@ def _write_other(
     write_text(folder / README, page)
 
 
-def _shown_by_kernels(bench: Workbench, operator: Operator, library: Library, reason: str) -> bool:
-    """Whether a device that is given the kernels alone fails again."""
-    if reason.startswith((UNBUILT, LOST)):
+def _shown_by_kernels(
+    context: MigrationContext, operator: Operator, library: Library, cause: Cause
+) -> bool:
+    """Whether the kernels suffice to reproduce the failure."""
+    if cause == Cause.UNBUILT or cause.is_loss:
         return True
-    symbols = reach_of(bench.imported.plan).operators.get(operator.name, ())
+    symbols = symbol_ranges(context.imported.plan).operators.get(operator.name, ())
     try:
-        require(library, bench.target.limits, reach=Reach({operator.name: symbols}))
+        require(library, context.target.limits, ranges=SymbolRanges({operator.name: symbols}))
     except LimitExceededError:
         return True
     return False

@@ -1,56 +1,73 @@
-"""The trusted side: a model's plan on the CPU, rooted in PyTorch before anything is built on it."""
+"""The reference: a model's plan, compared with PyTorch (rooted) before anything relies on it.
+
+It runs on the processor, in this process, or on a device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
-from tapml.compiler.reference import ReferenceModule, compile_reference
-from tapml.execute.generate import check_lengths
-from tapml.graph.cache import PlanCache
-from tapml.graph.imported import ImportedModel
-from tapml.graph.importer import import_model
-from tapml.graph.rooting import root
-from tapml.graph.rooting_report import RootingReport
-from tapml.models import Prompt, calibration_prompts, prompt_from_text, prompt_from_tokens
-from tapml.models.huggingface import load_model
-from tapml.models.inputs import DECODE, PREFILL, entry_for
-from tapml.models.loaded import LoadedModel
-from tapml.offload.events import Note, Watcher
-from tapml.offload.phases import HOST, REFERENCE, Phases
-from tapml.offload.settings import Settings
-from tapml_targets.errors import InputError
+from tapml.compiler.compiler import Compiler
+from tapml.compiler.reference_module import ReferenceModule
+from tapml.execute.device_reference import (
+    DeviceReference,
+    platform_of,
+    reference_identity,
+    reference_name,
+)
+from tapml.importing.cache import PlanCache
+from tapml.importing.imported import ImportedModel
+from tapml.importing.importer import import_model
+from tapml.models.huggingface import load_any
+from tapml.models.loaded import Loaded
+from tapml.offload.reference_device import open_operators
+from tapml.plan.rooting_report import RootingReport
+from tapml.rooting.rooting import root
+from tapml.runs.events import Note, Watcher
+from tapml.runs.phases import Phases
+from tapml.session.journal import HOST
+from tapml.session.settings import Settings
+from tapml.workloads import workload_of
+from tapml_rpc.client import Session
+from tapml_targets.errors import InputError, MismatchError
 from tapml_targets.limits import Limits
 
 # Rooting runs prefill and then one decode step.
 _ROOTING_TOKENS: Final = 3
-# It holds every value of both runs; attention's grow with the square of the prompt.
+# Rooting keeps every value of both runs; attention's grow with the square of the prompt.
 _MOST_ROOTING_TOKENS: Final = 128
 
 
 @dataclass(frozen=True)
 class RootedReference:
-    """A model whose plan agrees with PyTorch, operator by operator and in its logits.
+    """A model whose plan agrees with PyTorch at every operator and in its outputs.
 
-    `natural_dtype` is the model's where the device has it; see :func:`open_rooted_reference`.
+    `natural_dtype` is the model's dtype on a device that supports it.
     """
 
-    model: LoadedModel
-    prompts: tuple[Prompt, ...]
+    model: Loaded
+    cases: tuple[Any, ...]
     imported: ImportedModel
-    reference: ReferenceModule
+    reference: ReferenceModule | DeviceReference
     rooting: RootingReport
     natural_dtype: str
 
     @property
+    def platform(self) -> str:
+        """What the reference runs on, for tables of times."""
+        return platform_of(self.reference)
+
+    @property
     def logit_deviation(self) -> float:
-        """Largest difference between the plan's logits and PyTorch's."""
-        logits = {(e.name, e.outputs[0]) for e in self.imported.plan.entries.values()}
+        """Largest difference between the plan's first outputs and PyTorch's."""
+        first = {(e.name, e.outputs[0]) for e in self.imported.plan.entries.values()}
         return max(
             each.error
             for each in self.rooting.compared
-            if each.kind == "output" and (each.entry, each.value) in logits
+            if each.kind == "output" and (each.entry, each.value) in first
         )
 
 
@@ -62,40 +79,49 @@ def open_rooted_reference(
     every_entry: bool = False,
     unseen: Callable[[], None] = lambda: None,
     imported: Callable[[ImportedModel], None] | None = None,
+    on: Session | None = None,
+    compiler: Compiler | None = None,
 ) -> RootedReference:
     """Load, import, compile and root a model.
 
     Parameters
     ----------
     settings
-        The model and its prompts.
+        The model and its cases.
     phases
         Announces and times the steps.
     limits
-        The target device's; a float16 checkpoint becomes float32 where it has no float16.
+        The target device's limits; without float16, a float16 checkpoint becomes float32.
     every_entry
-        Whether the prompts must run every entry, so that no operator is left without a test.
+        Whether the cases must run every entry, so that every operator has a test.
     unseen
-        Called before a model is imported whose plan is not kept from an earlier time.
+        Called before the model is imported, if its plan is not cached.
     imported
-        Called as soon as the plan is there, so that other work on it can begin.
+        Called with the imported model, to start other work early.
+    on
+        The device that is the reference; None for this process.
+    compiler
+        Compiles for that device; None for one of its own.
 
     Raises
     ------
     InputError
-        If the model cannot be loaded or a prompt does not fit.
+        If the model cannot be loaded or a case does not fit.
     UnsupportedOperatorError
         If the model cannot be imported.
     MismatchError
-        If the plan does not agree with PyTorch.
+        If the plan does not agree with PyTorch, on the reference.
+    ReferenceFailedError
+        If the reference's device has no kernel for an operator, or fails.
     """
     cache = PlanCache()
     with phases.phase("load model", group="overhead", platform=HOST, once=True) as phase:
-        model, natural_dtype = _load(settings, limits, phases.watcher)
-        prompts = _prompts(settings, model)
-        if every_entry:
-            _check_coverage(prompts, settings.new_tokens)
-        phase.detail = f"{model.name}, {model.dtype}, context {model.context_length}"
+        model, natural_dtype = _load(settings, limits, phases.watcher, on)
+        workload = workload_of(model)
+        given = settings.prompts, settings.tokens, settings.prompt_count
+        cases = workload.cases(model, *given)
+        workload.check(cases, settings.new_tokens, every_entry=every_entry)
+        phase.detail = f"{model.name}, {model.dtype}, {model.size}"
     with phases.phase("import model", group="overhead", platform=HOST, once=True) as phase:
         result = import_model(model, cache=cache, begins=unseen)
         plan = result.plan
@@ -103,36 +129,64 @@ def open_rooted_reference(
         phase.detail = f"{len(plan.operators)} operators at {sites} call sites"
     if imported is not None:
         imported(result)
-    with phases.phase("compile reference", group="overhead", platform="llvm", once=True) as phase:
-        reference = compile_reference(plan)
-        phase.detail = REFERENCE
+    reference = open_operators(plan, phases, on, compiler)
     with phases.phase("root in PyTorch", group="overhead", platform=HOST, once=True) as phase:
-        long_enough = (p.token_ids for p in prompts if len(p.token_ids) >= _ROOTING_TOKENS)
+        long_enough = (c.token_ids for c in cases if len(c.token_ids) >= _ROOTING_TOKENS)
         prompt = next((tokens[:_MOST_ROOTING_TOKENS] for tokens in long_enough), None)
-        rooting = root(model, result, reference=reference, prompt=prompt, cache=cache)
+        try:
+            rooting = root(
+                model,
+                result,
+                reference=reference,
+                prompt=prompt,
+                cache=cache,
+                device=_rooted_on(reference),
+            )
+        except MismatchError as error:
+            if on is None:
+                raise
+            raise MismatchError(f"the reference {reference_name(on)} is wrong: {error}") from error
         worst = rooting.worst
         skipped = len(rooting.not_comparable)
         phase.detail = (
             f"{rooting.sites} call sites and all outputs equal PyTorch's"
             + (f", worst at {worst.ratio:.2g} of its bound" if worst else "")
-            + (f"; {skipped} call sites have no counterpart there" if skipped else "")
+            + (f"; {skipped} call sites have no counterpart in PyTorch" if skipped else "")
         )
-    return RootedReference(model, prompts, result, reference, rooting, natural_dtype)
+    return RootedReference(model, cases, result, reference, rooting, natural_dtype)
 
 
-def _load(settings: Settings, limits: Limits | None, watcher: Watcher) -> tuple[LoadedModel, str]:
-    """The model, and the dtype it has where the device has that."""
+def _rooted_on(reference: ReferenceModule | DeviceReference) -> str:
+    """What a rooting depends on beside the plan; empty for this process."""
+    if not isinstance(reference, DeviceReference):
+        return ""
+    return f"{reference_identity(reference)} {reference.kernels_hash}"
+
+
+def _load(
+    settings: Settings, limits: Limits | None, watcher: Watcher, on: Session | None
+) -> tuple[Loaded, str]:
+    """The model, and its dtype on devices that support it."""
     context = settings.context_length or None
-    model = load_model(settings.model, dtype=_dtype(settings.dtype), context_length=context)
+    load = partial(
+        load_any,
+        settings.model,
+        context_length=context,
+        quantize=settings.quantize,
+        inputs=settings.inputs,
+    )
+    model = load(dtype=_dtype(settings.dtype))
     natural_dtype = model.dtype
-    if model.dtype == "float16" and limits is not None and "float16" not in limits.features:
+    sides = ((settings.target, limits), (settings.reference, on and on.device.limits))
+    lacking = [name for name, each in sides if each and "float16" not in each.features]
+    if model.dtype == "float16" and lacking:
         if settings.dtype == "float16":
             raise InputError(
-                f"--dtype float16: this {settings.target} device has no float16; choose another "
+                f"--dtype float16: this {lacking[0]} device has no float16; choose another "
                 "device (see tapml devices) or --dtype float32"
             )
         watcher(Note("the device has no float16: the model runs as float32"))
-        model = load_model(settings.model, dtype="float32", context_length=context)
+        model = load(dtype="float32")
     for note in model.notes:
         watcher(Note(note))
     return model, natural_dtype
@@ -143,34 +197,3 @@ def _dtype(name: str) -> Literal["auto", "float32", "float16"]:
         case "auto" | "float32" | "float16":
             return name
     raise InputError(f"unknown model dtype {name!r}: expected auto, float32 or float16")
-
-
-def _prompts(settings: Settings, model: LoadedModel) -> tuple[Prompt, ...]:
-    given = (
-        *(prompt_from_text(model, text) for text in settings.prompts),
-        *(prompt_from_tokens(model, tokens) for tokens in settings.tokens),
-    )
-    prompts = given or calibration_prompts(model, settings.prompt_count)
-    for prompt in prompts:
-        check_lengths(model, len(prompt.token_ids), settings.new_tokens)
-    return prompts
-
-
-def _check_coverage(prompts: Sequence[Prompt], new_tokens: int) -> None:
-    """Refuse prompts that leave an entry without a run, and so its operators without a test.
-
-    Raises
-    ------
-    InputError
-        Saying what to give instead.
-    """
-    if all(entry_for(len(prompt.token_ids)) == DECODE for prompt in prompts):
-        raise InputError(
-            "every prompt has a single token, so prefill would never run and its operators would "
-            "have no test: give at least one prompt of two tokens or more"
-        )
-    if new_tokens == 1 and all(entry_for(len(p.token_ids)) == PREFILL for p in prompts):
-        raise InputError(
-            "--new-tokens 1: decode would never run and its operators would have no test; ask for "
-            "two or more"
-        )

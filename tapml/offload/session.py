@@ -1,46 +1,45 @@
-"""OffloadSession: a migration on disk that can be run, interrupted, resumed and reported."""
+"""OffloadSession: a migration in a folder, which can be run, interrupted and resumed."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tapml.carving.lost import rephrased
-from tapml.durable.files import remove_folder, remove_left, sync_folder, writing
-from tapml.offload import events
-from tapml.offload.journal import Journal
-from tapml.offload.journal_schema import MIGRATED
-from tapml.offload.live import LiveState
-from tapml.offload.lock import LOCK, hold
-from tapml.offload.session_device import DEVICE, SessionDevice
-from tapml.offload.settings import RunOptions, Settings
+from tapml.replaying.failure_text import with_context
+from tapml.runs.events import Watcher, ignore
+from tapml.runs.folder import RunFolder
+from tapml.runs.journal import JOURNAL, Journal
+from tapml.session.device import DEVICE, SessionDevice
+from tapml.session.folder import is_session
+from tapml.session.journal import SESSION, open_journal
+from tapml.session.run_state import RunState
+from tapml.session.settings import RunOptions, Settings
 from tapml_rpc.reach import is_remote
-from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError
+from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError, ReferenceLostError
 
-JOURNAL: Final = "journal.sqlite"
+if TYPE_CHECKING:
+    from tapml.models.recorded_module import RecordedModule
+
 _SETTINGS: Final = "settings"
-_FORMAT: Final = "tapml-session/1"
-_PASSED_OVER: Final = "passed over"
-# Without --bind a server takes whichever port is free.
+# Without --bind, a server takes any free port.
 _SERVED_THERE: Final = "serve it at that address again (`tapml rpc serve --bind`), "
 
 
 @dataclass(frozen=True)
 class SessionResult:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes
     ----------
     status
         ``pass``, ``degraded``, ``fail``, ``incomplete`` (operators left on the source), ``not run``
-        (every operator passes and the device is too small for the model).
+        (every operator passes, but the device is too small for the model).
     exit_code
-        What the command line returns.
+        Exit code of the command line.
     text
-        One line for a person.
+        One line for the user.
     report
         The data of ``report.json``.
     report_path
@@ -55,15 +54,7 @@ class SessionResult:
 
 
 class OffloadSession:
-    """A migration in a folder.
-
-    Attributes
-    ----------
-    folder
-        Where it lives.
-    settings
-        What it was asked to do.
-    """
+    """A migration in a folder."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
@@ -71,58 +62,99 @@ class OffloadSession:
 
     @classmethod
     def create(cls, folder: str | Path, settings: Settings) -> OffloadSession:
-        """Begin a session in an empty or new folder.
+        """Create a session in an empty or new folder.
 
         Raises
         ------
         InputError
-            If the folder holds a session or other files.
+            If the folder has a session or other files.
         SetupError
             If it cannot be written.
         """
-        path = Path(folder)
-        # A process killed on its way here may have left its lock.
-        if path.exists() and any(each.name != LOCK for each in path.iterdir()):
-            what = "a session" if is_session(path) else "other files"
-            raise InputError(f"{path} holds {what}; choose an empty folder, or open the session")
-        return cls._begin(path, settings)
+        run_folder = RunFolder(Path(folder), SESSION)
+        if run_folder.exists:
+            raise InputError(f"{folder} has a session; choose an empty folder, or open the session")
+        return cls._begin(run_folder, settings)
 
     @classmethod
-    def _begin(cls, path: Path, settings: Settings) -> OffloadSession:
-        with writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            sync_folder(path.resolve().parent)
-        with hold(path / LOCK), Journal(path / JOURNAL) as journal:
-            journal.write_setting("format", _FORMAT)
-            journal.write_setting(_SETTINGS, settings.to_json())
-        return cls(path, settings)
+    def begin(
+        cls, folder: str | Path, model: RecordedModule | str | Path, target: str, **settings: Any
+    ) -> OffloadSession:
+        """Create a session for a model in memory, or one with a folder or a name.
 
-    @classmethod
-    def open(cls, folder: str | Path) -> OffloadSession:
-        """Open a session that exists.
+        Parameters
+        ----------
+        folder
+            A new folder.
+        model
+            What :func:`tapml.from_torch` gave: if it is not saved yet, ``<folder>-model`` will
+            have it. Or a model's name or path.
+        target
+            Platform to migrate the model to.
+        settings
+            More of :class:`~tapml.session.settings.Settings`.
 
         Raises
         ------
         InputError
-            If the folder holds no session, or one of another version.
+            If the folder has a session, the model is none, or there is no such setting.
+        SetupError
+            If it cannot be written.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import tapml as tml
+        >>> model = tml.from_torch(torch.nn.Linear(4, 2), [torch.rand(3, 4)])
+        >>> session = tml.OffloadSession.begin("moved", model, "opencl")
+        >>> session.settings.target, session.settings.model.endswith("moved-model")
+        ('opencl', True)
+        """
+        from tapml.models import resolve_model, zoo_names
+
+        unknown = settings.keys() - set(Settings.__struct_fields__)
+        if unknown:
+            known = ", ".join(Settings.__struct_fields__)
+            raise InputError(f"a session has no setting {min(unknown)!r}: expected of {known}")
+        path = Path(folder)
+        if isinstance(model, str | Path):
+            text = str(model) if str(model) in zoo_names() else str(resolve_model(model))
+        else:
+            is_saved = model.source != Path()
+            text = str((model if is_saved else model.save(f"{path}-model")).source)
+        return cls.create(path, Settings(model=text, target=target, **settings))
+
+    @classmethod
+    def _begin(cls, run_folder: RunFolder, settings: Settings) -> OffloadSession:
+        run_folder.begin(**{_SETTINGS: settings.to_json()})
+        return cls(run_folder.path, settings)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> OffloadSession:
+        """Open an existing session.
+
+        Raises
+        ------
+        InputError
+            If the folder has no session, or one of another version.
         """
         path = Path(folder)
         if not is_session(path):
             raise InputError(
                 f"{path} is not a session: expected a folder made by `tapml offload --session`"
             )
-        with Journal(path / JOURNAL) as journal:
+        with open_journal(path / JOURNAL) as journal:
             text = journal.read_setting(_SETTINGS)
         if text is None:
             raise InputError(
-                f"{path} holds a session that was never begun; begin it with "
+                f"{path} has a session without settings; start it with "
                 f"`tapml offload --session {path}`"
             )
         try:
             return cls(path, Settings.from_json(text))
         except InputError as error:
             raise InputError(
-                f"{error} (setting {_SETTINGS!r} in {path / JOURNAL}); begin anew in another "
+                f"{error} (setting {_SETTINGS!r} in {path / JOURNAL}); start again in another "
                 "folder (--session), or here with --restart"
             ) from error
 
@@ -135,98 +167,97 @@ class OffloadSession:
         given: Mapping[str, Any],
         restart: bool = False,
     ) -> OffloadSession:
-        """Open the session in a folder, or begin one.
+        """Open the session in a folder, or create one.
 
-        A session that never came as far as a rooted reference is begun again where its settings
-        are not the ones wanted now: a mistake on the command line is corrected by a second try.
+        An existing session without a rooted reference is started again if its settings differ, so
+        that a mistake on the command line is easy to correct.
 
         Parameters
         ----------
         folder
-            Where.
+            The session's folder.
         settings
-            For a new session.
+            Settings of a new session.
         given
-            The settings a person named; an existing session must agree with them.
+            The settings that the user named; an existing session must agree with them.
         restart
-            Delete what is there first.
+            Delete an existing session first.
 
         Raises
         ------
         InputError
-            If the session there was begun with other settings; they are named. If `restart` would
-            delete kernels that somebody wrote.
+            If the existing session has other settings (they are named), or `restart` would delete
+            hand-written kernels.
         """
         path = Path(folder)
-        if is_session(path) and restart:
-            _spare_kernels(path)
-            with hold(path / LOCK):
-                remove_folder(path.resolve())
-        if not is_session(path):
-            return cls.create(path, settings)
-        with Journal(path / JOURNAL) as journal:
+        run_folder = RunFolder(path, SESSION)
+        if run_folder.exists and restart:
+            _refuse_if_handwritten(path)
+            run_folder.remove()
+        if not run_folder.exists:
+            return cls._begin(run_folder, settings)
+        with run_folder.open_journal() as journal:
             begun = journal.read_setting(_SETTINGS) is not None
             rooted = any(journal.events("rooted"))
         if not begun:
-            return cls._begin(path, settings)
+            return cls._begin(run_folder, settings)
         session = cls.open(path)
         for name, value in given.items():
             have = getattr(session.settings, name)
             if have != value and not rooted:
-                return cls._begin(path, settings)
+                return cls._begin(run_folder, settings)
             if have != value:
                 raise InputError(
-                    f"the session in {path} was begun with {name} = {_said(have)}, not "
-                    f"{_said(value)}; {_SERVED_THERE if _is_address(name, have) else ''}"
-                    "choose another folder (--session), or begin anew here with --restart"
+                    f"the session in {path} was created with {name} = {_shown(have)}, not "
+                    f"{_shown(value)}; {_SERVED_THERE if _is_address(name, have) else ''}"
+                    "choose another folder (--session), or start again here with --restart"
                 )
         return session
 
     def run(
         self,
-        watcher: events.Watcher = events.ignore,
+        watcher: Watcher = ignore,
         options: RunOptions = RunOptions(),  # noqa: B008 - frozen
     ) -> SessionResult:
-        """Run Algorithm 1 of the paper from where the journal ends.
+        """Run Algorithm 1 of the paper from the end of the journal.
 
         Parameters
         ----------
         watcher
-            Called with every event (:mod:`tapml.offload.events`), on this thread.
+            Called with every event (:mod:`tapml.session.events`), on this thread.
         options
-            How to go about it.
+            Options of this run.
 
         Returns
         -------
         SessionResult
-            Also where operators failed: a mismatch is a result, not an error.
+            The outcome; a mismatch is a result, not an error.
 
         Raises
         ------
         TapmlError
-            If the session cannot go on: no device, a lost device, a full disk, a model that
-            cannot be imported. What was journaled is kept.
+            If the session cannot continue: no device, a lost device, a full disk, a model that
+            cannot be imported. Journaled results are kept.
         """
-        with hold(self.folder / LOCK) as died, Journal(self.folder / JOURNAL) as journal:
-            remove_left(self.folder)
-            with LiveState(self.folder, watcher) as live:
-                if died is not None:
-                    live(events.Note(f"the run before did not end by itself: {died}"))
-                for text in _since_last_run(journal):
-                    live(events.Note(text))
-                journal.append("run", options=options.to_json(), process=os.getpid())
-                try:
-                    report, page = self._run(journal, live, options)
-                except DeviceLostError as error:
-                    journal.append("lost", error=type(error).__name__, message=str(error))
-                    go_on = f"go on with `tapml offload --session {self.folder}`"
-                    device = journal.read_setting(DEVICE) or ""
-                    when = f"once {device} answers, " if is_remote(device) else ""
-                    after = f"; what was journaled is kept: {when}{go_on}"
-                    raise rephrased(error, after=after) from error
-                journal.append("ended", status=report["outcome"]["status"])
-                for text in _newly_passed_over(journal):
-                    live(events.Note(text))
+        run_folder = RunFolder(self.folder, SESSION)
+        with run_folder.run(RunState(), watcher, options=options.to_json()) as run:
+            journal = run.journal
+            try:
+                report, page = self._run(journal, run.watcher, options)
+            except DeviceLostError as error:
+                journal.append("lost", error=type(error).__name__, message=str(error))
+                resume = f"continue with `tapml offload --session {self.folder}`"
+                device = journal.read_setting(DEVICE) or ""
+                when = f"once {device} answers, " if is_remote(device) else ""
+                after = f"; journaled results are kept: {when}{resume}"
+                raise with_context(error, after=after) from error
+            except ReferenceLostError as error:
+                journal.append("lost", error=type(error).__name__, message=str(error))
+                raise ReferenceLostError(
+                    f"{error}; journaled results are kept: once it answers, continue with "
+                    f"`tapml offload --session {self.folder}`"
+                ) from error
+            journal.append("ended", status=report["outcome"]["status"])
         status = str(report["outcome"]["status"])
         return SessionResult(
             status,
@@ -237,67 +268,34 @@ class OffloadSession:
         )
 
     def _run(
-        self, journal: Journal, watcher: events.Watcher, options: RunOptions
+        self, journal: Journal, watcher: Watcher, options: RunOptions
     ) -> tuple[dict[str, Any], Path]:
-        # The device comes up while the rest is imported and opened.
+        # The device starts while the rest is imported and opened.
         with SessionDevice(self.settings, journal) as device:
+            from tapml.offload.context import open_context
             from tapml.offload.migration import migrate
-            from tapml.offload.workbench import open_workbench
 
-            with open_workbench(
+            with open_context(
                 self.folder, self.settings, journal, watcher, options, device
-            ) as bench:
-                return migrate(bench, options)
+            ) as context:
+                return migrate(context, options)
 
 
 def _is_address(name: str, value: object) -> bool:
     return name == "device" and "://" in str(value)
 
 
-def is_session(folder: Path) -> bool:
-    """Whether a folder holds a session's journal."""
-    return (folder / JOURNAL).is_file()
-
-
-def _since_last_run(journal: Journal) -> list[str]:
-    """What whoever opened the journal since the last run has done to it, a sentence each.
-
-    A migration leaves an event: any command may be the first to open an old journal.
-    """
-    told: list[str] = []
-    for _, kind, data in journal.events():
-        if kind == "run":
-            told.clear()
-        elif kind == MIGRATED:
-            copy = journal.path.with_name(data["copy"])
-            told.append(
-                f"the journal was migrated from schema {data['from']} to {data['to']}; as it was, "
-                f"it lies in {copy}"
-            )
-    return told
-
-
-def _newly_passed_over(journal: Journal) -> list[str]:
-    """Rows that no run has named yet: they stay where they are, and are told once."""
-    told = {text for _, _, data in journal.events(_PASSED_OVER) for text in data["rows"]}
-    rows = [text for text in journal.passed_over if text not in told]
-    if rows:
-        journal.append(_PASSED_OVER, rows=rows)
-    return rows
-
-
-def _spare_kernels(folder: Path) -> None:
-    """Refuse to delete what nobody can make again."""
+def _refuse_if_handwritten(folder: Path) -> None:
     from tapml.kernels.written import OWN_FOLDER
 
     kernels = folder / OWN_FOLDER
     if any(each.is_file() for each in kernels.rglob("*")):
         raise InputError(
-            f"{kernels} holds kernels written by hand, and --restart would delete them: move the "
-            "folder elsewhere first (--kernels FOLDER finds them there)"
+            f"{kernels} has hand-written kernels, which --restart would delete; move the folder "
+            "first, then use it with --kernels FOLDER"
         )
 
 
-def _said(setting: object) -> str:
-    """A setting as a message shows it; what was not given is empty or 0."""
+def _shown(setting: object) -> str:
+    """A setting as text; empty and 0 mean the default."""
     return repr(setting) if setting else "the default"

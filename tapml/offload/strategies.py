@@ -1,4 +1,4 @@
-"""When the whole model is checked: after every operator, or with all of them and in halves."""
+"""When the model is checked: after every operator, or with all of them and by bisection."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from tapml.carving.lost import rephrased
 from tapml.offload.culprits import minimal_culprits, most_checks
 from tapml.offload.hybrid_runs import Checked, HybridRuns
 from tapml.offload.mover import Mover
-from tapml.offload.operator_record import OperatorRecord
-from tapml.offload.settings import Strategy
+from tapml.replaying.failure_text import with_context
+from tapml.session.operator_record import OperatorRecord
+from tapml.session.settings import Strategy
+from tapml.verdicts.verdict import Cause
 from tapml_targets.errors import DeviceLostError
 
 Culprits: TypeAlias = list[tuple[str, ...]]
 Moves: TypeAlias = Callable[[Mover, HybridRuns, Sequence[OperatorRecord], bool], Culprits]
 
 PROMISES: Final[dict[Strategy, str]] = {
-    "one-by-one": "one model-wise run for each operator to move",
-    "bisect": "one model-wise run where the model passes, and at most ceil(log2(N)) + 2 more for "
-    "each operator at fault",
+    "one-by-one": "one model-wise run for each operator to migrate",
+    "bisect": "one model-wise run if the model passes, and at most ceil(log2(N)) + 2 more for "
+    "each faulty operator",
 }
 
 
 def one_by_one(
     mover: Mover, runs: HybridRuns, records: Sequence[OperatorRecord], keep_going: bool
 ) -> Culprits:
-    """Algorithm 1 as in the paper: the model is checked with every operator that is added.
+    """Algorithm 1 as in the paper: the model is checked after each operator.
 
     Parameters
     ----------
     mover, runs
         Validate operators, and the model.
     records
-        The operators to move, in order.
+        The operators to migrate, in order.
     keep_going
-        Leave an operator that fails on the source and go on; else stop there.
+        Leave a failed operator on the source and continue, instead of stopping.
 
     Returns
     -------
     list
-        Names of operators that pass their own tests and fail the model, in groups that fail
-        together: here each by itself, beside those that had moved before it.
+        Names of operators that pass their own tests but fail the model, in groups of one.
     """
     culprits: Culprits = []
     moved: list[OperatorRecord] = []
@@ -62,8 +62,8 @@ def one_by_one(
                 record.state, record.reason = "validated", checked.reason
             else:
                 culprits.append((record.operator.name,))
-                reason = f"the whole model parts from the reference: {checked.reason}"
-                mover.fail(record, reason, key=checked.key)
+                reason = f"the complete model differs from the reference: {checked.reason}"
+                mover.fail(record, Cause.WHOLE_MODEL, reason, key=checked.key)
         mover.settle(record)
         if record.state == "failed" and not keep_going:
             break
@@ -73,25 +73,25 @@ def one_by_one(
 def bisect(
     mover: Mover, runs: HybridRuns, records: Sequence[OperatorRecord], keep_going: bool
 ) -> Culprits:
-    """All operators pass their own tests first; then the model is checked with all at once.
+    """Validate all operators by their own tests, then check the model with all of them at once.
 
-    Where it fails, halves narrow it down to a smallest group of operators that fails by itself. The
-    group stays on the source, and the model is checked with the others.
+    If the model fails, bisection finds a minimal group of operators that fails by itself. It stays
+    on the source, and the model is checked with the others.
 
     Parameters
     ----------
     mover, runs
         Validate operators, and the model.
     records
-        The operators to move, in order.
+        The operators to migrate, in order.
     keep_going
-        Go on after an operator that fails its own tests, and narrow down again where the others
-        fail as well; else the most that is known to pass moves.
+        Continue after an operator that fails its own tests, and bisect again if the others fail,
+        too. Otherwise the largest group that is known to pass is migrated.
 
     Returns
     -------
     list
-        The groups: names of operators that pass their own tests and fail the model together.
+        Groups of operators that pass their own tests but together fail the model, as names.
     """
     validated: list[OperatorRecord] = []
     for record in records:
@@ -108,7 +108,7 @@ def bisect(
 
 @dataclass
 class _Placing:
-    """Moves operators that pass their own tests, as many at once as the model passes with."""
+    """Migrates the largest group of validated operators with which the model passes."""
 
     mover: Mover
     runs: HybridRuns
@@ -118,7 +118,7 @@ class _Placing:
     _passing: list[tuple[Sequence[OperatorRecord], Checked]] = field(default_factory=list)
 
     def place(self, *, keep_going: bool) -> None:
-        """Find what passes together and settle all candidates."""
+        """Find a group that passes, and settle all candidates."""
         self.runs.promised = 1 if self.candidates else 0
         left = self._fitting()
         for record in left:
@@ -131,12 +131,12 @@ class _Placing:
         self._settle()
 
     def _fitting(self) -> list[OperatorRecord]:
-        """What fits the device together: all of them, or as many as one by one would have moved."""
-        if not self.runs.lack(self.candidates):
+        """The candidates that fit the device together, chosen greedily in order."""
+        if not self.runs.shortfall(self.candidates):
             return list(self.candidates)
         chosen: list[OperatorRecord] = []
         for record in self.candidates:
-            lack = self.runs.lack([*chosen, record])
+            lack = self.runs.shortfall([*chosen, record])
             if lack:
                 record.reason = lack
                 record.model_check = {"status": "not run", "reason": lack}
@@ -145,22 +145,22 @@ class _Placing:
         return chosen
 
     def _narrow(self, failing: Sequence[OperatorRecord]) -> Sequence[OperatorRecord]:
-        """Fail a smallest group of operators that the model fails with."""
+        """Find a minimal group with which the model fails, and record its failure."""
         group = minimal_culprits(failing, lambda some: self._check(some).passed)
         checked = self._check(group)
         names = tuple(record.operator.name for record in group)
         self.culprits.append(names)
-        # The search, once the group alone is in it, and the others after it.
+        # The search, including the group alone, and one check of the others.
         self.runs.promised += len(group) * most_checks(len(failing)) + 1
         for record in group:
             others = ", ".join(name for name in names if name != record.operator.name)
             alone = f"together with {others}" if others else "alone"
             record.model_check = checked.data
             reason = (
-                f"the whole model parts from the reference with it {alone} on the target: "
+                f"the complete model differs from the reference with it {alone} on the target: "
                 f"{checked.reason}"
             )
-            self.mover.fail(record, reason, key=checked.key)
+            self.mover.fail(record, Cause.WHOLE_MODEL, reason, key=checked.key)
         return group
 
     def _check(self, group: Sequence[OperatorRecord]) -> Checked:
@@ -170,15 +170,15 @@ class _Placing:
                 checked = self.runs.check(group, group[-1])
             except DeviceLostError as error:
                 before = f"while the model ran with {len(group)} operators on the target: "
-                after = "; --strategy one-by-one tells with which of them"
-                raise rephrased(error, before=before, after=after) from error
+                after = "; --strategy one-by-one finds out with which of them"
+                raise with_context(error, before=before, after=after) from error
             self._checked[names] = checked
             if checked.passed:
                 self._passing.append((group, checked))
         return self._checked[names]
 
     def _settle(self) -> None:
-        """Move the most that is known to pass together without any culprit."""
+        """Migrate the largest passing group without any culprit."""
         clean = [
             (group, checked)
             for group, checked in self._passing

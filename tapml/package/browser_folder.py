@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.durable.files import recover_folder
-from tapml.graph.plan import GraphPlan
 from tapml.models.tensor_file import stream_tensors, tensors_header
-from tapml.package.browser_texts import browser_readme
+from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.files import is_package
 from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS
 from tapml.package.sample_lines import sample_lines
 from tapml.package.shipped import Shipped, of_package, of_session, open_passed
+from tapml.package.texts import browser_readme
 from tapml.package.writer import HashingSink, PackageWriter, new_package
+from tapml.plan.graph_plan import GraphPlan
+from tapml.workloads import workload_of
 from tapml_targets import library_format
 from tapml_targets.errors import InputError
+from tapml_targets.platforms import browser_platform
 
 FORMAT: Final = "tapml browser model"
 VERSION: Final = 1
@@ -34,9 +37,9 @@ LINES: Final = "tokenizer_lines.json"
 # Below what the strictest of the common hosts take as one file, and held in memory whole.
 PART_BYTES: Final = 16 << 20
 PAGE: Final = Path(__file__).parent / "browser_page"
-_PLATFORM: Final = "webgpu"
 _SPARE_BYTES: Final = 1 << 20
 _LARGEST_MANIFEST: Final = 16 << 20
+_MOST_ADDED: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,16 @@ def write_browser_folder(
         If it cannot be written: then nothing of it is there.
     """
     target = shipped.library.target
-    if target != _PLATFORM:
+    platform = browser_platform()
+    if target != platform:
         raise InputError(
-            f"the kernels of {shipped.decoder.name} are for {target}, and a browser runs "
-            f"{_PLATFORM}: move the model there first (`tapml offload --target {_PLATFORM}`)"
+            f"the kernels of {shipped.model.name} are for {target}, and a browser runs "
+            f"{platform}: move the model there first (`tapml offload --target {platform}`)"
+        )
+    if not workload_of(shipped.model).generates:
+        raise InputError(
+            f"{shipped.model.name} generates no text, and the page for a browser does only that: "
+            "make a package without --browser"
         )
     contents = _contents(shipped)
     total = sum(each.nbytes for each in shipped.weights.values())
@@ -165,18 +174,18 @@ def _weight_parts(package: PackageWriter) -> Iterator[_Parts]:
 
 def _contents(shipped: Shipped) -> dict[str, bytes]:
     contents = {LIBRARY: library_format.pack(shipped.library), **shipped.licences}
-    if shipped.tokenizer is not None and shipped.note.reader == "tapml":
+    if shipped.tokenizer is not None and shipped.note.reader != "none":
         contents[TOKENIZER] = shipped.tokenizer
         contents[LINES] = _compared_lines(shipped.tokenizer)
     return contents
 
 
 def _compared_lines(tokenizer: bytes) -> bytes:
-    """What the page's own reader has to give before it is used: lines, their tokens, their text."""
-    from tapml.models.tokenizer_json import JsonTokenizer
-
-    codec = JsonTokenizer.read(tokenizer)
-    lines = [(line, ids := codec.encode(line), codec.decode(ids)) for line in sample_lines()]
+    """What the page's library has to give before it is used: lines, their tokens, their text."""
+    codec = JsonTokenizer(tokenizer)
+    # A library may know an added token and still not how it takes the space or the word beside it.
+    added = [f"a{each}b {each} c" for each in codec.added_tokens()[:_MOST_ADDED]]
+    lines = [(x, ids := codec.encode(x), codec.decode(ids)) for x in (*sample_lines(), *added)]
     return json.dumps(lines, ensure_ascii=False).encode()
 
 
@@ -184,7 +193,7 @@ def _manifest(shipped: Shipped, package: PackageWriter, parts: list[str]) -> dic
     return {
         "format": FORMAT,
         "version": VERSION,
-        "model": shipped.decoder.to_json(),
+        "model": shipped.model.to_json(),
         "plan": _plan(shipped.plan),
         "device": asdict(shipped.device),
         "verdict": dict(shipped.verdict),

@@ -1,7 +1,7 @@
 """Reading a package's files, from a folder or from an archive, in place.
 
-An archive holds every file as it is, so that a file is a stretch of it: weights are mapped where
-they lie, and nothing has to be unpacked. What is in the package is checked against its manifest.
+An archive stores files uncompressed, so weights are mapped without unpacking. Files are checked
+against the manifest.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import hashlib
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from tapml.durable.files import recover_folder
 from tapml.models.tensor_file import TensorFile, open_tensors
-from tapml.package.manifest import MANIFEST, MAX_MANIFEST_BYTES, WEIGHTS, Manifest
-from tapml_targets.errors import InputError, SetupError
+from tapml.package.manifest import LIBRARY, MANIFEST, MAX_MANIFEST_BYTES, PLAN, WEIGHTS, Manifest
+from tapml.plan import format as plan_format
+from tapml.plan.graph_plan import GraphPlan
+from tapml_targets import library_format
+from tapml_targets.errors import InputError, ProtocolError, SetupError
+from tapml_targets.library import Library
 
-# What is read into memory: a plan, a Library, a tokenizer.
+# Files read into memory: plan, Library, tokenizer.
 MAX_FILE_BYTES: Final = 1 << 30
 _MOST_ENTRIES: Final = 256
 _PIECE_BYTES: Final = 4 << 20
 _LOCAL_HEADER: Final = struct.Struct("<4s5H3L2H")
 _LOCAL_MAGIC: Final = b"PK\x03\x04"
 _ENCRYPTED: Final = 0x1
-_PREFIX: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,22 @@ class Place:
     path: Path
     offset: int
     nbytes: int
+
+
+def unpack_programs(path: Path, contents: Mapping[str, bytes]) -> tuple[GraphPlan, Library]:
+    """The plan and the Library among the files of the package at `path`.
+
+    Raises
+    ------
+    InputError
+        If one of them is damaged or of another version.
+    """
+    try:
+        return plan_format.unpack(contents[PLAN]), library_format.unpack(contents[LIBRARY])
+    except ProtocolError as error:
+        raise InputError(
+            f"the package {path} cannot be used ({error}): make it again with `tapml package`"
+        ) from error
 
 
 class PackageFiles:
@@ -102,17 +121,14 @@ class PackageFiles:
             If the header is not what the manifest says.
         """
         place = self.place(WEIGHTS)
-        with place.path.open("rb") as stream:
-            found = header_hash(stream, place)
-        if found != self.manifest.weights_header_sha256:
-            raise self._damaged(
-                f"the header of {WEIGHTS} has SHA-256 {found}, expected "
-                f"{self.manifest.weights_header_sha256}"
-            )
-        return open_tensors(place.path, offset=place.offset, nbytes=place.nbytes)
+        tensors = open_tensors(place.path, offset=place.offset, nbytes=place.nbytes)
+        found, expected = tensors.header_sha256, self.manifest.weights_header_sha256
+        if found != expected:
+            raise self._damaged(f"the header of {WEIGHTS} has SHA-256 {found}, expected {expected}")
+        return tensors
 
     def check_weights(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Read all weights and check their hash; `progress` is told bytes read, and all bytes.
+        """Read all weights and check their hash; `progress` gets bytes read, and all bytes.
 
         Raises
         ------
@@ -150,7 +166,7 @@ class PackageFiles:
     def _damaged(self, reason: str) -> InputError:
         return InputError(
             f"the package {self.path} is damaged or was edited: {reason}; fetch it again, or make "
-            "it anew with `tapml package`"
+            "it again with `tapml package`"
         )
 
 
@@ -176,22 +192,12 @@ def recover_package(path: Path) -> str:
     Returns
     -------
     str
-        What was done, a sentence; empty where there was nothing to do, or where it cannot be done:
-        whoever reads a package need not be able to write beside it.
+        What was done; empty if nothing was, also if the place is read-only.
     """
     try:
         return recover_folder(path)
     except SetupError:
         return ""
-
-
-def header_hash(stream: BinaryIO, place: Place) -> str:
-    """SHA-256 of what stands before the data in a file of tensors."""
-    stream.seek(place.offset)
-    prefix = stream.read(min(_PREFIX.size, place.nbytes))
-    length = _PREFIX.unpack(prefix)[0] if len(prefix) == _PREFIX.size else 0
-    # A length that cannot be is refused when the file is opened.
-    return hashlib.sha256(prefix + stream.read(min(length, place.nbytes, 1 << 27))).hexdigest()
 
 
 def _in_folder(folder: Path) -> dict[str, Place]:
@@ -216,7 +222,7 @@ def _in_archive(path: Path) -> dict[str, Place]:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
         raise InputError(
-            f"{path} is no package, or not a whole one ({error}): expected a folder or a zip "
+            f"{path} is not a complete package ({error}): expected a folder or a zip "
             "archive made by `tapml package`"
         ) from error
 

@@ -8,23 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tapml.graph import plan_format
-from tapml.graph.plan import GraphPlan
-from tapml.models.inputs import MODEL_INPUTS
-from tapml.models.stored import StoredDecoder
+from tapml.models.stored import StoredModel
 from tapml.models.tensor_file import TensorFile
 from tapml.package.codecs import open_codec
-from tapml.package.files import PackageFiles, recover_package
-from tapml.package.manifest import LIBRARY, PLAN, TOKENIZER, WEIGHTS
+from tapml.package.files import PackageFiles, recover_package, unpack_programs
+from tapml.package.manifest import TOKENIZER, WEIGHTS
 from tapml.package.runnable import Runnable
 from tapml.package.target_model import TargetModel
-from tapml_targets import library_format
-from tapml_targets.errors import InputError, ProtocolError
+from tapml.plan.graph_plan import GraphPlan
+from tapml_targets.errors import InputError
 
-# Up to here weights are hashed at every load: a fraction of a second, which nobody notices.
+# Up to this size weights are hashed at every load, in a fraction of a second.
 ALWAYS_VERIFIED_BYTES: Final = 256 << 20
-# The input with an element for every row of the context.
-_ROWS: Final = MODEL_INPUTS[2]
 
 
 def load_package(
@@ -79,7 +74,7 @@ def load_package(
         for note in model.notes:
             warnings.warn(note, stacklevel=2)
     except Warning:
-        # Who has warnings raised is not given the model, and could not close it.
+        # If warnings are errors, the caller gets no model to close.
         model.close()
         raise
     return model
@@ -106,13 +101,7 @@ def open_package(
     weights = files.weights()
     if verify or weights.nbytes <= ALWAYS_VERIFIED_BYTES:
         files.check_weights(progress)
-    try:
-        plan = plan_format.unpack(contents[PLAN])
-        library = library_format.unpack(contents[LIBRARY])
-    except ProtocolError as error:
-        raise InputError(
-            f"the package {path} cannot be used ({error}): make it anew with `tapml package`"
-        ) from error
+    plan, library = unpack_programs(path, contents)
     _check_weights(path, plan, weights)
     _check_sizes(path, plan, manifest.model)
     if library.target != manifest.device.platform:
@@ -121,7 +110,7 @@ def open_package(
             f"{manifest.device.platform}"
         )
     return Runnable(
-        decoder=manifest.model,
+        model=manifest.model,
         plan=plan,
         library=library,
         weights=weights,
@@ -131,20 +120,17 @@ def open_package(
     )
 
 
-def _check_sizes(path: Path, plan: GraphPlan, model: StoredDecoder) -> None:
-    """Hold the model's sizes against its plan: inputs are made by them."""
+def _check_sizes(path: Path, plan: GraphPlan, model: StoredModel) -> None:
+    """Compare the model's sizes, which shape inputs, with its plan."""
     for entry in plan.entries.values():
-        rows, logits = entry.values.get(_ROWS), entry.values[entry.outputs[0]]
-        if rows is not None and rows.shape != (model.context_length,):
-            what, size = "context", model.context_length
-        elif logits.shape[-1:] != (model.vocabulary,):
-            what, size = "vocabulary", model.vocabulary
-        else:
-            continue
-        raise InputError(
-            f"the package {path} was edited: it says that the model has a {what} of {size}, and "
-            f"its plan has another ({entry.name})"
-        )
+        shapes = {name: entry.values[name].shape for name in (*entry.inputs, *entry.outputs[:1])}
+        for what, size, found in model.sizes_in(shapes, entry.outputs[0]):
+            if found != size:
+                said = " x ".join(map(str, size))
+                raise InputError(
+                    f"the package {path} was edited: it says that the model has a {what} of "
+                    f"{said}, and its plan has another ({entry.name})"
+                )
 
 
 def _check_weights(path: Path, plan: GraphPlan, weights: TensorFile) -> None:

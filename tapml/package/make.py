@@ -8,8 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from tapml.graph import plan_format
-from tapml.graph.plan import Entry
 from tapml.models.tensor_file import stream_tensors, tensors_header
 from tapml.package.files import recover_package
 from tapml.package.manifest import (
@@ -25,26 +23,17 @@ from tapml.package.manifest import (
 from tapml.package.shipped import of_session, open_passed
 from tapml.package.texts import RUN_SCRIPT, readme
 from tapml.package.writer import check_place, new_package
+from tapml.plan import format as plan_format
+from tapml.plan.graph_plan import Entry
 from tapml_targets import library_format
+from tapml_targets.portable import in_portable_code
 
 _README_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True)
 class MadePackage:
-    """What was written.
-
-    Attributes
-    ----------
-    path
-        The folder or archive.
-    nbytes
-        Bytes of its files.
-    manifest
-        What it says of itself.
-    recovered
-        What a killed process had left there and what became of it, a sentence; mostly empty.
-    """
+    """What was written; `recovered` reports leftovers of a killed process, and is mostly empty."""
 
     path: Path
     nbytes: int
@@ -62,7 +51,9 @@ def make_package(
 ) -> MadePackage:
     """Write a session's model, kernels and weights as something that ships.
 
-    The same session gives the same bytes.
+    The same session gives the same bytes. Kernels that a device would have to compile with a
+    library of its own are compiled here where that library is
+    (:func:`tapml_targets.portable.in_portable_code`).
 
     Parameters
     ----------
@@ -91,7 +82,7 @@ def make_package(
     shipped = of_session(finished)
     contents = {
         PLAN: plan_format.pack(shipped.plan),
-        LIBRARY: library_format.pack(shipped.library),
+        LIBRARY: library_format.pack(in_portable_code(shipped.library)),
         RUN: RUN_SCRIPT.encode(),
         **shipped.licences,
     }
@@ -111,7 +102,7 @@ def make_package(
                 progress=None if progress is None else lambda done: progress(done, total),
             )
         manifest = Manifest(
-            model=shipped.decoder,
+            model=shipped.model,
             entries={name: _signature(each) for name, each in shipped.plan.entries.items()},
             device=shipped.device,
             verdict=shipped.verdict,
@@ -122,14 +113,14 @@ def make_package(
             sample=shipped.sample,
         )
         package.add(README, readme(manifest, tuple(shipped.licences)).encode())
-        # Last: what has a manifest is whole.
+        # Last: a package with a manifest is complete.
         package.add(MANIFEST, manifest.to_bytes())
     nbytes = sum(each.bytes for each in package.files.values())
     return MadePackage(path, nbytes, manifest, recovered)
 
 
 def _default_place(session: Path, *, archive: bool) -> Path:
-    # As it was given where it ends in a name, so that what is printed is short; "." has none.
+    # "." and ".." have no name.
     named = session if session.name not in ("", "..") else session.resolve()
     return named.with_name(f"{named.name}-package{'.zip' if archive else ''}")
 

@@ -1,4 +1,4 @@
-"""A moved model before a device is open: from a package, or from a finished session."""
+"""A moved model before its device is open, from a package or a finished session."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tapml.graph.plan import GraphPlan
-from tapml.models.stored import StoredDecoder
-from tapml.package.codecs import Codec
+from tapml.models.stored import StoredModel
+from tapml.models.text import Codec
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.sample import Sample
+from tapml.plan.graph_plan import GraphPlan
 from tapml_rpc import reach
 from tapml_rpc.client import Session
 from tapml_rpc.in_process import open_in_process
-from tapml_rpc.libraries import SOURCE_DIALECTS
 from tapml_rpc.local import open_local
+from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, NoSuchDeviceError
-from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
 from tapml_targets.ranking import default_device, find_device, list_devices, parse_device
 
@@ -31,27 +30,13 @@ Array: TypeAlias = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Runnable:
-    """Everything that a run needs.
+    """Everything that a run needs; weights are read when they are used.
 
-    Attributes
-    ----------
-    decoder
-        The model's sizes.
-    plan
-        The plan, or what a package keeps of it.
-    library
-        The plan's linked Library.
-    weights
-        Every weight by name; read when it is used.
-    open_codec
-        Makes the tokenizer; raises :class:`InputError` where there is none.
-    validated
-        Where it was validated; None where that is not known.
-    sample
-        A text of the session; None where it has none.
+    `open_codec` makes the tokenizer and raises :class:`InputError` if there is none. `validated` is
+    None if the device of the validation is unknown.
     """
 
-    decoder: StoredDecoder
+    model: StoredModel
     plan: GraphPlan
     library: Library
     weights: Mapping[str, Array]
@@ -83,14 +68,13 @@ def open_device(
         The model.
     wanted
         ``opencl:1``, or ``opencl`` for the best one; a server's ``tcp://host:port`` or
-        ``wss://host:port``, or ``tracker:NAME``; None for the device it was validated on where
-        that is here, else the best one of its platform.
+        ``wss://host:port``, or ``tracker:NAME``; None for the validated device if it is here,
+        else the best one of its platform.
     own_process
-        Whether a process of its own drives the device, as it does anyway where the kernels are
+        Whether a separate process drives the device, as it always does if the kernels are
         machine code or this process cannot see the device.
-
     say
-        Takes a line while a tracker's queue is waited in.
+        Takes a line while the call waits in a tracker's queue.
 
     Raises
     ------
@@ -104,17 +88,16 @@ def open_device(
     if wanted is not None and reach.is_remote(wanted):
         return _elsewhere(runnable, wanted, say)
     device = _choose(runnable, wanted)
-    if not own_process and all(
-        module.dialect in SOURCE_DIALECTS for module in runnable.library.modules
-    ):
-        # A loader that was set up before tapml came may miss a driver that others see.
+    machine_code = any(module.kind == "machine" for module in runnable.library.modules)
+    if not own_process and not machine_code:
+        # A loader initialized earlier in this process may miss a driver.
         with suppress(NoSuchDeviceError):
             return open_in_process(device)
-    return open_local(device, dtype=runnable.decoder.dtype)
+    return open_local(device, dtype=runnable.model.dtype)
 
 
 def difference_from(validated: ValidatedDevice | None, device: DeviceDescription) -> str | None:
-    """How the device differs from the one the model was validated on; None where it does not."""
+    """How the device differs from the validated one; None if it does not."""
     if validated is None or fingerprint(device) == validated.fingerprint:
         return None
     here = (device.name, device.vendor_platform)
@@ -139,7 +122,7 @@ def _elsewhere(runnable: Runnable, wanted: str, say: Callable[[str], None] | Non
 def _another_platform(runnable: Runnable, wanted: str, platform: str) -> InputError:
     target = runnable.library.target
     return InputError(
-        f"the kernels of {runnable.decoder.name} are for {target}, and {wanted} is no {target} "
+        f"the kernels of {runnable.model.name} are for {target}, and {wanted} is no {target} "
         f"device: choose one of `tapml devices`, or move the model to {platform} "
         f"(`tapml offload --target {platform}`)"
     )
@@ -147,7 +130,7 @@ def _another_platform(runnable: Runnable, wanted: str, platform: str) -> InputEr
 
 def _choose(runnable: Runnable, wanted: str | None) -> DeviceDescription:
     platform = runnable.library.target
-    dtype = runnable.decoder.dtype
+    dtype = runnable.model.dtype
     if wanted is not None:
         reach.check_spec(wanted)
         asked, _ = parse_device(wanted)

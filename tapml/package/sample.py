@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
 
 TOKENS: Final = 8
 """Tokens that are generated again."""
@@ -18,12 +20,15 @@ LONGEST_PROMPT: Final = 256
 """Tokens of a prompt that may be run for it."""
 
 
+_Token: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
 @dataclass(frozen=True)
 class Sample:
     """Token ids of a prompt, and those that the target wrote behind it at the session's end."""
 
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
+    prompt: Annotated[tuple[_Token, ...], Meta(min_length=1, max_length=LONGEST_PROMPT)]
+    tokens: Annotated[tuple[_Token, ...], Meta(min_length=1, max_length=TOKENS)]
 
     @classmethod
     def of(cls, texts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Sample | None:
@@ -37,26 +42,6 @@ class Sample:
             return None
         prompt, tokens = min(fitting, key=lambda each: len(each[0]))
         return cls(tuple(prompt), tuple(tokens[:TOKENS]))
-
-    def to_json(self) -> dict[str, list[int]]:
-        """Plain data."""
-        return {"prompt": list(self.prompt), "tokens": list(self.tokens)}
-
-    @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Read plain data, trusting nothing in it.
-
-        Raises
-        ------
-        ValueError
-            If it is no sample.
-        """
-        match data:
-            case {"prompt": [*prompt], "tokens": [*tokens]} if _are_ids(
-                prompt, LONGEST_PROMPT
-            ) and _are_ids(tokens, TOKENS):
-                return cls(tuple(prompt), tuple(tokens))
-        raise ValueError("no prompt with its tokens")
 
     def compared(self, generate: Callable[[Sequence[int], int], Iterator[int]]) -> str:
         """Generate it again and say how it went, as what follows a colon.
@@ -77,7 +62,3 @@ class Sample:
                     "model on it to find out (`tapml offload --device`)"
                 )
         return f"the first tokens of a text of its session ({number}) come out as they did there"
-
-
-def _are_ids(ids: Sequence[Any], most: int) -> bool:
-    return 0 < len(ids) <= most and all(type(each) is int and 0 <= each < 1 << 31 for each in ids)

@@ -1,4 +1,4 @@
-"""Varied lines that two readers of a tokenizer are compared on: languages, code, numbers, spaces.
+"""Varied lines that a browser's tokenizer is compared on: languages, code, numbers, spaces.
 
 Made from a few seeds, always the same: what they share a thousand ordinary lines would not show
 better, and what they do not (marks, joiners, line ends, white space that is none to some) is where

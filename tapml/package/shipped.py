@@ -5,21 +5,22 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy.typing as npt
+from msgspec import structs
 
-from tapml.graph.plan import GraphPlan
-from tapml.models.stored import StoredDecoder
-from tapml.offload.finished import FinishedSession, open_finished
+from tapml.models.resolve import home_of
+from tapml.models.stored import StoredModel
 from tapml.package.codecs import packaged_tokenizer
 from tapml.package.files import PackageFiles
+from tapml.package.from_session import FinishedSession, open_finished
 from tapml.package.load import open_package
 from tapml.package.manifest import TOKENIZER, TokenizerNote, ValidatedDevice
 from tapml.package.sample import Sample
-from tapml.package.slim_plan import slim
+from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, Operator
 from tapml_targets.errors import InputError
 from tapml_targets.installed import package_version
 from tapml_targets.library import Library
@@ -37,33 +38,13 @@ _VERSIONS: Final = ("tapml", "apache-tvm", "apache-tvm-ffi", "torch", "transform
 
 @dataclass(frozen=True)
 class Shipped:
-    """A moved model with all that goes with it.
+    """A moved model with the contents of its package.
 
-    Attributes
-    ----------
-    decoder
-        The model's sizes.
-    plan
-        The plan without functions, bodies and origins.
-    library
-        Its linked Library.
-    weights
-        The plan's weights by name; read when they are used.
-    device
-        Where it was validated.
-    verdict
-        Status, one line and numbers of the session's end.
-    note, tokenizer
-        How text becomes tokens, and the content of ``tokenizer.json`` where there is one.
-    licences
-        Licence files of the model's folder by name.
-    versions
-        Of what made it.
-    sample
-        A text of the session, to be generated again elsewhere.
+    The plan has no functions, bodies or origins; weights are read when they are used; `tokenizer`
+    is the content of ``tokenizer.json``; `sample` is a text of the session for checks elsewhere.
     """
 
-    decoder: StoredDecoder
+    model: StoredModel
     plan: GraphPlan
     library: Library
     weights: Mapping[str, Array]
@@ -93,13 +74,14 @@ def open_passed(session: Path) -> FinishedSession:
     if finished.validated is None or finished.verdict.get("status") != "pass":
         raise InputError(
             f"the report of the session in {session} is missing, damaged or not a pass, and a "
-            f"package says what it was validated on: go on with `tapml offload --session {session}`"
+            f"package says what it was validated on: continue with "
+            f"`tapml offload --session {session}`"
         )
     return finished
 
 
 def of_session(finished: FinishedSession) -> Shipped:
-    """What ships of a session; its tokenizer is compared with the model's own here.
+    """What ships of a session.
 
     Raises
     ------
@@ -109,8 +91,8 @@ def of_session(finished: FinishedSession) -> Shipped:
     assert finished.validated is not None  # noqa: S101 - open_passed has seen to it
     note, tokenizer = packaged_tokenizer(finished.model_folder, finished.texts)
     return Shipped(
-        decoder=finished.decoder,
-        plan=slim(finished.plan),
+        model=finished.model,
+        plan=_slim(finished.plan),
         library=finished.library,
         weights={name: finished.weights[name] for name in finished.plan.weights},
         device=finished.validated,
@@ -135,7 +117,7 @@ def of_package(path: Path, progress: Callable[[int, int], None] | None = None) -
     files = PackageFiles(path)
     contents = files.read_all()
     return Shipped(
-        decoder=runnable.decoder,
+        model=runnable.model,
         plan=runnable.plan,
         library=runnable.library,
         weights={name: runnable.weights[name] for name in runnable.plan.weights},
@@ -158,7 +140,7 @@ def is_licence(name: str) -> bool:
 def licences_of(folder: Path) -> dict[str, bytes]:
     """The licence files of a model's folder, each under a name that a manifest takes."""
     found: dict[str, bytes] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(home_of(folder).iterdir()):
         if is_licence(path.name) and path.is_file() and path.stat().st_size <= _LARGEST_LICENCE:
             stem = _NO_NAME.sub("-", path.stem)[:_LONGEST_STEM]
             while f"{stem}{path.suffix}" in found:
@@ -171,3 +153,29 @@ def _versions() -> dict[str, str]:
     found = {name: package_version(name) for name in _VERSIONS}
     known = {name: version for name, version in found.items() if version is not None}
     return {"tapml": "source", **known, "python": platform.python_version()}
+
+
+def _slim(plan: GraphPlan) -> GraphPlan:
+    """`plan` without functions, bodies, torch forms and origins: the kernels are in the Library.
+
+    What stays of an operator is its parameters, which give a device's limits at the longest input.
+    It runs like `plan` where every operator is compiled, and nothing can be compiled from it.
+    """
+    return replace(
+        plan,
+        operators={name: _operator(each) for name, each in plan.operators.items()},
+        entries={name: _entry(each) for name, each in plan.entries.items()},
+        metadata={},
+    )
+
+
+def _operator(operator: Operator) -> Operator:
+    return replace(operator, function="", script="", body=None, variants={}, torch_forms=())
+
+
+def _entry(entry: Entry) -> Entry:
+    steps = (
+        structs.replace(step, origins=()) if isinstance(step, CallStep) else step
+        for step in entry.steps
+    )
+    return replace(entry, steps=tuple(steps))

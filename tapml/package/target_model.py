@@ -1,20 +1,22 @@
-"""A moved model on its device: text in, text out."""
+"""A moved model on its device: text in, text out; or a case in, vectors or classes out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from tapml.compiler.preflight import UNCUT, check
-from tapml.compiler.reach import reach_of
+import numpy.typing as npt
+
+from tapml.compiler.preflight import BUFFER_ADVICE, check
+from tapml.compiler.symbol_ranges import symbol_ranges
 from tapml.execute.generate import check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
-from tapml.models.text import TextStream
-from tapml.package.codecs import Codec
+from tapml.models.text import Codec, TextStream
 from tapml.package.runnable import Runnable, difference_from, open_device
+from tapml.workloads import workload_of
+from tapml.workloads.one_call import OneCall
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, LimitExceededError
 
@@ -68,9 +70,10 @@ class TargetModel:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._runnable = runnable
-        self._decoder = runnable.decoder
-        self.name = runnable.decoder.name
-        self.context_length = runnable.decoder.context_length
+        self._model: Any = runnable.model
+        self.workload = workload_of(runnable.model)
+        self.name = runnable.model.name
+        self.context_length = runnable.model.context_length
         # Texts generated so far: a device holds the state of one.
         self._texts = 0
         with ExitStack() as stack:
@@ -91,12 +94,7 @@ class TargetModel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -135,6 +133,8 @@ class TargetModel:
             If the prompt is empty or longer than the context, or the model has no tokenizer.
         """
         ids = self.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        self._check_generates()
+        self._model.check_tokens(ids)
         stream = self.codec.stream(ids)
         tokens = self.generate_tokens(ids, max_new_tokens=max_new_tokens)
         return _texts(stream, tokens)
@@ -151,12 +151,48 @@ class TargetModel:
             or another text was begun before this one has ended.
         """
         ids = tuple(int(token) for token in token_ids)
-        self._decoder.check_tokens(ids)
+        self._check_generates()
+        self._model.check_tokens(ids)
         room = self.context_length - len(ids) + 1
         count = min(max_new_tokens, room) if room > 0 else max_new_tokens
-        check_lengths(self._decoder, len(ids), count)
+        check_lengths(self._model, len(ids), count)
         self._texts += 1
         return self._tokens(ids, count, self._texts)
+
+    def outputs(self, case: Any) -> npt.NDArray[Any]:
+        """The rows that a model of one call gives for a case, or for its plain form.
+
+        An encoder's case is sentences of token ids: the mean vector of each, then the vectors of
+        all tokens; or a row of classes each. A plain module's is an array.
+
+        Raises
+        ------
+        InputError
+            If the case does not fit, or the model generates text.
+        """
+        workload = self._one_call()
+        return workload.rows(workload.as_case(case), self.run(case))
+
+    def call(self, case: Any) -> dict[str, npt.NDArray[Any]]:
+        """Every output of such a model by name, in its shape; see :meth:`outputs`.
+
+        An encoder-decoder gives the tokens that it writes.
+        """
+        return self._one_call().by_name(self.run(case))
+
+    def run(self, case: Any) -> list[npt.NDArray[Any]]:
+        """The outputs of such a model in order; of an encoder-decoder the logits of each token."""
+        workload = self._one_call()
+        return workload.call(self._runner, workload.as_case(case))
+
+    def _one_call(self) -> OneCall[Any]:
+        if not isinstance(self.workload, OneCall):
+            raise InputError(f"{self.name} generates text: use generate or generate_tokens")
+        return self.workload
+
+    def _check_generates(self) -> None:
+        if not self.workload.generates:
+            raise InputError(f"{self.name} generates no text: use outputs")
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a text.
@@ -182,7 +218,7 @@ class TargetModel:
         return sample.compared(lambda ids, count: self.generate_tokens(ids, max_new_tokens=count))
 
     def _tokens(self, ids: tuple[int, ...], count: int, number: int) -> Iterator[int]:
-        steps = greedy(self._decoder, self._runner, ids, count)
+        steps = greedy(self._model, self._runner, ids, count)
         while True:
             if number != self._texts:
                 raise InputError(
@@ -197,13 +233,13 @@ class TargetModel:
 
 def _too_small(runnable: Runnable, device: DeviceDescription) -> LimitExceededError:
     """What a device lacks: the first few kernels, and how many there are."""
-    problems = check(runnable.library, device.limits, reach=reach_of(runnable.plan))
+    problems = check(runnable.library, device.limits, ranges=symbol_ranges(runnable.plan))
     more = len(problems) - _PROBLEMS_SHOWN
     return LimitExceededError(
-        f"{device.name} ({device.vendor_platform}) cannot run {runnable.decoder.name}: "
+        f"{device.name} ({device.vendor_platform}) cannot run {runnable.model.name}: "
         + "; ".join(map(str, problems[:_PROBLEMS_SHOWN]))
         + (f"; and {more} more" if more > 0 else "")
-        + (f" ({UNCUT})" if any(each.is_a_tensors for each in problems) else "")
+        + (f" ({BUFFER_ADVICE})" if any(each.is_tensor_size for each in problems) else "")
         + ". Choose another of `tapml devices` (--device), or move the model to this one "
         "(`tapml offload --device`)"
     )

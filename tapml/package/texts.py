@@ -1,13 +1,16 @@
-"""What a package says to people: ``README.txt``, and ``run.py`` that runs it."""
+"""What a package says to people: ``README.txt``, also of a browser's folder, and ``run.py``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from tapml.package.manifest import Manifest
+from tapml.package.shipped import Shipped
+from tapml.workloads import workload_of
 from tapml_targets.installed import install_hint
 
-# Run by whoever unpacks the package; tapml itself never runs a file of a package.
+# Run by the person who unpacks the package; tapml itself never runs a file of a package.
 RUN_SCRIPT: Final = '''\
 """Generates text with the package this file lies in: python run.py "The beginning of a text"."""
 
@@ -29,9 +32,9 @@ sys.exit(main(["run", package, *arguments]))
 _PROMPT: Final = '"The beginning of a text"'
 
 _README: Final = """\
-{name}: a language model moved to {platform} with tapml.
+{name}: a model moved to {platform} with tapml.
 
-It needs tapml's base install and the device's driver; no PyTorch, no compiler:
+It needs tapml{extra} and the device's driver; no PyTorch, no compiler:
 
     {install}
 
@@ -46,7 +49,7 @@ On the command line:
     tapml run PACKAGE {argument}
     python run.py {argument}
 
-As it comes: for piece in {stream}: print(piece, end="", flush=True)
+{more}
 
 Validated on {device} ({vendor}, driver {driver}):
     {verdict}
@@ -54,32 +57,86 @@ Validated on {device} ({vendor}, driver {driver}):
 Tokens: {tokenizer}
 
 package.json holds the sizes and a SHA-256 of every file. It is checked when the package is loaded;
-`tapml run PACKAGE --verify` reads the weights whole as well, whatever their size.
+`tapml run PACKAGE --verify` reads all of the weights as well, whatever their size.
 
 {licence}
 """
 
 
-def readme(manifest: Manifest, licences: tuple[str, ...]) -> str:
-    """The text of ``README.txt``."""
+def readme(manifest: Manifest, licences: Iterable[str]) -> str:
+    """The text of a package's ``README.txt``."""
     tokens_only = manifest.tokenizer.reader == "none"
+    workload = workload_of(manifest.model)
     stream = "model.generate_tokens([1, 2, 3])" if tokens_only else f"model.stream({_PROMPT})"
-    licence = (
-        f"The model's licence, which holds for its weights here: {', '.join(licences)}"
-        if licences
-        else "The model's folder held no licence file: ask where the model came from."
-    )
+    call = f"list({stream})" if tokens_only else f"model.generate({_PROMPT})"
+    more = f'As it comes: for piece in {stream}: print(piece, end="", flush=True)'
+    if not workload.generates:
+        call = "model.outputs(case)"
+        more = "A case is sentences of token ids, or an array: see help(model.outputs)."
     return _README.format(
         name=manifest.model.name,
         platform=manifest.device.platform,
-        install=install_hint(manifest.device.platform),
-        call=f"list({stream})" if tokens_only else f"model.generate({_PROMPT})",
-        stream=stream,
-        argument='--tokens "1 2 3"' if tokens_only else f"--prompt {_PROMPT}",
+        extra="'s base install" if tokens_only else ", `tokenizers` for text",
+        install=install_hint(*(() if tokens_only else ("run",)), manifest.device.platform),
+        call=call,
+        more=more,
+        argument=workload.argument(takes_text=not tokens_only),
         device=manifest.device.name,
         vendor=manifest.device.vendor_platform,
         driver=manifest.device.driver_version,
         verdict=manifest.verdict.get("text", ""),
         tokenizer=manifest.tokenizer.text,
-        licence=licence,
+        licence=_licence(licences),
     )
+
+
+_BROWSER_README: Final = """\
+{name}: a language model that runs in a browser with WebGPU, made with tapml.
+
+Put this folder on any web server that hands out files; nothing runs behind it. To try it here:
+
+    python -m http.server 8000        then open http://localhost:8000/
+
+Browsers show WebGPU to secure contexts alone: localhost, or https with a certificate they trust.
+All addresses in the folder are relative, so it may lie anywhere below a site. Weights come in parts
+of at most 16 MiB, which every common host takes; they are one safetensors file, cut:
+
+    cat weights.safetensors.* > weights.safetensors
+
+In a page of your own on the same site:
+
+    import {{ load }} from "./tapml.js";
+    const model = await load("./");
+    for await (const piece of model.generate({prompt})) console.log(piece);
+
+Validated on {device} ({vendor}, driver {driver}):
+    {verdict}
+
+Tokens: {tokenizer}
+
+model.json holds the sizes and a SHA-256 of every file, which is checked as it is loaded.
+
+{licence}
+"""
+
+
+def browser_readme(shipped: Shipped) -> str:
+    """The text of ``README.txt`` in a folder for the browser."""
+    tokens_only = shipped.note.reader == "none"
+    return _BROWSER_README.format(
+        name=shipped.model.name,
+        prompt="[1, 2, 3]" if tokens_only else '"The beginning of a text"',
+        device=shipped.device.name,
+        vendor=shipped.device.vendor_platform,
+        driver=shipped.device.driver_version,
+        verdict=shipped.verdict.get("text", ""),
+        tokenizer=shipped.note.text,
+        licence=_licence(shipped.licences),
+    )
+
+
+def _licence(licences: Iterable[str]) -> str:
+    names = ", ".join(licences)
+    if not names:
+        return "The model's folder held no licence file: ask where the model came from."
+    return f"The model's licence, which holds for its weights here: {names}"

@@ -1,4 +1,4 @@
-"""Writing a package: a folder or an archive that is there as a whole or not at all."""
+"""Writes a package atomically, as a folder or an archive."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tapml.package.files import is_package
 from tapml.package.manifest import MANIFEST, StoredFile
 from tapml_targets.errors import InputError, SetupError
 
-# Weights in an archive begin on a multiple of it, as they do in a file of their own.
+# Alignment of weights in an archive.
 ALIGNMENT: Final = 64
 # The oldest a zip archive knows: the same package gives the same bytes.
 _TIMESTAMP: Final = (1980, 1, 1, 0, 0, 0)
 _MODE: Final = stat.S_IFREG | 0o644
 _UNIX: Final = 3
 _LOCAL_HEADER_BYTES: Final = 30
-# The sizes of a file above 4 GB stand in a field of this many bytes; it is always written.
+# The field for sizes above 4 GB, which is always written.
 _LARGE_FIELD_BYTES: Final = 20
 # The field other tools use to move an entry to a boundary: id, size, boundary.
 _ALIGNMENT_FIELD: Final = struct.Struct("<HHH")
@@ -89,7 +89,7 @@ class PackageWriter:
 
 @contextmanager
 def new_package(path: Path, *, archive: bool, nbytes: int) -> Iterator[PackageWriter]:
-    """A package to write in the block; at the end of the block it is there as a whole.
+    """A package to write in the block; it appears complete at the end of the block.
 
     Parameters
     ----------
@@ -98,12 +98,12 @@ def new_package(path: Path, *, archive: bool, nbytes: int) -> Iterator[PackageWr
     archive
         Whether it is one file.
     nbytes
-        About how much it will take, looked for on the disk first.
+        About its size, to check the free space.
 
     Raises
     ------
     SetupError
-        If it cannot be written; then nothing of it is there, and what was there stays.
+        If it cannot be written; the old content stays.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""A failing test made smaller while it keeps failing."""
+"""Reduces a failing test while it keeps failing."""

@@ -1,11 +1,11 @@
-"""A device that may be lost and is opened again: a wrong kernel can take its server down."""
+"""A device that is reopened after a loss, because a wrong kernel can crash its server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Self
 
-from tapml.carving.replay_memory import ReplayMemory
+from tapml.replaying.memory import ReplayMemory
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.driver import DeviceDescription
@@ -14,14 +14,14 @@ from tapml_targets.library_format import library_hash, pack
 
 
 class ReopeningDevice:
-    """One device over as many sessions as it takes. A context manager.
+    """One device over several sessions. A context manager.
 
     Attributes
     ----------
     description
         The device.
     losses
-        How often it was lost.
+        Number of losses.
     """
 
     def __init__(self, open_session: Callable[[], Session]) -> None:
@@ -38,14 +38,14 @@ class ReopeningDevice:
         self.close()
 
     def close(self) -> None:
-        """End the session, if one is open."""
+        """Close the session, if one is open."""
         if self._memory is not None:
             self._memory.session.close()
         self._memory = None
         self._libraries.clear()
 
     def memory(self) -> ReplayMemory:
-        """Memory on the open session; one is opened where there is none.
+        """Memory of the session, which is opened if necessary.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class ReopeningDevice:
         return self._memory
 
     def upload(self, library: Library) -> RemoteLibrary:
-        """The Library on the open session, sent once.
+        """Load a Library in the session, sent once.
 
         Raises
         ------
@@ -70,6 +70,6 @@ class ReopeningDevice:
         return self._libraries[name]
 
     def lost(self) -> None:
-        """Note that the session is gone; the next use opens another."""
+        """Drop the session; the next use opens another."""
         self.losses += 1
         self.close()

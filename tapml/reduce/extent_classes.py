@@ -1,12 +1,12 @@
-"""Which static extents of a PrimFunc may change together, and the function with one changed.
+"""Finds static extents of a PrimFunc that may change together, and changes them.
 
-Works on the function's JSON. Buffer dimensions, block iterators and loops that stand for each other
-(a buffer is indexed by an iterator, an iterator is bound to a loop) form a class and have one
-extent. A class changes as a whole, and only where each of its members is used by itself: an
-iterator inside ``i * 12 + j`` or ``i // 4`` ties its extent to other numbers, and stays. What is
-accessed therefore stays within its buffer, whatever the new extent. Constants that came from an
-extent, such as a mean's divisor, keep their value: the function computes something else and is
-still compared with itself, on the reference, in float64 and on the target.
+Works on the function's JSON. Buffer dimensions, block iterators and loops that depend on each other
+(a buffer is indexed by an iterator, an iterator is bound to a loop) form a class with one extent. A
+class changes as a unit, and only if each member is used alone: an iterator inside ``i * 12 + j`` or
+``i // 4`` ties its extent to other numbers, which prevents a change. Accesses therefore stay in
+bounds, whatever the new extent. Constants derived from an extent, such as a mean's divisor, keep
+their value: the function computes something else, but is still compared with itself, on the
+reference, in float64 and on the target.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Final, TypeAlias
 
 import tvm
 
-from tapml.graph.function_text import structural_hash, to_script
-from tapml.graph.plan import Operator
+from tapml.importing.function_text import structural_hash, to_script
+from tapml.plan.graph_plan import Operator
 from tapml_targets.library import Parameter
 
 Member: TypeAlias = tuple[str, int, int]
 """``("buffer", variable, axis)``, ``("iterator", variable, 0)`` or ``("loop", variable, 0)``; a
-variable is a node of the JSON."""
+variable is the index of a JSON node."""
 
-# Statements and expressions that say how a buffer lies in memory, or take it as a whole.
+# Statements and expressions that define a buffer's layout, or take it by reference.
 _OPAQUE: Final = (
     "tirx.AttrStmt", "tirx.IfThenElse", "tirx.Evaluate", "tirx.While", "tirx.Bind",
     "tirx.AllocBuffer", "tirx.DeclBuffer", "s_tir.MatchBufferRegion", "tirx.AssertStmt",
@@ -41,9 +41,9 @@ class ExtentClass:
     Attributes
     ----------
     extent
-        What it is now.
+        The current extent.
     members
-        All of them.
+        All members.
     axes
         (parameter, axis) pairs among them, in parameter order.
     """
@@ -54,10 +54,9 @@ class ExtentClass:
 
 
 def extent_classes(operator: Operator) -> tuple[ExtentClass, ...]:
-    """The classes that may be given another extent, the largest first.
+    """The classes whose extent may change, the largest first.
 
-    Empty where the function has another form for other platforms, or anything in it hides how a
-    buffer is used.
+    Empty if the function has variants for other platforms, or contains an opaque use of a buffer.
     """
     if operator.variants:
         return ()
@@ -65,7 +64,7 @@ def extent_classes(operator: Operator) -> tuple[ExtentClass, ...]:
 
 
 def with_extent(operator: Operator, chosen: ExtentClass, extent: int) -> Operator:
-    """The operator with a class's extent replaced, without body: that is of the old shapes."""
+    """The operator with a class's extent replaced, without its body, which has the old shapes."""
     function = tvm.ir.load_json(_Function(operator.function).resized(chosen, extent))
     parameters = list(operator.parameters)
     for position, axis in chosen.axes:
@@ -89,7 +88,7 @@ def with_extent(operator: Operator, chosen: ExtentClass, extent: int) -> Operato
 
 
 class _Function:
-    """A PrimFunc's JSON and the unions in it."""
+    """A PrimFunc's JSON and its union-find structure."""
 
     def __init__(self, text: str) -> None:
         self.document = json.loads(text)
@@ -186,7 +185,7 @@ class _Function:
         iterators = [self.nodes[i]["data"]["var"] for i in self._list(block["iter_vars"])]
         for variable, value in zip(iterators, self._list(realize["iter_values"]), strict=True):
             self._unite_index(("iterator", variable, 0), value)
-        # What a predicate speaks of is bounded by it, too.
+        # Variables of a predicate are bounded by it, too.
         self._freeze_variables(realize["predicate"])
 
     def _unite_access(self, buffer: int, indices: list[int]) -> None:
@@ -204,7 +203,7 @@ class _Function:
                 self._freeze_variables(extent["extent"])
 
     def _unite_index(self, member: Member, index: int) -> None:
-        """Join a member with the variable it is indexed by or bound to; freeze all else."""
+        """Unite a member with the variable it is indexed by or bound to; freeze anything else."""
         for kind in ("iterator", "loop"):
             other = (kind, index, 0)
             if other in self._parent:
@@ -220,9 +219,10 @@ class _Function:
                     self._frozen.add((kind, variable, 0))
 
     def _variables(self, expression: int) -> Iterator[int]:
-        """The variables in an expression, and some that only a number in it looks like.
+        """The variables in an expression, including some that are only numbers.
 
-        The JSON does not tell references from numbers; one variable too many costs a smaller test.
+        The JSON does not distinguish references from numbers; an extra variable only prevents a
+        reduction.
         """
         pending, seen = [expression], set()
         while pending:
@@ -252,7 +252,7 @@ class _Function:
         return parent
 
     def _extent(self, member: Member) -> int | None:
-        """The static extent of a member; None where it is dynamic."""
+        """The static extent of a member; None if it is dynamic."""
         kind, variable, axis = member
         if kind == "buffer":
             return self._integer(self._shape(variable)[axis])
@@ -301,7 +301,7 @@ class _Function:
         return len(self.nodes) - 1
 
     def _integer_like(self, index: int, value: int, made: dict[int, int]) -> int:
-        """A node for `value` of the integer type of another; one per type."""
+        """A node for `value` with the integer type of another node; one per type."""
         kind = self.nodes[index]["data"]["ty"]
         if kind not in made:
             number = self._append("int", value)
@@ -323,7 +323,7 @@ class _Function:
         node["ty"] = self._append("tirx.BufferType", layout)
 
     def _reshape_signature(self, chosen: ExtentClass, extent: int, made: dict[int, int]) -> None:
-        """The function's own type names the shapes of its parameters once more."""
+        """Change the shapes in the function's own type, too."""
         root = self.nodes[self.document["root_index"]]["data"]
         signature = dict(self.nodes[root["ty"]]["data"])
         types = list(self._list(signature["params"]))

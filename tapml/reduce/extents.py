@@ -1,4 +1,4 @@
-"""Shrinks dynamic extents: the very same kernel, called with smaller shapes."""
+"""Reduces dynamic extents: the same kernel, called with smaller shapes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tapml.reduce.trials import Candidate, bound_symbols
 from tapml_targets.errors import InputError
 
 _LINEAR: Final = 32
-"""Up to here every extent is tried, from 1; beyond it they are doubled."""
+"""Up to this value every extent is tried, from 1; beyond it they are doubled."""
 
 
 def shrink_symbols(search: Search) -> None:
-    """Give every shape symbol the smallest value with which the failure stays.
+    """Give every shape symbol the smallest value that preserves the failure.
 
-    Of a symbol up to 33 that is the smallest of all; of a larger one it is found by doubling and
-    bisection, which finds the smallest where larger values fail as well.
+    For a symbol up to 33 every value is tried. A larger one uses doubling and bisection, which
+    finds the smallest value if all larger ones fail as well.
     """
     progress = True
     while progress:
@@ -30,21 +30,22 @@ def shrink_symbols(search: Search) -> None:
 
 
 def smallest(current: int, fails: Callable[[int], bool], *, linear: int = _LINEAR) -> bool:
-    """Try values below `current` until one fails; bisect where values were left out.
+    """Try values below `current` until one fails; bisect if values were skipped.
 
     Parameters
     ----------
     current
         Known to fail.
     fails
-        Whether a value does.
+        Whether a value fails.
     linear
-        Up to here every value is tried, from 1; then they double.
+        Up to this value every value is tried, from 1; then they double.
 
     Returns
     -------
     bool
-        Whether a value below `current` fails; the last one that `fails` affirmed is the result.
+        Whether a value below `current` fails; the last one for which `fails` was true is the
+        result.
     """
     passed = 0
     for value in _ladder(current, linear):
@@ -75,7 +76,7 @@ def _attempt(search: Search, symbol: str, value: int) -> bool:
 
 
 def _candidates(search: Search, symbol: str, value: int) -> Iterator[Candidate]:
-    """The best so far with one symbol made smaller, from several windows of its inputs."""
+    """The best candidate with one symbol reduced, from several windows of its inputs."""
     operator, best = search.trials.operator, search.best
     symbols = bound_symbols(operator, best.inputs, best.symbols)
     smaller = symbols | {symbol: value}

@@ -1,7 +1,7 @@
-"""Makes a failing test smaller while it keeps failing in the same way.
+"""Reduces a failing test while it keeps failing in the same way.
 
-First the dynamic extents, with the very same kernel; then, where the kernel is what the compiler
-makes of the operator, the static ones, with a kernel compiled anew for each; then the values.
+First the dynamic extents, with the same kernel; then, if the kernel is the compiler's output for
+the operator, the static ones, with a new kernel for each; then the values.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from tapml.carving.repro_folder import Repro
 from tapml.reduce.reduction import Ending, Reduction, Size
+from tapml.repro.folder import Repro
 from tapml_rpc.client import Session
 from tapml_targets.errors import InputError, MismatchError, SetupError
 from tapml_targets.installed import install_hint
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
-    from tapml.carving.replay_results import ReplayResult
     from tapml.reduce.device import ReopeningDevice
     from tapml.reduce.search import Search
     from tapml.reduce.trials import Trials
+    from tapml.replaying.results import ReplayResult
 
 Watcher = Callable[[str, int, int], None]
 
-# Each trial of a static extent takes a compilation; values must get their turn.
+# Each trial of a static extent needs a compilation; values must get their share.
 _STATIC_SHARE: Final = 0.4
 
 
@@ -46,33 +47,33 @@ def reduce_repro(
     repro
         With the operator's definition.
     open_session
-        Opens the device; called again where a candidate takes it down.
+        Opens the device; called again if a candidate crashes it.
     seconds
-        Budget; None for as long as it takes. The best so far is the result when it is spent, and
-        when the process is interrupted (KeyboardInterrupt is not raised then).
+        Time limit; None for none. When it expires, or the process is interrupted
+        (KeyboardInterrupt is not raised), the best result so far is returned.
     recompile
-        Whether kernels may be compiled anew for smaller static extents.
+        Whether kernels may be recompiled for smaller static extents.
     watcher
-        Called before every trial with what is tried, how many were tried and how many kept.
+        Called before every trial with its description and the numbers of tried and kept candidates.
 
     Raises
     ------
     SetupError
         If the toolkit is not installed.
     InputError
-        If the folder holds no definition of the operator.
+        If the folder does not have the operator's definition.
     MismatchError
         If the test does not fail on this device.
     """
     definition = repro.definition
     if find_spec("tvm") is None:
         raise SetupError(
-            "reducing needs float64 expectations of every smaller test, which are computed with "
-            f"the toolkit: {install_hint('host', 'opencl')}; a replay does not need it"
+            "reducing needs float64 expectations of every smaller test, which need "
+            f"the toolkit: {install_hint('host', DEFAULT_PLATFORM)}; a replay does not need it"
         )
     if definition is None:
         raise InputError(
-            f"there is no definition of {repro.operator.name} in it (operator.tapml): write the "
+            f"there is no definition of {repro.operator.name} (operator.tapml): write the "
             "repro folder again with `tapml offload` or `tapml replay --repro`"
         )
     from tapml.reduce.device import ReopeningDevice
@@ -119,10 +120,10 @@ def reduce_repro(
 
 
 def _kind_of(result: ReplayResult | None) -> str:
-    from tapml.reduce.failure_kind import kinds_of
+    from tapml.reduce.failure_kind import failure_causes
 
-    kinds = kinds_of(result.verdict) if result is not None else ()
-    return kinds[0] if kinds else ""
+    causes = failure_causes(result.verdict) if result is not None else ()
+    return causes[0] if causes else ""
 
 
 def _nothing_to_reduce(repro: Repro, device: ReopeningDevice, found: ReplayResult | None) -> str:
@@ -134,7 +135,7 @@ def _nothing_to_reduce(repro: Repro, device: ReopeningDevice, found: ReplayResul
 
 
 def _search(search: Search, phases: Sequence[Callable[[Search], None]]) -> Ending:
-    """Go through the phases as far as time allows."""
+    """Run the phases within the time limit."""
     from tapml.reduce.search import OutOfTimeError
 
     try:
@@ -159,8 +160,8 @@ def _phases(
     def shrink_static(search: Search) -> None:
         if not recompile or not extent_classes(search.trials.operator):
             return
-        # A cache of its own: nobody asks for these kernels again, and a kernel that was put into
-        # the user's is not what the compiler makes.
+        # A separate cache: these kernels are not needed again, and kernels in the user's cache may
+        # not be the compiler's output.
         with (
             tempfile.TemporaryDirectory(prefix="tapml-reduce-") as cache,
             Compiler(cache, workers=1) as compiler,
@@ -171,12 +172,12 @@ def _phases(
                     recompiler.shrink(search)
             else:
                 notes.append(
-                    "the kernel is not what the compiler here makes of the operator (edited, "
-                    "written by hand, or of other versions), so its static extents stay"
+                    "the kernel is not this compiler's output for the operator (edited, "
+                    "handwritten, or of another version), so its static extents are kept"
                 )
 
     def once_more(search: Search) -> None:
-        # Simple values may fail at smaller extents still.
+        # Simple values may fail at smaller extents.
         kept = search.kept
         shrink_symbols(search)
         if search.kept > kept:
@@ -186,18 +187,18 @@ def _phases(
 
 
 def _confirmed(search: Search, notes: list[str]) -> ReplayResult:
-    """The smallest test replayed once more, in case the failure comes and goes."""
+    """Replay the smallest test again, in case the failure is intermittent."""
     from tapml.reduce.failure_kind import same_failure
 
     again = search.trials.run(search.best)
     if again is not None and same_failure(search.original, again.verdict):
         return again
-    notes.append("the failure comes and goes: the smallest test passed when it was run once more")
+    notes.append("the failure is intermittent: the smallest test passed when it was run again")
     return search.result
 
 
 def _named(result: ReplayResult, name: str) -> ReplayResult:
-    from tapml.carving.memory_case import MemoryCase
+    from tapml.suite.memory_case import MemoryCase
 
     case = result.case
     named = replace(case, id=name) if isinstance(case, MemoryCase) else case

@@ -1,15 +1,15 @@
-"""A smaller failing test, and from what to what it was reduced."""
+"""The result of a reduction: a smaller failing test, and the sizes before and after."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from tapml.carving.repro_failure import Failure
+from tapml.replaying.failure import Failure
 
 FORMAT: Final = "tapml-reduced/1"
 DOCUMENT: Final = "reduced.json"
-"""The file in the reduced folder that says from what to what."""
+"""The file in the reduced folder with the sizes before and after."""
 
 
 Ending: TypeAlias = Literal["smallest", "time", "interrupted"]
@@ -17,7 +17,7 @@ Ending: TypeAlias = Literal["smallest", "time", "interrupted"]
 
 @dataclass(frozen=True)
 class Size:
-    """How large a test is.
+    """The size of a test.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Size:
     elements
         Of all inputs and outputs.
     nonzero
-        Elements of the inputs that are not zero.
+        Nonzero elements of the inputs.
     long_values
         Floating-point elements of the inputs that are neither integers below 100 nor decimals of
         up to three digits.
@@ -40,30 +40,30 @@ class Size:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A smaller failing test and how it was found.
+    """A smaller failing test and its statistics.
 
     Attributes
     ----------
     failure
-        What its repro folder is made from.
+        The content of its repro folder.
     before, after
         Sizes.
     reason_before, reason_after
-        What the verdicts say.
+        Reasons of the verdicts.
     kind
-        The kind of failure that stayed.
+        The kind of failure that was preserved.
     trials, kept
-        Candidates that were run, and those that were taken.
+        Candidates that were run, and those that were kept.
     device_losses
-        Candidates that took the device down; none of them counts as the same failure.
+        Candidates that crashed the device; none of them counts as the same failure.
     recompiled
-        Whether the kernel was compiled anew for smaller static extents.
+        Whether the kernel was recompiled for smaller static extents.
     ended
         ``smallest``, ``time`` or ``interrupted``.
     notes
-        What could not be done, and why.
+        Steps that were not possible, with reasons.
     seconds
-        How long it took.
+        Elapsed time.
     """
 
     failure: Failure
@@ -81,7 +81,7 @@ class Reduction:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """What ``reduced.json`` holds."""
+        """The content of ``reduced.json``."""
         data = {
             name: getattr(self, name)
             for name in (
@@ -98,7 +98,7 @@ class Reduction:
         }
 
     def lines(self) -> list[str]:
-        """The reduction for a person."""
+        """The reduction as text."""
         lines = []
         for name, old in self.before.shapes.items():
             new = self.after.shapes[name]
@@ -110,5 +110,5 @@ class Reduction:
         ):
             lines.append(f"  {word}: {old_count} -> {new_count}")
         if self.recompiled:
-            lines.append("  the kernel was compiled anew for smaller static extents")
+            lines.append("  the kernel was recompiled for smaller static extents")
         return [*lines, *(f"  note: {note}" for note in self.notes)]

@@ -1,4 +1,4 @@
-"""The search for a smaller failing test: the best so far, and what may still be tried."""
+"""The search for a smaller failing test: the best candidate so far and the time left."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tapml.carving.replay_results import ReplayResult
-from tapml.compare.verdict import Verdict
 from tapml.reduce.failure_kind import same_failure
 from tapml.reduce.trials import Candidate, Trials
+from tapml.replaying.results import ReplayResult
+from tapml.verdicts.verdict import Verdict
 
 Watcher: TypeAlias = "Callable[[str, Search], None]"
 
 
 class OutOfTimeError(Exception):
-    """The budget is spent; the best so far stands."""
+    """The time limit has expired; the best candidate so far is the result."""
 
 
 @dataclass
@@ -29,15 +29,15 @@ class Search:
     trials
         Runs candidates.
     best
-        The smallest candidate that fails as the original does.
+        The smallest candidate that fails like the original.
     result
         Its replay.
     original
-        The verdict that has to stay.
+        The original's verdict.
     deadline
-        On the monotonic clock; None for no end.
+        On the monotonic clock; None for none.
     watcher
-        Called before every trial with what is being done.
+        Called before every trial with its description.
     """
 
     trials: Trials
@@ -48,12 +48,12 @@ class Search:
     watcher: Watcher = field(default=lambda _doing, _search: None)
     tried: int = 0
     kept: int = 0
-    # Shapes at which the device was lost: each costs a deadline and a new session.
+    # Shapes at which the device was lost: each loss costs a deadline and a new session.
     _deadly: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)
 
     @contextmanager
     def share(self, of_the_rest: float) -> Iterator[None]:
-        """Give the block a share of the time that is left; it ends quietly when that is spent."""
+        """Give the block a share of the remaining time; it ends silently when that expires."""
         whole = self.deadline
         if whole is not None:
             now = time.monotonic()
@@ -66,21 +66,19 @@ class Search:
             self.deadline = whole
 
     def attempt(self, candidate: Candidate, doing: str, trials: Trials | None = None) -> bool:
-        """Run a candidate; it becomes the best where it fails as the original does.
+        """Run a candidate, which becomes the best if it fails like the original.
 
         Parameters
         ----------
-        candidate
-            What is run.
         doing
-            What it tries, for people.
+            Description of the trial.
         trials
-            Of another kernel; it takes the place of the present one where the candidate is kept.
+            Runs it on another kernel; replaces the current one if the candidate is kept.
 
         Raises
         ------
         OutOfTimeError
-            If the budget is spent.
+            If the time limit has expired.
         """
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError

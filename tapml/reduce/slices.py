@@ -1,4 +1,4 @@
-"""Smaller inputs out of larger ones: windows along the axes that shrink."""
+"""Cuts smaller inputs out of larger ones: windows along the reduced axes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.carving.replay_results import ReplayResult
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
+from tapml.replaying.results import ReplayResult
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.expression import Expression, evaluate
 
@@ -20,21 +20,21 @@ Shape = tuple[int, ...]
 def shapes_of(
     parameters: Sequence[Sequence[Expression]], symbols: Mapping[str, int]
 ) -> list[Shape]:
-    """Declared shapes with their symbols' values put in."""
+    """Declared shapes with the values of their symbols."""
     return [tuple(evaluate(extent, symbols) for extent in shape) for shape in parameters]
 
 
 def window_starts(
     result: ReplayResult, output_axes: Sequence[tuple[int, int]], old: int, new: int
 ) -> Iterator[int]:
-    """Where a window of `new` out of `old` elements may begin, the likeliest first.
+    """Possible starts of a window of `new` out of `old` elements, the most promising first.
 
     Parameters
     ----------
     result
-        A failing replay: a window should hold the element that is furthest off.
+        A failing replay: a window should contain the element with the largest error.
     output_axes
-        (output, axis) pairs that shrink alike.
+        (output, axis) pairs that are reduced together.
     """
     starts = [0, old - new]
     for output, axis in output_axes:
@@ -52,19 +52,17 @@ def sliced(
     windows: Mapping[tuple[int, int], int],
     bounds: Sequence[tuple[int, int]],
 ) -> tuple[Array, ...] | None:
-    """The inputs cut to `shapes`; None where one would have to grow.
+    """The inputs cut to `shapes`; None if one would have to grow.
 
     Parameters
     ----------
-    operator
-        Whose inputs they are.
     inputs, shapes
-        Raw inputs and the shape each should have.
+        Raw inputs and the new shape of each.
     windows
-        Where the window begins by (input, axis); 0 elsewhere.
+        Start of the window by (input, axis); 0 if missing.
     bounds
-        Pairs (old, new) of extents that shrink. An integer input whose values all lie below `old`
-        may point along that axis, so that its values are kept below `new`.
+        Pairs (old, new) of reduced extents. An integer input whose values are all below `old` may
+        be an index along that axis, so its values are kept below `new`.
     """
     smaller = []
     for position, (parameter, array, shape) in enumerate(

@@ -1,35 +1,29 @@
-"""Shrinks static extents: a smaller operator, compiled anew."""
+"""Reduces static extents: a smaller operator, recompiled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
-from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml.reduce.device import ReopeningDevice
 from tapml.reduce.extent_classes import ExtentClass, extent_classes, with_extent
 from tapml.reduce.extents import smallest
 from tapml.reduce.search import Search
 from tapml.reduce.slices import sliced, window_starts
 from tapml.reduce.trials import Candidate, Trials
+from tapml.verdicts.policy import Policy
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 
-# A compilation takes seconds: extents are doubled from here on and bisected then.
+# A compilation takes seconds: extents are doubled from this value on, and then bisected.
 _LINEAR = 1
 
 
 class Recompiler:
-    """Compiles smaller operators for a device.
-
-    Attributes
-    ----------
-    count
-        How many were compiled and tried.
-    """
+    """Compiles smaller operators for a device; `count` is the number of trials."""
 
     def __init__(self, compiler: Compiler, policy: Policy, device: ReopeningDevice) -> None:
         self._compiler = compiler
@@ -38,7 +32,7 @@ class Recompiler:
         self.count = 0
 
     def compiled_alike(self, operator: Operator, library: Library) -> bool:
-        """Whether `library` is what this compiler makes of the operator here."""
+        """Whether `library` is this compiler's output for the operator."""
         try:
             made = self._compile(operator)
         except CompileError:
@@ -46,7 +40,7 @@ class Recompiler:
         return made.modules == library.modules and made.operators == library.operators
 
     def shrink(self, search: Search) -> None:
-        """Give every static extent that can change the smallest value that keeps the failure."""
+        """Reduce every static extent to the smallest value that preserves the failure."""
         done: set[tuple[tuple[int, int], ...]] = set()
         while True:
             classes = extent_classes(search.trials.operator)
@@ -62,7 +56,7 @@ class Recompiler:
         operator = search.trials.operator
         chosen = next(each for each in extent_classes(operator) if each.axes == axes)
         places = ", ".join(f"{operator.parameters[p].name}.{axis}" for p, axis in axes)
-        doing = f"{places} = {extent}, compiled anew"
+        doing = f"{places} = {extent}, recompiled"
         smaller = with_extent(operator, chosen, extent)
         try:
             library = self._compile(smaller)

@@ -1,7 +1,7 @@
-"""Tries inputs on a kernel, to see whether it still fails.
+"""Runs inputs on a kernel, to check whether it still fails.
 
-Reference, float64 twin and sensitivities are computed anew for every candidate: a reduced test is
-judged as a carved one is, never by what the larger one expected.
+Reference, float64 twin and sensitivities are computed for every candidate: a reduced test is judged
+like a carved one, never by the expectations of the larger one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.carving.memory_case import MemoryCase, content_key
-from tapml.carving.replay import replay
-from tapml.carving.replay_results import ReplayResult
-from tapml.carving.repro_failure import Failure
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
-from tapml.graph.plan import Operator
+from tapml.oracles.oracle import Oracle
+from tapml.plan.graph_plan import Operator
 from tapml.reduce.device import ReopeningDevice
+from tapml.replaying.failure import Failure
+from tapml.replaying.replayer import replay
+from tapml.replaying.results import ReplayResult
+from tapml.suite.memory_case import MemoryCase, content_key
+from tapml.verdicts.policy import Policy
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tapml_targets.expression import bind_shape, evaluate
@@ -33,22 +33,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Candidate:
-    """Inputs for an operator.
-
-    Attributes
-    ----------
-    inputs
-        Raw, in parameter order.
-    symbols
-        Integers passed beside the tensors.
-    """
+    """Inputs for an operator: raw arrays in parameter order, and integer arguments."""
 
     inputs: tuple[Array, ...]
     symbols: Mapping[str, int]
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the inputs."""
+        """Shapes of the inputs."""
         return tuple(array.shape for array in self.inputs)
 
 
@@ -60,11 +52,11 @@ class Trials:
     operator
         With its function.
     library
-        What is run on the device.
+        The Library to run.
     policy
-        The limits of the verdicts.
+        The tolerances of the verdicts.
     device
-        Opened again where a candidate takes it down.
+        Reopened if a candidate crashes it.
 
     Raises
     ------
@@ -83,16 +75,17 @@ class Trials:
         self._twins = compile_twins([operator])
 
     def run(self, candidate: Candidate, name: str = "candidate") -> ReplayResult | None:
-        """Replay a candidate; None where it cannot be run or takes the device down.
+        """Replay a candidate; None if it cannot be run or crashes the device.
 
         Raises
         ------
         TapmlError
-            If a lost device cannot be opened again.
+            If a lost device cannot be reopened.
         """
         try:
             case = self._case(candidate, name)
-            # Torch's own result takes longer than all else and changes no verdict on the target.
+            # Torch's result takes longer than everything else and never changes the target's
+            # verdict.
             plain = replace(self.operator, torch_forms=())
             with np.errstate(all="ignore"), self._oracle(plain) as oracle:
                 return replay(
@@ -111,7 +104,7 @@ class Trials:
             return None
 
     def failure(self, result: ReplayResult) -> Failure:
-        """What a repro folder of a result is made from."""
+        """The content of a result's repro folder."""
         with np.errstate(all="ignore"), self._oracle(self.operator) as oracle:
             expectation = oracle.appeal(result.case)
         return Failure(
@@ -124,7 +117,7 @@ class Trials:
         )
 
     def _oracle(self, operator: Operator) -> Oracle:
-        # A new one each time: a candidate is met once, and nothing of it should be kept.
+        # A new oracle without cache, because every candidate is used once.
         return Oracle({operator.name: operator}, lambda _: self._twins, self._policy)
 
     def _case(self, candidate: Candidate, name: str) -> MemoryCase:
@@ -148,12 +141,12 @@ class Trials:
 def bound_symbols(
     operator: Operator, inputs: Sequence[Array], passed: Mapping[str, int]
 ) -> dict[str, int]:
-    """Values of all shape symbols of an operator that is given these inputs.
+    """Values of all shape symbols of an operator for these inputs.
 
     Raises
     ------
     InputError
-        If an input does not have the shape the operator declares.
+        If an input does not have the operator's declared shape.
     """
     symbols = dict(passed)
     for parameter, array in zip(operator.read, inputs, strict=True):
@@ -169,7 +162,7 @@ def empty_outputs(
     Raises
     ------
     InputError
-        If the shapes do not fit together.
+        If the shapes are inconsistent.
     """
     symbols = bound_symbols(operator, inputs, passed)
     return [

@@ -1,7 +1,7 @@
-"""Makes the values of inputs simple: delta debugging, one level of simplicity after the other.
+"""Simplifies the values of inputs: delta debugging, one level of simplicity after another.
 
-Zeller and Hildebrandt's ddmin over elements: a whole tensor first, then halves, quarters and so on
-down to single elements, each kept simple where the failure stays.
+Zeller and Hildebrandt's ddmin over elements: a complete tensor first, then halves, quarters and so
+on down to single elements, each simplified if the failure is preserved.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.compare.formats import Float64s, as_float64
 from tapml.reduce.search import Search
 from tapml_targets.dtype import dtype as lookup
+from tapml_targets.float_formats import Float64s, as_float64
 
 Array = NDArray[Any]
 _Level = tuple[str, Callable[[Float64s], Float64s]]
@@ -25,17 +25,18 @@ _Level = tuple[str, Callable[[Float64s], Float64s]]
 _DIGITS: Final = (1, 2, 3)
 
 
-def _short(values: Float64s, digits: int) -> Float64s:
-    """`values` with so many significant decimal digits."""
+def shortened(values: Float64s, digits: int) -> Float64s:
+    """`values` rounded to decimal digits; unchanged if float64 cannot represent the result."""
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log10(np.abs(values))) - (digits - 1)
         scale = np.power(10.0, np.where(np.isfinite(exponent), exponent, 0.0))
-        rounded: Float64s = np.where(np.isfinite(values), np.round(values / scale) * scale, values)
-    return rounded
+        rounded: Float64s = np.round(values / scale) * scale
+    # The scale may be zero for subnormal numbers, and the result Inf near the largest number.
+    return np.where(np.isfinite(rounded), rounded, values)
 
 
 def _nearest_integer(values: Float64s) -> Float64s:
-    """The nearest integer that is not zero."""
+    """The nearest nonzero integer."""
     with np.errstate(all="ignore"):
         rounded: Float64s = np.copysign(np.maximum(np.round(np.abs(values)), 1.0), values)
     return np.where(np.isfinite(values), rounded, values)
@@ -45,15 +46,15 @@ _FLOAT_LEVELS: Final[tuple[_Level, ...]] = (
     ("zero", np.zeros_like),
     ("one", np.ones_like),
     ("an integer", _nearest_integer),
-    *((f"{n} digits", lambda values, n=n: _short(values, n)) for n in _DIGITS),
+    *((f"{n} digits", lambda values, n=n: shortened(values, n)) for n in _DIGITS),
 )
 _INTEGER_LEVELS: Final[tuple[_Level, ...]] = (("zero", np.zeros_like),)
 
 
 def simplify_values(search: Search) -> None:
-    """Make as many elements of the inputs as simple as the failure allows."""
+    """Simplify as many elements of the inputs as the failure allows."""
     names = [parameter.name for parameter in search.trials.operator.read]
-    # The largest first: most of the elements are there.
+    # The largest first, because it has most of the elements.
     order = sorted(range(len(names)), key=lambda i: -search.best.inputs[i].size)
     for level in range(len(_FLOAT_LEVELS)):
         for position in order:
@@ -71,7 +72,7 @@ def _descend(
     doing: str,
     simplify: Callable[[Float64s], Float64s],
 ) -> None:
-    """Halve the elements that may become simpler until each is simple or needed as it is."""
+    """Halve the set of elements to simplify until each is simple or needed unchanged."""
     raw = search.best.inputs[position]
     values = as_number(raw, dtype)
     wanted = encode(simplify(values), dtype).reshape(raw.shape)
@@ -92,10 +93,10 @@ def _descend(
 
 
 def _rank(values: Float64s) -> NDArray[np.int8]:
-    """How far from simple a value is: 0 for zero, 1 for one, then integers and short decimals."""
+    """Complexity of a value: 0 for zero, 1 for one, then integers and short decimals."""
     rank = np.full(values.shape, 3 + len(_DIGITS), np.int8)
     for digits in reversed(_DIGITS):
-        near = np.isclose(values, _short(values, digits), rtol=1e-3 * 10.0**-digits, atol=0.0)
+        near = np.isclose(values, shortened(values, digits), rtol=1e-3 * 10.0**-digits, atol=0.0)
         rank[near] = 2 + digits
     with np.errstate(all="ignore"):
         rank[(values == np.round(values)) & (np.abs(values) < 100)] = 2
@@ -105,7 +106,7 @@ def _rank(values: Float64s) -> NDArray[np.int8]:
 
 
 def as_number(raw: Array, dtype: str) -> Float64s:
-    """Raw elements as float64, of whatever dtype."""
+    """Raw elements of any dtype as float64."""
     return as_float64(raw, dtype) if lookup(dtype).is_float else raw.astype(np.float64)
 
 
@@ -119,12 +120,12 @@ def encode(values: Float64s, dtype: str) -> Array:
 
 
 def count_nonzero(inputs: tuple[Array, ...]) -> int:
-    """Elements whose bits are not zero, over all inputs."""
+    """Number of elements whose bits are not zero, over all inputs."""
     return sum(int(np.count_nonzero(array)) for array in inputs)
 
 
 def count_long(inputs: tuple[Array, ...], dtypes: tuple[str, ...]) -> int:
-    """Elements that are neither integers below 100 nor decimals of up to three digits."""
+    """Number of elements that are neither integers below 100 nor decimals of up to three digits."""
     return sum(
         int((_rank(as_number(array, dtype)) > 2 + len(_DIGITS)).sum())
         for array, dtype in zip(inputs, dtypes, strict=True)

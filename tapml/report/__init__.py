@@ -1,1 +1,1 @@
-"""What a session shows when it is over: JSON for programs, one HTML page for people."""
+"""Pages for people, made of data: self-contained files, graph maps, and a server for them."""

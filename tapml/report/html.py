@@ -1,88 +1,112 @@
-"""The report as one HTML file: self-contained, no network, light and dark, desktop and phone.
+"""A page as one HTML file: self-contained, no network, light and dark, desktop and phone.
 
-The file holds the report as data and the scripts that draw it: a page is made when it is looked at,
-so that a session of hundreds of operators opens as fast as a small one. Sources are most of the
-bytes and nobody reads them all: they come behind the scripts, which draw the first page without
-waiting for them. Nothing of the report becomes markup: the scripts write text nodes only, and the
-browser is told to run no script but these.
+The file holds data and the scripts that draw it. A page of hundreds of operators opens as fast as a
+small one, because a script draws only the part that is looked at. Nothing of the data becomes
+markup: the scripts write text nodes only, and the page's policy allows no script but these.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypedDict
 
-STYLES: Final = ("style.css", "table.css", "overview.css", "map.css", "operator.css")
-SCRIPTS: Final = (
-    "elements.js", "numbers.js", "report.js", "table.js", "map_view.js", "map.js", "next.js",
-    "overview.js", "source.js", "picture.js", "operator.js", "routes.js", "live.js",
-)  # fmt: skip
-"""In the order in which they run."""
-_TEXTS: Final = ("source", "reference_source")
+from tapml.durable.strict_json import to_strict
+from tapml.report.content_policy import content_policy
+from tapml.report.layout import GraphMap
+
+STYLES: Final = ("style.css", "parts.css", "map.css")
+SCRIPTS: Final = ("elements.js", "numbers.js", "map_view.js", "map.js", "source.js")
+"""What every page may use, in the order in which it runs."""
+_NOSCRIPT: Final = (
+    "<noscript><p>This page is drawn by JavaScript, which is switched off here.</p></noscript>"
+)
+
+Cell: TypeAlias = str | int | float | Mapping[str, str] | None
+"""A cell of a table: text, a number, or ``{"status": ..., "text": ...}``."""
 
 
-def render(report: Mapping[str, Any], *, live: bool = False) -> str:
-    """The page of a report.
+class Section(TypedDict, total=False):
+    """A titled part of a page; what it has is shown in this order."""
+
+    id: str
+    title: str
+    text: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    table: tuple[Sequence[str], Sequence[Sequence[Cell]]]
+    maps: Sequence[GraphMap]
+    source: str
+
+
+def render(
+    title: str,
+    data: Any = None,
+    scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
+    *,
+    body: str = "",
+    footer: str = "Written by tapml.",
+    late: Mapping[str, Any] | None = None,
+    live: bool = False,
+) -> str:
+    """A page.
 
     Parameters
     ----------
-    report
-        The data of ``report.json``, of this version of tapml or an earlier one.
+    title
+        Plain text.
+    data
+        JSON data for the scripts, in the element ``data``; NaN and Inf become text.
+    scripts, styles
+        Their texts, in the order in which they run and apply; see :func:`page_file`.
+    body, footer
+        Markup of the page: the places that the scripts fill, or a page without scripts.
+    late
+        More data by the id of its element. It comes behind the scripts, which draw the first view
+        without waiting for it: for what is large and read by few.
     live
-        Have the page ask for ``live.json`` beside it while it is open over HTTP.
+        Mark the page as served, so that its scripts may ask the server for news.
     """
-    shown, texts = _without_texts(report)
-    scripts = [_file(name) for name in SCRIPTS]
-    styles = [_file(name) for name in STYLES]
-    outcome = report.get("outcome", {})
-    return Template(_file("page.html.in")).substitute(
+    code = [_NOSCRIPT] if data is None else [_NOSCRIPT, _data("data", data)]
+    code += [f"<script>{text}</script>" for text in scripts]
+    code += [_data(name, value) for name, value in (late or {}).items()]
+    return Template(page_file("frame.html.in")).substitute(
         live=" data-live" if live else "",
-        policy=_policy(scripts, styles),
-        title=html.escape(
-            f"{report.get('model', {}).get('name', 'a model')} → "
-            f"{report.get('target', {}).get('platform', 'a device')}"
-        ),
-        outcome=html.escape(str(outcome.get("text", ""))),
+        policy=content_policy(scripts, styles),
+        title=html.escape(title),
         styles="".join(f"<style>{text}</style>" for text in styles),
-        data=_embedded(shown),
-        scripts="".join(f"<script>{text}</script>" for text in scripts),
-        texts=_embedded(texts),
+        body=body,
+        footer=footer,
+        code="\n".join(code) if scripts else "",
     )
 
 
-def _without_texts(
-    report: Mapping[str, Any],
-) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """The report without its operators' sources, and those by operator."""
-    operators = report.get("operators", [])
-    texts = {each["name"]: {key: each.get(key, "") for key in _TEXTS} for each in operators}
-    plain = [{k: v for k, v in each.items() if k not in _TEXTS} for each in operators]
-    return dict(report) | {"operators": plain}, texts
-
-
-def _embedded(data: Any) -> str:
-    """Strict JSON that ends no script element."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _policy(scripts: list[str], styles: list[str]) -> str:
-    """What the browser may run and fetch: these scripts and styles, and what a server sends."""
-    return (
-        f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+def render_sections(title: str, headline: str, sections: Sequence[Section]) -> str:
+    """A page of titled sections: text, facts, tables, sources and graph maps."""
+    plain = [
+        dict(each) | {"maps": [entry.to_json() for entry in each.get("maps", ())]}
+        for each in sections
+    ]
+    heading = f'<h1>{html.escape(title)}</h1><p class="soft">{html.escape(headline)}</p>'
+    return render(
+        title,
+        {"sections": plain},
+        [page_file(name) for name in (*SCRIPTS, "sections.js")],
+        [page_file(name) for name in STYLES],
+        body=f'<main id="page"><header>{heading}</header></main>',
     )
 
 
-def _hashes(texts: list[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+def page_file(name: str, package: str = "tapml.report") -> str:
+    """The text of a script or style: a file in the folder ``page`` of a package."""
+    return resources.files(package).joinpath("page", name).read_text("utf-8")
 
 
-def _file(name: str) -> str:
-    return resources.files("tapml.report").joinpath("page", name).read_text("utf-8")
+def _data(name: str, value: Any) -> str:
+    """Strict JSON in an element that no text inside can end."""
+    text = json.dumps(to_strict(value), allow_nan=False, separators=(",", ":"))
+    escaped = text.replace("<", "\\u003c")
+    return f'<script type="application/json" id="{html.escape(name)}">{escaped}</script>'

@@ -1,4 +1,4 @@
-"""Where this user's caches lie, and how a file gets there whole or not at all."""
+"""The folder of this user's caches, and atomic writes into it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tapml_targets.boundaries import crossing
+from tapml_targets.failpoints import failpoint
 
 _ABANDONED_SECONDS: Final = 3600.0
-"""No write of a cache takes as long: who began it was killed."""
+"""No cache write takes this long, so an older temporary file is from a killed process."""
 
 
 def cache_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -26,7 +26,7 @@ def cache_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
     Raises
     ------
     OSError
-        If it cannot be made; callers go on without a cache.
+        If it cannot be made; callers continue without a cache.
     """
     if chosen := environ.get("TAPML_CACHE_DIR"):
         base = Path(chosen)
@@ -42,17 +42,16 @@ def cache_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
 def write_atomically(path: Path, data: bytes) -> None:
     """Give `path` the content `data`; a reader sees the old file or the new one.
 
-    Nothing is forced to the disk: a cache checks what it reads, and makes again what a power
-    failure took.
+    Nothing is synced: a cache checks what it reads, and recreates what a power failure destroyed.
     """
     _remove_abandoned(path.parent)
-    with crossing("write", path):
+    with failpoint("write", path):
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        with crossing("rename", path):
+        with failpoint("rename", path):
             temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -61,7 +60,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @cache
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left half written, once per process and folder."""
+    """Remove temporary files of killed processes, once per process and folder."""
     latest = time.time() - _ABANDONED_SECONDS
     with suppress(OSError):
         for path in folder.glob(".*"):

@@ -1,13 +1,13 @@
 """From a call with concrete shapes to the flat list of launches it means.
 
 Pure: no driver, no memory. A call's memory is numbered in *slots*: first the tensors the caller
-passes, in parameter order, then the workspaces and the intermediates. What follows for a device is
-binding memory to slots and launching, in order; a second evaluator in another language is held to
-this one by the same plans.
+passes, in parameter order, then the workspaces and the intermediates. A device then binds memory to
+slots and launches in order. Golden vectors compare the plans of evaluators in other languages.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -26,15 +26,26 @@ from tapml_targets.library import (
     Loop,
     OperatorProgram,
     Parameter,
+    ScalarArgument,
     Statement,
     TensorArgument,
 )
 
 MAX_STATEMENTS: Final = 1 << 18
-"""Statements one call may execute: what stops a host loop that would never end."""
+"""Maximum number of statements of one call; it stops an endless host loop."""
 
 _MAX_BYTES: Final = 1 << 48
 _MAX_EXTENT: Final = (1 << 63) - 1
+# The largest number of each kind of float, and the smallest that an evaluator has to know.
+_LARGEST: Final = {
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+    "float16": 65504.0,
+    "bfloat16": float.fromhex("0x1.fep127"),
+    "float32": float.fromhex("0x1.fffffep127"),
+    "float64": float.fromhex("0x1.fffffffffffffp1023"),
+}
+_SMALLEST: Final = 2.0**-1022
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ class BufferSlot:
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """A whole tensor on a slot."""
+    """A tensor on a slot, with shape and dtype."""
 
     slot: int
     byte_offset: int
@@ -97,6 +108,7 @@ class PlannedLaunch:
     grid: Extents
     block: Extents
     step: int
+    dynamic_shared_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,8 +146,8 @@ def plan_call(
     Raises
     ------
     InputError
-        If the name is unknown, or a count, shape, dtype or symbol is not what the parameters say;
-        the message names the operator, the parameter, what was expected and what came.
+        If the name is unknown, or a count, shape, dtype or symbol does not match the parameters.
+        The message names the operator, the parameter, what was expected and what came.
     """
     planner = _Planner(library)
     operator = library.operators.get(name)
@@ -170,7 +182,7 @@ def bind_parameters(
 ) -> None:
     """Match tensors against parameters and add the symbols their shapes give to `symbols`.
 
-    `expected` names the symbols that must be there beforehand.
+    `expected` names the symbols that must have a value already.
     """
     for symbol in expected:
         if symbol not in symbols:
@@ -338,11 +350,15 @@ class _Planner:
                             window.tensor.dtype,
                         )
                     )
-                case _:
-                    scalar = evaluate(argument.value, symbols)
-                    check_scalar(scalar, argument.dtype, f"{name}: kernel {launch.kernel!r}")
-                    arguments.append(ScalarUse(scalar, argument.dtype))
-        self.launches.append(PlannedLaunch(launch.kernel, tuple(arguments), grid, block, step))
+                case ScalarArgument():
+                    where = f"{name}: kernel {launch.kernel!r}"
+                    arguments.append(_scalar(argument, symbols, where))
+        shared = evaluate(launch.dynamic_shared_bytes, symbols)
+        if not 0 <= shared <= _MAX_BYTES:
+            raise InputError(f"{name}: kernel {launch.kernel!r}: {shared} bytes of shared memory")
+        self.launches.append(
+            PlannedLaunch(launch.kernel, tuple(arguments), grid, block, step, shared)
+        )
 
     @staticmethod
     def extents(
@@ -371,6 +387,26 @@ def _buffer_slot(
             f"{where} takes bytes {start} to {end} of {argument.name!r}, which has {whole}"
         )
     return BufferSlot(window.slot, window.byte_offset + start, nbytes)
+
+
+def _scalar(argument: ScalarArgument, symbols: Mapping[str, int], where: str) -> ScalarUse:
+    value = evaluate(argument.value, symbols)
+    if argument.divisor == 1:
+        check_scalar(value, argument.dtype, where)
+        return ScalarUse(value, argument.dtype)
+    divisor = evaluate(argument.divisor, symbols)
+    try:
+        # Zero has no sign.
+        quotient = value / divisor or 0.0
+    except (ZeroDivisionError, OverflowError):
+        quotient = math.inf
+    size = abs(quotient)
+    if size > _LARGEST[argument.dtype] or (value and size < _SMALLEST):
+        raise InputError(
+            f"{where}: the scalar {render(argument.value)} / {render(argument.divisor)} does not "
+            f"fit {argument.dtype}"
+        )
+    return ScalarUse(quotient, argument.dtype)
 
 
 def check_scalar(value: int, name: str, what: str) -> None:

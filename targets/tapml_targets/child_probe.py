@@ -1,4 +1,4 @@
-"""Asks drivers in a process of its own, with a deadline: they may hang, or end it."""
+"""Asks drivers in a child process with a deadline, since they may hang or crash."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from typing import Any, Final
 from tapml_targets.errors import InputError
 
 LIST_SECONDS: Final = 30.0
-"""How long a driver may take to list its devices, and to build and run the probe kernel."""
+"""Time limit for listing a driver's devices, and for building and running the probe kernel."""
 SECONDS_VARIABLE: Final = "TAPML_PROBE_SECONDS"
-NO_ANSWER: Final = "no answer within"
-"""How the news of a hanging driver begins."""
 
 
 def probe_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """How long a driver may take: :data:`LIST_SECONDS`, or what ``TAPML_PROBE_SECONDS`` says.
+    """The time limit of a driver: ``TAPML_PROBE_SECONDS``, or :data:`LIST_SECONDS`.
 
-    An emulated or very small board takes minutes for what others do in a second.
+    An emulated or very small board needs minutes.
 
     Raises
     ------
     InputError
-        If the variable is no number of seconds from 1 to 3600.
+        If the variable is not a number of seconds from 1 to 3600.
     """
     text = environ.get(SECONDS_VARIABLE, "")
     if not text:
@@ -43,9 +41,16 @@ def probe_seconds(environ: Mapping[str, str] = os.environ) -> float:
 
 
 def ask_child(
-    arguments: list[str], seconds: float, environ: Mapping[str, str] = os.environ
+    arguments: list[str],
+    seconds: float,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    slow_hint: str = "",
 ) -> tuple[dict[str, Any] | None, str]:
-    """Run :mod:`tapml_targets.probe`; returns its answer, or None and what happened instead."""
+    """Run :mod:`tapml_targets.probe`; returns its answer, or None and what happened instead.
+
+    `slow_hint` is appended to the message of a timeout.
+    """
     root = str(Path(__file__).resolve().parent.parent)
     environ = dict(environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
@@ -61,7 +66,7 @@ def ask_child(
         out, log = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         last = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2][:300]
-        return None, f"{NO_ANSWER} {seconds:g} s" + (f": {last}" if last else "")
+        return None, f"no answer within {seconds:g} s" + (f": {last}" if last else "") + slow_hint
     finally:
         # A driver's own child processes are in the same group.
         if process.poll() is None:
@@ -79,4 +84,4 @@ def ask_child(
         answer = json.loads(out)
     except ValueError:
         return None, last or f"exit code {process.returncode} without an answer"
-    return (answer, "") if isinstance(answer, dict) else (None, "an answer that is no map")
+    return (answer, "") if isinstance(answer, dict) else (None, "an answer that is not a map")

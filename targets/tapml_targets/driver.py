@@ -11,15 +11,14 @@ platform it talks to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from tapml_targets.library import CodeModule, Kernel
-from tapml_targets.limits import Limits
+from tapml_targets.library import CodeModule, Kernel, ModuleKind
+from tapml_targets.limits import Count, Limits
 
-# Each driver has classes of its own for these; the generic code only hands them back.
+# Each driver defines its own classes for these; generic code only passes them back.
 Buffer: TypeAlias = Any
 LoadedKernel: TypeAlias = Any
 LaunchSequence: TypeAlias = Any
@@ -40,17 +39,19 @@ class DeviceDescription:
     vendor_platform
         The implementation behind it, e.g. ``Portable Computing Language``.
     device_type
-        ``gpu``, ``accelerator``, ``cpu`` or ``checker`` (a simulator never chosen by default).
+        ``gpu``, ``accelerator``, ``cpu``, ``simulated`` (it executes the kernels' text on a
+        processor; chosen by default where the platform has no other device) or ``checker`` (a
+        simulator never chosen by default).
     driver_version
         Version text of driver and platform.
     limits
         Bounds and features.
     details
-        Whatever else the driver says, for people and for the fingerprint.
+        Other facts that the driver states, for people and for the fingerprint.
     """
 
     platform: str
-    index: int
+    index: Count
     name: str
     vendor_platform: str
     device_type: str
@@ -63,8 +64,8 @@ class DeviceDescription:
 class BufferUse:
     """A window on device memory handed to a kernel as a pointer.
 
-    `behind` bytes that follow it are a guard band, to be watched for stray writes: a platform that
-    holds a kernel to its window lets it reach those as well.
+    The `behind` bytes after it are a guard band that is checked for stray writes. A platform that
+    confines a kernel to its window includes them in the window.
     """
 
     buffer: Buffer
@@ -75,7 +76,7 @@ class BufferUse:
 
 @dataclass(frozen=True)
 class TensorUse:
-    """A window on device memory handed to a kernel as a whole tensor."""
+    """A window on device memory handed to a kernel as a tensor with shape and dtype."""
 
     buffer: Buffer
     byte_offset: int
@@ -85,9 +86,9 @@ class TensorUse:
 
 @dataclass(frozen=True)
 class ScalarUse:
-    """An integer handed to a kernel as `dtype`."""
+    """A number handed to a kernel as `dtype`, rounded to it."""
 
-    value: int
+    value: int | float
     dtype: str
 
 
@@ -95,12 +96,16 @@ KernelArgument: TypeAlias = BufferUse | TensorUse | ScalarUse
 
 
 class BoundLaunch(NamedTuple):
-    """A kernel with its arguments: `grid` blocks of `block` threads."""
+    """A kernel with its arguments: `grid` blocks of `block` threads.
+
+    `dynamic_shared_bytes` are 0 on a device without the feature ``dynamic_shared_memory``.
+    """
 
     kernel: LoadedKernel
     arguments: tuple[KernelArgument, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    dynamic_shared_bytes: int = 0
 
     @property
     def threads(self) -> tuple[int, int, int]:
@@ -110,9 +115,18 @@ class BoundLaunch(NamedTuple):
 
 
 class Driver(Protocol):
-    """One open device. All calls come from one thread; launches may be asynchronous."""
+    """One open device. All calls come from one thread; launches may be asynchronous.
+
+    Attributes
+    ----------
+    description
+        The device as it was opened.
+    dialects
+        What modules it loads, and what kind of code each of these dialects is.
+    """
 
     description: DeviceDescription
+    dialects: Mapping[str, ModuleKind]
 
     def allocate(self, nbytes: int) -> Buffer:
         """Reserve at least `nbytes` (and at least one) bytes of device memory."""
@@ -121,7 +135,7 @@ class Driver(Protocol):
         """Bytes that may be used of `buffer`."""
 
     def free(self, buffer: Buffer) -> None:
-        """Give memory back, after the work that uses it."""
+        """Release memory, after the work that uses it."""
 
     def write(self, buffer: Buffer, byte_offset: int, data: memoryview) -> None:
         """Copy `data` to the device. `data` may be reused when this returns."""
@@ -132,8 +146,8 @@ class Driver(Protocol):
     def read_into(self, buffer: Buffer, byte_offset: int, target: memoryview) -> None:
         """Copy from the device, after all earlier launches, filling the writable `target`.
 
-        Into memory that is used again this is many times faster than :meth:`read`: fresh memory
-        has to be paged in first.
+        Into reused memory this is many times faster than :meth:`read`, whose fresh memory has to be
+        paged in.
         """
 
     def fill(self, buffer: Buffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
@@ -154,10 +168,10 @@ class Driver(Protocol):
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
     ) -> None:
-        """Enqueue a kernel: `grid` blocks of `block` threads."""
+        """Enqueue a kernel without dynamic shared memory: `grid` blocks of `block` threads."""
 
     def bind(self, launches: Sequence[BoundLaunch]) -> LaunchSequence:
-        """Make launches ready to be enqueued one after the other, as often as wanted."""
+        """Prepare launches, to be enqueued in order any number of times."""
 
     def launch_all(self, sequence: LaunchSequence) -> None:
         """Enqueue every launch of a sequence, in order."""
@@ -176,35 +190,19 @@ class Driver(Protocol):
 
 
 @runtime_checkable
-class ShowsMemory(Protocol):
-    """A driver whose memory this process may look at: nothing has to be copied from the device."""
+class HostReadable(Protocol):
+    """A driver whose memory this process can read in place, without a copy from the device."""
 
     def show(self, buffer: Buffer, byte_offset: int, nbytes: int) -> memoryview:
-        """The bytes where they lie, after all earlier launches, until the next call."""
+        """A view of device memory, after all earlier launches; valid until the next call."""
 
 
 @runtime_checkable
-class OpensMemory(Protocol):
-    """A driver whose memory this process may fill: nothing has to be copied to the device."""
+class BatchesCommands(Protocol):
+    """A driver that submits enqueued commands together with those that follow.
 
-    def opens_memory(self) -> bool:
-        """Whether this device's memory may be."""
-
-    def open_memory(
-        self, buffer: Buffer, byte_offset: int, nbytes: int
-    ) -> AbstractContextManager[memoryview]:
-        """The bytes where they lie, after all earlier launches, to be overwritten, all of them.
-
-        Nothing else may be asked of the driver meanwhile. The device has them when that ends.
-        """
-
-
-@runtime_checkable
-class Gathers(Protocol):
-    """A driver that hands on what is enqueued together with what follows it.
-
-    What waits for the device hands it on as well; who goes to do something else, says so.
+    A call that waits for the device submits them as well; otherwise the caller flushes.
     """
 
     def flush(self) -> None:
-        """Let everything enqueued begin; what fails there is raised here."""
+        """Submit everything enqueued; its errors are raised here."""

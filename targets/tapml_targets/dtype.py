@@ -42,7 +42,7 @@ class DType:
         return self.name.startswith(("float", "bfloat"))
 
     def nbytes(self, elements: int) -> int:
-        """Bytes that `elements` elements take, rounded up to whole bytes."""
+        """Bytes that `elements` elements take, rounded up."""
         return (elements * self.bits + 7) // 8
 
     @property

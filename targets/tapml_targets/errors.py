@@ -23,7 +23,7 @@ class TapmlError(Exception):
 
 
 class InputError(TapmlError):
-    """What the user gave cannot be used: a path, a name, a shape, a prompt."""
+    """The user's input cannot be used: a path, a name, a shape, a prompt."""
 
 
 class SetupError(TapmlError):
@@ -31,7 +31,7 @@ class SetupError(TapmlError):
 
 
 class UnreachableError(SetupError):
-    """Nothing answers where a device, or the tracker that lends it, should be."""
+    """Nothing answers at the address of a device or a tracker."""
 
     exit_code: ClassVar[int] = EXIT_NO_DEVICE
 
@@ -48,6 +48,10 @@ class LimitExceededError(CompileError):
     """A kernel needs more than the device has."""
 
 
+class RefusedError(InputError):
+    """A library refuses a model or a setting that it does not support."""
+
+
 class MismatchError(TapmlError):
     """A target's result differs from the reference beyond the policy."""
 
@@ -61,7 +65,7 @@ class NoSuchDeviceError(TapmlError):
 
 
 class ProtocolError(TapmlError):
-    """A peer sent what the protocol does not allow."""
+    """A peer broke the protocol."""
 
 
 class RemoteError(TapmlError):
@@ -74,7 +78,7 @@ class RemoteError(TapmlError):
     command
         The command that failed, as text.
     driver_log
-        What the platform's compiler or driver printed.
+        Output of the platform's compiler or driver.
     """
 
     def __init__(
@@ -97,8 +101,18 @@ class DeviceLostError(RemoteError):
     exit_code: ClassVar[int] = EXIT_DEVICE_LOST
 
 
+class ReferenceFailedError(TapmlError):
+    """The device that is the reference failed: no verdict about the target."""
+
+
+class ReferenceLostError(ReferenceFailedError):
+    """The device that is the reference was lost, or its server has ended."""
+
+    exit_code: ClassVar[int] = EXIT_DEVICE_LOST
+
+
 class DeviceRestartedError(DeviceLostError):
-    """The device was opened anew, by its server or by a new one: older handles mean nothing."""
+    """The device was reopened, by its server or a new one; older handles are invalid."""
 
 
 class KernelTimeoutError(DeviceLostError):

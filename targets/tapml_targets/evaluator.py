@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from types import TracebackType
 from typing import Final, TypeAlias
 
 from tapml_targets.call_plan import (
@@ -37,6 +36,7 @@ from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError, InputError, LimitExceededError
 from tapml_targets.library import Kernel, Library
 from tapml_targets.library_check import check_library
+from tapml_targets.module_check import check_module, unmet
 from tapml_targets.prepared_call import BoundCall, CallReport, PreparedCall, RecordedCall
 
 MAX_PLANNED_LAUNCHES: Final = 1 << 18
@@ -56,7 +56,7 @@ class LoadedLibrary:
     driver
         The open device. It outlives this object.
     library
-        What to load; checked first.
+        The Library to load; it is checked first.
     guard_bytes
         Size of the guard bands on either side of each workspace of a poisoned call.
 
@@ -85,12 +85,7 @@ class LoadedLibrary:
     def __enter__(self) -> LoadedLibrary:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def call(
@@ -109,7 +104,7 @@ class LoadedLibrary:
         name
             An entry's or an operator's name.
         tensors
-            One per parameter, in order; what is written is written in place.
+            One per parameter, in order; outputs are written in place.
         symbols
             The integers no shape gives.
         workspace_poison
@@ -158,7 +153,7 @@ class LoadedLibrary:
         return self._launch(recorded.bound.launches, len(recorded.plan.launches), timed)
 
     def release_workspaces(self) -> None:
-        """Free what is kept between calls; the next call allocates anew."""
+        """Free the workspaces kept between calls; the next call allocates them again."""
         for buffer, _ in self._workspaces.values():
             self.driver.free(buffer)
         self._workspaces.clear()
@@ -204,6 +199,13 @@ class LoadedLibrary:
                 f"kernel {launch.kernel!r} needs {x * y * z} threads per block, "
                 f"{self.driver.description.name} allows {most}"
             )
+        declared = self.library.kernels[launch.kernel].shared_memory_bytes
+        shared, most = declared + launch.dynamic_shared_bytes, limits.max_shared_memory_bytes
+        if most and launch.dynamic_shared_bytes and shared > most:
+            raise LimitExceededError(
+                f"kernel {launch.kernel!r} needs {shared} bytes of shared memory per block, "
+                f"{self.driver.description.name} allows {most}"
+            )
         for what, extents, bounds in (
             ("block", launch.block, limits.max_block),
             ("grid", launch.grid, limits.max_grid),
@@ -241,7 +243,7 @@ class LoadedLibrary:
     def _bind_launches(
         self, plan: CallPlan, places: Sequence[_Place], bands: Sequence[_Band] = ()
     ) -> LaunchSequence:
-        """Bind to places, with the guard bands behind them where there are any."""
+        """Bind launches to buffers, with the guard bands behind them."""
         kernels = self._kernels
         bound: list[BoundLaunch] = []
         for launch in plan.launches:
@@ -264,7 +266,15 @@ class LoadedLibrary:
                 else:
                     arguments.append(argument)
             kernel = kernels[launch.kernel]
-            bound.append(BoundLaunch(kernel, tuple(arguments), launch.grid, launch.block))
+            bound.append(
+                BoundLaunch(
+                    kernel,
+                    tuple(arguments),
+                    launch.grid,
+                    launch.block,
+                    launch.dynamic_shared_bytes,
+                )
+            )
         return self.driver.bind(bound)
 
     def _place_workspaces(self, workspaces: Sequence[WorkspaceSlot]) -> list[_Place]:
@@ -301,12 +311,12 @@ class LoadedLibrary:
     def _call_poisoned(
         self, name: str, plan: CallPlan, tensors: Sequence[TensorUse], poison: bytes, timed: bool
     ) -> CallReport:
-        """Run with memory of its own for every workspace, poisoned, between two guard bands."""
+        """Run with separate, poisoned memory for every workspace, between two guard bands."""
         if not poison:
             raise InputError("workspace_poison must hold at least one byte")
         driver, guard = self.driver, self.guard_bytes
         places = self._check_windows(name, plan, tensors)
-        # Another poison has other guard bands: what reads them gives another result.
+        # Each poison has other guard bands, so that a kernel that reads them gives another result.
         pattern = bytes(byte ^ poison[0] for byte in GUARD_PATTERN)
         buffers = []
         try:
@@ -360,9 +370,11 @@ def _untimed(launches: int) -> CallReport:
 
 def _load_kernels(driver: Driver, library: Library) -> dict[str, LoadedKernel]:
     by_module: dict[int, list[Kernel]] = {}
-    features = driver.description.limits.features
+    for module in library.modules:
+        check_module(module, driver.dialects, driver.description.name)
     for kernel in library.kernels.values():
-        missing = [feature for feature in kernel.features if feature not in features]
+        needs = unmet(kernel, library.modules[kernel.module], driver.description.limits)
+        missing = [str(each) for each in needs]
         if missing:
             raise LimitExceededError(
                 f"kernel {kernel.name!r} needs {', '.join(missing)}, which "

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
+
+from msgspec import Meta
 
 from tapml_targets.errors import InputError, ProtocolError
 
-Expression: TypeAlias = "int | str | tuple[Any, ...]"
+Integer: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Expression: TypeAlias = Integer | str | tuple[Any, ...]
 
 MAX_DEPTH: Final = 64
+_BOUND: Final = 1 << 63
 
 _OPERATIONS: Final[dict[str, tuple[int, Callable[..., int]]]] = {
     "add": (2, lambda a, b: a + b),
@@ -143,9 +147,10 @@ def from_wire(data: object, depth: int = 0) -> Expression:
     Raises
     ------
     ProtocolError
-        If the data is no expression or is nested deeper than ``MAX_DEPTH``.
+        If the data is no expression, has an integer beyond 64 bits, or is nested deeper than
+        ``MAX_DEPTH``.
     """
-    if isinstance(data, int) and not isinstance(data, bool):
+    if isinstance(data, int) and not isinstance(data, bool) and -_BOUND <= data < _BOUND:
         return data
     if isinstance(data, str):
         return data

@@ -1,4 +1,4 @@
-"""What is installed here, and how to install what is not."""
+"""Versions of installed packages, and commands that install missing ones."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from importlib.metadata import PackageNotFoundError, distribution, requires, ver
 from typing import Final
 
 COMPILER_DISTRIBUTIONS: Final = ("apache-tvm", "apache-tvm-ffi")
-BASE_PACKAGES: Final = ("numpy", "msgpack", "pyzmq", "websockets", "rich")
+BASE_PACKAGES: Final = ("numpy", "msgpack", "msgspec", "pyzmq", "websockets", "rich")
 WITHOUT_PYZMQ: Final = (
     "use WebSocket, which takes no pyzmq: `tapml rpc serve --websocket ws://127.0.0.1:9191`, "
     "devices and trackers at ws:// and wss://"
 )
+_HAVE_A_PART: Final = (
+    "tapml", "numpy", "apache-tvm", "apache-tvm-ffi", "torch", "pyopencl", "pyzmq",
+)  # fmt: skip
 
 
 def package_version(distribution: str) -> str | None:
-    """The version of an installed distribution; None where it is not installed.
+    """The version of an installed distribution, or None.
 
-    A package that was built here and only lies on the path is not installed in this sense.
+    A package that was built here and is only on the path does not count as installed.
     """
     try:
         return version(distribution)
@@ -34,7 +37,7 @@ def versions_text(*distributions: str) -> str:
 
 
 def compiler_versions() -> str:
-    """Versions of what compiles kernels, the reference and float64 twins: TVM's and tvm-ffi's."""
+    """Versions of the compiler of kernels, reference and float64 twins: TVM's and tvm-ffi's."""
     return versions_text(*COMPILER_DISTRIBUTIONS)
 
 
@@ -63,10 +66,16 @@ def package_hint(package: str) -> str:
 
 @cache
 def _own_wheel() -> str:
-    """The name of the file that tapml was installed from; empty where that was no wheel."""
+    """The name of the wheel that tapml was installed from; empty if there was none."""
     try:
         noted = json.loads(distribution("tapml").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         return ""
     name = str(noted.get("url", "")).rpartition("/")[2] if isinstance(noted, dict) else ""
     return name if name.endswith(".whl") else ""
+
+
+def result_versions() -> dict[str, str]:
+    """Versions of the installed packages that a result on a device depends on."""
+    found = {package: package_version(package) for package in _HAVE_A_PART}
+    return {package: number for package, number in found.items() if number is not None}

@@ -10,17 +10,30 @@ lives in :mod:`tapml_targets.library_format`; what a call launches is worked out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tapml_targets.dtype import dtype
 from tapml_targets.expression import Expression
 
 Role: TypeAlias = Literal["input", "output", "inout"]
 
+ModuleKind: TypeAlias = Literal["source", "portable", "machine"]
+"""What a module is: text for the device's own compiler; code of a virtual machine, such as SPIR-V,
+that the driver translates; or code of a processor, which may do whatever its sender likes."""
 
-@dataclass(frozen=True)
-class Parameter:
+DYNAMIC_SHARED_MEMORY: Final = "dynamic_shared_memory"
+"""The feature of a device whose launches may ask for shared memory."""
+
+
+class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the wire form holds as a list of its fields in their order, behind its tag if any."""
+
+
+class Parameter(_Row, frozen=True):
     """A tensor an operator or an entry takes.
 
     `shape` holds one expression per dimension; `role` says whether it is read, written or both.
@@ -42,16 +55,14 @@ class Parameter:
         return dtype(self.dtype).nbytes(elements)
 
 
-@dataclass(frozen=True)
-class Workspace:
+class Workspace(_Row, frozen=True):
     """Device memory that lives for one call of its operator."""
 
     name: str
     nbytes: Expression
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(_Row, frozen=True):
     """One device function.
 
     Attributes
@@ -68,6 +79,8 @@ class Kernel:
         Statically allocated shared (local, workgroup) memory.
     features
         Device features it needs, e.g. ``("float16",)``.
+    subgroup_width
+        Threads of a subgroup (warp, wave) that it was compiled for; 0 for any number.
     """
 
     name: str
@@ -76,10 +89,10 @@ class Kernel:
     threads_per_block: int = 0
     shared_memory_bytes: int = 0
     features: tuple[str, ...] = ()
+    subgroup_width: int = 0
 
 
-@dataclass(frozen=True)
-class BufferArgument:
+class BufferArgument(_Row, frozen=True, tag="buffer"):
     """A kernel argument that is a pointer: a parameter's or workspace's memory.
 
     `nbytes` bytes of it from `byte_offset`; to its end where that is None. A device may give a
@@ -91,36 +104,42 @@ class BufferArgument:
     nbytes: Expression | None = None
 
 
-@dataclass(frozen=True)
-class TensorArgument:
+class TensorArgument(_Row, frozen=True, tag="tensor"):
     """A kernel argument that is a whole tensor with shape and dtype (host-callable kernels)."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class ScalarArgument:
-    """A kernel argument that is an integer, passed as `dtype`."""
+class ScalarArgument(_Row, frozen=True, tag="scalar"):
+    """A kernel argument that is a number, passed as `dtype`.
+
+    It is the integer `value`; for a dtype of floats with another `divisor` than 1, the quotient of
+    the two: in float64 first, to nearest even, then in `dtype`.
+    """
 
     value: Expression
     dtype: str
+    divisor: Expression = 1
 
 
 Argument: TypeAlias = BufferArgument | TensorArgument | ScalarArgument
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Run a kernel. `grid` counts blocks and `block` counts threads, as (x, y, z)."""
+class Launch(_Row, frozen=True, tag="launch"):
+    """Run a kernel. `grid` counts blocks and `block` counts threads, as (x, y, z).
+
+    Each block has `dynamic_shared_bytes` of shared memory beside what its kernel declares. Where
+    they are not 0 the kernel has the feature ``dynamic_shared_memory``.
+    """
 
     kernel: str
     arguments: tuple[Argument, ...]
     grid: tuple[Expression, Expression, Expression] = (1, 1, 1)
     block: tuple[Expression, Expression, Expression] = (1, 1, 1)
+    dynamic_shared_bytes: Expression = 0
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(_Row, frozen=True, tag="loop"):
     """Run `body` with `symbol` going from `start` up to but not including `start + extent`."""
 
     symbol: str
@@ -129,8 +148,7 @@ class Loop:
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(_Row, frozen=True, tag="if"):
     """Run `then` where `condition` is not zero, else `otherwise`."""
 
     condition: Expression
@@ -138,8 +156,7 @@ class Condition:
     otherwise: tuple[Statement, ...] = ()
 
 
-@dataclass(frozen=True)
-class Bind:
+class Bind(_Row, frozen=True, tag="bind"):
     """Give `symbol` a value for the statements that follow."""
 
     symbol: str
@@ -179,8 +196,7 @@ def with_launches(
     return tuple(made)
 
 
-@dataclass(frozen=True)
-class OperatorProgram:
+class OperatorProgram(_Row, frozen=True):
     """How one operator runs: its tensors, its workspaces, its launches.
 
     `symbols` are integers the caller passes because no parameter's shape gives them.
@@ -193,16 +209,14 @@ class OperatorProgram:
     symbols: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class EntryStorage:
+class EntryStorage(_Row, frozen=True):
     """Device memory for the intermediates of an entry; lives for one call."""
 
     name: str
     nbytes: Expression
 
 
-@dataclass(frozen=True)
-class EntryValue:
+class EntryValue(_Row, frozen=True):
     """A tensor inside an entry: a window on a parameter or an intermediate storage."""
 
     name: str
@@ -212,8 +226,7 @@ class EntryValue:
     dtype: str
 
 
-@dataclass(frozen=True)
-class EntryCall:
+class EntryCall(_Row, frozen=True):
     """One step of an entry: an operator, the values it takes in parameter order, its symbols."""
 
     operator: str
@@ -221,8 +234,7 @@ class EntryCall:
     symbols: tuple[tuple[str, Expression], ...] = ()
 
 
-@dataclass(frozen=True)
-class EntryProgram:
+class EntryProgram(_Row, frozen=True):
     """A sequence of operators over parameters and intermediates: one call on the device.
 
     A parameter's memory is a storage under the parameter's own name.
@@ -240,14 +252,27 @@ class EntryProgram:
 class CodeModule:
     """Source text or binary for the platform's own compiler or loader.
 
-    `dialect` names what it is: ``opencl-c``, ``elf-shared-object``, ``wgsl``, ... `options` are
-    names of build options, sorted, each once. A driver knows those of its dialect
-    (``fast-math``) and refuses others; what it tells its compiler for one is its own.
+    Attributes
+    ----------
+    dialect
+        What it is: ``opencl-c``, ``elf-shared-object``, ``wgsl``, ...
+    code
+        Its bytes; source text is UTF-8.
+    options
+        Names of build options, sorted, each once. A driver knows those of its dialect
+        (``fast-math``) and refuses others; what it tells its compiler for one is its own.
+    kind
+        What kind of code that is. A driver knows it of each of its dialects and refuses a module
+        that says something else.
+    architecture
+        The only one that takes it (``sm_90``, ``gfx90a``, ``x86_64``); empty for any.
     """
 
     dialect: str
     code: bytes
     options: tuple[str, ...] = ()
+    kind: ModuleKind = "source"
+    architecture: str = ""
 
 
 @dataclass(frozen=True)

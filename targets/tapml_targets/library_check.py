@@ -7,13 +7,14 @@ nesting stay within bounds, so that the code that plans a call needs no such che
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Sized
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Final, get_args
 
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError, ProtocolError
-from tapml_targets.expression import Expression, symbols_of
+from tapml_targets.expression import Expression, from_wire, symbols_of
 from tapml_targets.library import (
+    DYNAMIC_SHARED_MEMORY,
     Bind,
     BufferArgument,
     Condition,
@@ -22,8 +23,10 @@ from tapml_targets.library import (
     Launch,
     Library,
     Loop,
+    ModuleKind,
     OperatorProgram,
     Parameter,
+    ScalarArgument,
     Statement,
     TensorArgument,
 )
@@ -42,6 +45,8 @@ MAX_ITEMS: Final = 1 << 20
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 _OPTION: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ROLES: Final = frozenset(("input", "output", "inout"))
+_KINDS: Final = frozenset(get_args(ModuleKind))
+_FLOATS: Final = ("float", "bfloat")
 
 
 def check_library(library: Library) -> None:
@@ -59,13 +64,17 @@ def check_library(library: Library) -> None:
     _count(library.entries, MAX_ENTRIES, "entries")
     for index, module in enumerate(library.modules):
         _name(module.dialect, f"module {index}: dialect")
+        if module.kind not in _KINDS:
+            raise ProtocolError(f"module {index}: its kind must be source, portable or machine")
+        if module.architecture:
+            _name(module.architecture, f"module {index}: architecture")
         _check_options(module.options, f"module {index}: build options")
     for name, kernel in library.kernels.items():
         _keyed(name, kernel.name, "kernel")
         _check_kernel(kernel, len(library.modules))
     for name, operator in library.operators.items():
         _keyed(name, operator.name, "operator")
-        _OperatorCheck(operator, library.kernels.keys()).run()
+        _OperatorCheck(operator, library.kernels).run()
     for name, entry in library.entries.items():
         _keyed(name, entry.name, "entry")
         if name in library.operators:
@@ -88,7 +97,7 @@ def _check_kernel(kernel: Kernel, modules: int) -> None:
         raise ProtocolError(f"{where}: {kernel.symbol[:80]!r} is not a function name")
     if not 0 <= kernel.module < modules:
         raise ProtocolError(f"{where}: module {kernel.module} does not exist; there are {modules}")
-    if kernel.threads_per_block < 0 or kernel.shared_memory_bytes < 0:
+    if min(kernel.threads_per_block, kernel.shared_memory_bytes, kernel.subgroup_width) < 0:
         raise ProtocolError(f"{where}: threads and shared memory must not be negative")
     for feature in kernel.features:
         _name(feature, f"{where}: feature")
@@ -97,7 +106,7 @@ def _check_kernel(kernel: Kernel, modules: int) -> None:
 class _OperatorCheck:
     """Walks the statements of one operator with the symbols that are in scope."""
 
-    def __init__(self, operator: OperatorProgram, kernels: Iterable[str]) -> None:
+    def __init__(self, operator: OperatorProgram, kernels: Mapping[str, Kernel]) -> None:
         self.operator = operator
         self.where = f"operator {operator.name!r}"
         self.kernels = kernels
@@ -139,8 +148,14 @@ class _OperatorCheck:
         where = f"{self.where}: launch of {launch.kernel!r}"
         if launch.kernel not in self.kernels:
             raise ProtocolError(f"{where}: the Library has no such kernel")
-        for extent in (*launch.grid, *launch.block):
+        for extent in (*launch.grid, *launch.block, launch.dynamic_shared_bytes):
             _known(extent, symbols, where)
+        features = self.kernels[launch.kernel].features
+        if launch.dynamic_shared_bytes != 0 and DYNAMIC_SHARED_MEMORY not in features:
+            raise ProtocolError(
+                f"{where}: it asks for shared memory, and its kernel lacks the feature "
+                f"{DYNAMIC_SHARED_MEMORY!r}"
+            )
         for argument in launch.arguments:
             match argument:
                 case BufferArgument(name, byte_offset, nbytes):
@@ -151,9 +166,12 @@ class _OperatorCheck:
                 case TensorArgument(name):
                     if name not in self.parameters:
                         raise ProtocolError(f"{where}: no parameter {name!r} to pass as a tensor")
-                case _:
-                    _dtype(argument.dtype, where)
-                    _known(argument.value, symbols, where)
+                case ScalarArgument(value, kind, divisor):
+                    _dtype(kind, where)
+                    _known(value, symbols, where)
+                    _known(divisor, symbols, where)
+                    if divisor != 1 and not kind.startswith(_FLOATS):
+                        raise ProtocolError(f"{where}: a quotient is no {kind[:80]}")
 
 
 def _check_entry(entry: EntryProgram, operators: dict[str, OperatorProgram]) -> None:
@@ -260,6 +278,6 @@ def _dtype(name: str, where: str) -> None:
 def _known(expression: Expression, symbols: Iterable[str], where: str) -> None:
     if isinstance(expression, int):
         return
-    missing = symbols_of(expression).difference(symbols)
+    missing = symbols_of(from_wire(expression)).difference(symbols)
     if missing:
         raise ProtocolError(f"{where}: no shape or symbol gives {sorted(missing)[0][:80]!r}")

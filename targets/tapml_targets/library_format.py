@@ -6,7 +6,7 @@ A frame of fixed size, a msgpack header, then the modules' code, one after the o
     version      uint32, little endian
     header size  uint32, little endian
     header       msgpack: [target, metadata, modules, kernels, operators, entries];
-                 a module is [dialect, bytes of code, build options]
+                 a module is [dialect, kind, architecture, bytes of code, build options]
     code         the modules' bytes in order
 
 Code stays outside msgpack so that a header is small enough to be bounded tightly: decoded msgpack
@@ -18,37 +18,57 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any, Final
+from itertools import accumulate
+from typing import Annotated, Any, Final
 
 import msgpack
+import msgspec
+from msgspec.structs import replace
 
 from tapml_targets.errors import ProtocolError
 from tapml_targets.expression import Expression
 from tapml_targets.library import (
-    Argument,
-    Bind,
     BufferArgument,
-    Condition,
+    CodeModule,
     EntryProgram,
     Kernel,
     Launch,
     Library,
-    Loop,
+    ModuleKind,
     OperatorProgram,
-    Parameter,
-    ScalarArgument,
-    Statement,
-    TensorArgument,
+    with_launches,
 )
 from tapml_targets.library_check import check_library
-from tapml_targets.library_decode import decode_header
 
 MAGIC: Final = b"TAPMLLIB"
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_HEADER_BYTES: Final = 16 << 20
 MAX_LIBRARY_BYTES: Final = 1 << 30
+MAX_METADATA: Final = 1024
 
 _FRAME: Final = struct.Struct("<8sII")
+
+
+class _Module(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    dialect: str
+    kind: ModuleKind
+    architecture: str
+    nbytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_LIBRARY_BYTES)]
+    options: tuple[str, ...]
+
+
+class _OpenBuffer(msgspec.Struct, array_like=True, tag="buffer"):
+    name: str
+    byte_offset: Expression
+
+
+class _Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    target: str
+    metadata: Annotated[tuple[tuple[str, str], ...], msgspec.Meta(max_length=MAX_METADATA)]
+    modules: tuple[_Module, ...]
+    kernels: tuple[Kernel, ...]
+    operators: tuple[OperatorProgram, ...]
+    entries: tuple[EntryProgram, ...]
 
 
 def library_hash(data: bytes | bytearray | memoryview) -> str:
@@ -65,16 +85,8 @@ def pack(library: Library) -> bytes:
         If the Library is inconsistent or too large.
     """
     check_library(library)
-    header = [
-        library.target,
-        sorted([name, text] for name, text in library.metadata.items()),
-        [[m.dialect, len(m.code), list(m.options)] for m in library.modules],
-        [_kernel(library.kernels[name]) for name in sorted(library.kernels)],
-        [_operator(library.operators[name]) for name in sorted(library.operators)],
-        [_entry(library.entries[name]) for name in sorted(library.entries)],
-    ]
     try:
-        packed: bytes = msgpack.packb(header, use_bin_type=True)
+        packed = _header(library)
     except (OverflowError, ValueError) as error:
         raise ProtocolError(f"the Library cannot be packed: {error}") from None
     size = _FRAME.size + len(packed) + sum(len(module.code) for module in library.modules)
@@ -106,89 +118,96 @@ def unpack(data: bytes | bytearray | memoryview) -> Library:
         raise ProtocolError(f"not a Library: it begins with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
         raise ProtocolError(
-            f"Library version {version} is not supported, expected {VERSION}; "
-            "install the same tapml on both sides"
+            f"a Library of version {version}, and this tapml reads version {VERSION}: compile it "
+            "again with this tapml, or install the same tapml on both sides"
         )
     code = view[_FRAME.size :]
     if header_bytes > MAX_HEADER_BYTES or header_bytes > len(code):
         raise ProtocolError(f"a Library's header cannot have {header_bytes} bytes here")
-    library = decode_header(_header(code[:header_bytes]), code[header_bytes:])
+    try:
+        header = msgspec.convert(_unpacked(code[:header_bytes]), _Header)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a Library's header is damaged: {error}") from None
+    library = Library(
+        target=header.target,
+        modules=_modules(header.modules, code[header_bytes:]),
+        kernels={each.name: each for each in header.kernels},
+        operators={each.name: each for each in header.operators},
+        entries={each.name: each for each in header.entries},
+        metadata=dict(header.metadata),
+    )
     check_library(library)
+    if _header(library) != code[:header_bytes]:
+        raise ProtocolError(
+            "a Library's header is not as `pack` writes it: named items must be sorted, none be "
+            "there twice, and no field be left out"
+        )
     return library
 
 
-def _header(packed: memoryview) -> Any:
+def _unpacked(packed: memoryview) -> Any:
     try:
         # Maps, byte strings and extension types do not occur: a length of zero refuses them.
-        return msgpack.unpackb(
-            packed, raw=False, use_list=True, max_map_len=0, max_bin_len=0, max_ext_len=0
-        )
+        return msgpack.unpackb(packed, use_list=False, max_map_len=0, max_bin_len=0, max_ext_len=0)
     except (ValueError, UnicodeDecodeError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"a Library's header is not msgpack: {error}") from None
 
 
-def _kernel(kernel: Kernel) -> list[Any]:
-    return [
-        kernel.name,
-        kernel.symbol,
-        kernel.module,
-        kernel.threads_per_block,
-        kernel.shared_memory_bytes,
-        list(kernel.features),
-    ]
+def _modules(modules: tuple[_Module, ...], code: memoryview) -> tuple[CodeModule, ...]:
+    ends = tuple(accumulate(each.nbytes for each in modules))
+    if (ends[-1] if ends else 0) != len(code):
+        raise ProtocolError(
+            f"the modules of a Library have {ends[-1] if ends else 0} bytes, got {len(code)}"
+        )
+    return tuple(
+        CodeModule(
+            each.dialect,
+            bytes(code[end - each.nbytes : end]),
+            each.options,
+            each.kind,
+            each.architecture,
+        )
+        for each, end in zip(modules, ends, strict=True)
+    )
 
 
-def _parameters(parameters: tuple[Parameter, ...]) -> list[Any]:
-    return [[p.name, list(p.shape), p.dtype, p.role] for p in parameters]
+def plain_text(value: object) -> str:
+    """A text of TVM or PyTorch, which is of a subclass that msgspec does not encode.
+
+    Raises
+    ------
+    TypeError
+        If it is no text.
+    """
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"expected plain data, got {type(value).__name__}")
 
 
-def _operator(operator: OperatorProgram) -> list[Any]:
-    return [
-        operator.name,
-        _parameters(operator.parameters),
-        [_statement(statement) for statement in operator.statements],
-        [[workspace.name, workspace.nbytes] for workspace in operator.workspaces],
-        list(operator.symbols),
-    ]
+def _header(library: Library) -> bytes:
+    header = _Header(
+        library.target,
+        tuple(sorted(library.metadata.items())),
+        tuple(
+            _Module(each.dialect, each.kind, each.architecture, len(each.code), each.options)
+            for each in library.modules
+        ),
+        tuple(kernel for _, kernel in sorted(library.kernels.items())),
+        tuple(
+            replace(program, statements=with_launches(program.statements, _as_written))
+            for _, program in sorted(library.operators.items())
+        ),
+        tuple(entry for _, entry in sorted(library.entries.items())),
+    )
+    return msgspec.msgpack.encode(header, enc_hook=plain_text)
 
 
-def _entry(entry: EntryProgram) -> list[Any]:
-    return [
-        entry.name,
-        _parameters(entry.parameters),
-        [[storage.name, storage.nbytes] for storage in entry.storages],
-        [[v.name, v.storage, v.byte_offset, list(v.shape), v.dtype] for v in entry.values],
-        [
-            [call.operator, list(call.arguments), [[n, value] for n, value in call.symbols]]
-            for call in entry.calls
-        ],
-        list(entry.symbols),
-    ]
-
-
-def _statement(statement: Statement) -> list[Any]:
-    match statement:
-        case Launch(kernel, arguments, grid, block):
-            return ["launch", kernel, [_argument(a) for a in arguments], list(grid), list(block)]
-        case Loop(symbol, start, extent, body):
-            return ["loop", symbol, start, extent, [_statement(s) for s in body]]
-        case Condition(condition, then, otherwise):
-            return [
-                "if",
-                condition,
-                [_statement(s) for s in then],
-                [_statement(s) for s in otherwise],
-            ]
-        case Bind(symbol, value):
-            return ["bind", symbol, value]
-
-
-def _argument(argument: Argument) -> list[str | Expression]:
-    match argument:
-        case BufferArgument(name, byte_offset, nbytes):
-            given: list[str | Expression] = ["buffer", name, byte_offset]
-            return given if nbytes is None else [*given, nbytes]
-        case TensorArgument(name):
-            return ["tensor", name]
-        case ScalarArgument(value, dtype):
-            return ["scalar", value, dtype]
+def _as_written(launch: Launch) -> Launch:
+    """A launch whose buffers that go to their end have no size, not even none."""
+    arguments: Any = tuple(
+        _OpenBuffer(each.name, each.byte_offset)
+        if isinstance(each, BufferArgument) and each.nbytes is None
+        else each
+        for each in launch.arguments
+    )
+    return replace(launch, arguments=arguments)

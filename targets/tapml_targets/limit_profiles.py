@@ -12,14 +12,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from tapml_targets.errors import InputError
 from tapml_targets.limits import Limits
-from tapml_targets.platforms import check_platform
+from tapml_targets.platforms import platform_folder
 
 _MAX_BYTES: Final = 64 << 10
 _SUFFIX: Final = ".toml"
 _TRIPLES: Final = frozenset({"max_block", "max_grid"})
 _FEATURES: Final = "features"
+_SUBGROUPS: Final = "subgroups"
 # The greater one binds: a window must be aligned for both.
 _GREATER_BINDS: Final = "offset_alignment"
 
@@ -46,7 +49,11 @@ class LimitProfile:
     tells_features: bool = True
 
     def within(self, device: Limits) -> Limits:
-        """What both `device` and the profile can take: the smaller bound of each kind."""
+        """What both `device` and the profile can take: the smaller bound of each kind.
+
+        Code is for the profile's architecture where it names one. Where no width of a subgroup
+        suits both there are none.
+        """
         found: dict[str, Any] = {}
         for field in fields(Limits):
             mine, theirs = getattr(self.limits, field.name), getattr(device, field.name)
@@ -56,9 +63,16 @@ class LimitProfile:
                 found[field.name] = tuple(map(_smaller, mine, theirs))
             elif field.name == _GREATER_BINDS:
                 found[field.name] = max(mine, theirs)
-            else:
+            elif field.name == "architecture":
+                found[field.name] = mine or theirs
+            elif field.name != "subgroup_widths":
                 found[field.name] = _smaller(mine, theirs)
-        return Limits(**found)
+        ours, others = self.limits.subgroup_widths, device.subgroup_widths
+        widths = max(ours[0], others[0]), _smaller(ours[1], others[1])
+        if widths[0] > widths[1]:
+            widths = 0, 0
+            found[_FEATURES] = found[_FEATURES] - {_SUBGROUPS}
+        return Limits(**found, subgroup_widths=widths)
 
 
 def profile_names(platform: str) -> tuple[str, ...]:
@@ -79,7 +93,7 @@ def load_profile(platform: str, name: str) -> LimitProfile:
     Raises
     ------
     InputError
-        If there is none, or it says something that is no limit; the message names it.
+        If there is none, or it names something that is not a limit; the message names it.
     """
     path = _folder(platform) / f"{name}{_SUFFIX}"
     if name not in profile_names(platform):
@@ -108,33 +122,23 @@ def _profile(document: dict[str, Any], path: Path) -> LimitProfile:
     if unknown or not isinstance(table, dict):
         what = f"unexpected {unknown[0]!r}" if unknown else "no table `limits`"
         raise InputError(f"{path}: expected `description` and a table `limits`; {what}")
+    known = [field.name for field in fields(Limits)]
+    for key in table:
+        if key not in known:
+            raise InputError(f"{path}: there is no limit {key!r}; there are {', '.join(known)}")
+    try:
+        limits = msgspec.convert(table, Limits)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{path}: a limit is a whole number, 0 for no bound, or a list of them; features are "
+            f"a list of names, an architecture is a name: {error}"
+        ) from None
     return LimitProfile(
         name=path.stem,
         description=str(document.get("description", "")),
-        limits=Limits(**{key: _checked(key, value, path) for key, value in table.items()}),
+        limits=limits,
         tells_features=_FEATURES in table,
     )
-
-
-def _checked(key: str, value: object, path: Path) -> Any:
-    if key not in {field.name for field in fields(Limits)}:
-        known = ", ".join(field.name for field in fields(Limits))
-        raise InputError(f"{path}: there is no limit {key!r}; there are {known}")
-    if key == _FEATURES:
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            return frozenset(value)
-        raise InputError(f"{path}: {key}: expected a list of names, got {value!r}")
-    if key in _TRIPLES:
-        if isinstance(value, list) and len(value) == len("xyz") and all(map(_is_bound, value)):
-            return tuple(value)
-        raise InputError(f"{path}: {key}: expected three whole numbers, got {value!r}")
-    if not _is_bound(value):
-        raise InputError(f"{path}: {key}: expected a whole number, 0 for no bound; got {value!r}")
-    return value
-
-
-def _is_bound(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _smaller(mine: int, theirs: int) -> int:
@@ -143,4 +147,4 @@ def _smaller(mine: int, theirs: int) -> int:
 
 
 def _folder(platform: str) -> Path:
-    return Path(__file__).parent / check_platform(platform) / "profiles"
+    return platform_folder(platform) / "profiles"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -26,23 +31,35 @@ class Limits:
     max_arguments
         Arguments (bindings) one kernel may take.
     features
-        What kernels may use: ``float16``, ``float64``, ``subgroups``, ...
+        What kernels may use: arithmetic in ``float16``, ``float64`` and ``int64``; memory whose
+        elements have 8 or 16 bits, ``int8`` and ``int16``; ``subgroups``; and
+        ``dynamic_shared_memory``, which a launch asks for.
     max_binding_bytes
         Largest window of a buffer that a kernel may be given; it may be smaller than the buffer.
     max_storage_buffers
         Buffers that one kernel may be given, scalars apart.
     offset_alignment
         Bytes that a window's start is a multiple of, where the driver is not to copy it.
+    subgroup_widths
+        Fewest and most threads of a subgroup (warp, wave) that a kernel may require.
+    architecture
+        What its machine code is made for: ``sm_90``, ``gfx90a``, ``apple-m1``, ``x86_64``; empty
+        where the platform names none.
+    push_constant_bytes
+        Bytes of numbers that a launch may push.
     """
 
-    max_threads_per_block: int = 0
-    max_block: tuple[int, int, int] = (0, 0, 0)
-    max_grid: tuple[int, int, int] = (0, 0, 0)
-    max_shared_memory_bytes: int = 0
-    max_buffer_bytes: int = 0
-    memory_bytes: int = 0
-    max_arguments: int = 0
+    max_threads_per_block: Count = 0
+    max_block: tuple[Count, Count, Count] = (0, 0, 0)
+    max_grid: tuple[Count, Count, Count] = (0, 0, 0)
+    max_shared_memory_bytes: Count = 0
+    max_buffer_bytes: Count = 0
+    memory_bytes: Count = 0
+    max_arguments: Count = 0
     features: frozenset[str] = frozenset()
-    max_binding_bytes: int = 0
-    max_storage_buffers: int = 0
-    offset_alignment: int = 0
+    max_binding_bytes: Count = 0
+    max_storage_buffers: Count = 0
+    offset_alignment: Count = 0
+    subgroup_widths: tuple[Count, Count] = (0, 0)
+    architecture: str = ""
+    push_constant_bytes: Count = 0

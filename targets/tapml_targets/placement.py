@@ -1,6 +1,6 @@
-"""How an operator was placed where it could not be one kernel: a line in its Library's metadata.
+"""How an operator was placed that could not be one kernel: a line in its Library's metadata.
 
-It stays with the operator when Libraries are linked, and goes where the Library goes.
+Linking keeps the line with the operator.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _KEY: Final = "placement:"
 _MOST: Final = 1000
 
 
-def placed(metadata: Mapping[str, str], operator: str, how: str) -> dict[str, str]:
-    """Metadata that says how an operator was placed: after what was said of its parts."""
+def with_placement(metadata: Mapping[str, str], operator: str, how: str) -> dict[str, str]:
+    """`metadata` with how an operator was placed, followed by the lines of its parts."""
     parts = [text for key, text in metadata.items() if key.startswith(_KEY)]
     kept = {key: text for key, text in metadata.items() if not key.startswith(_KEY)}
     return kept | {f"{_KEY}{operator}": "; ".join(dict.fromkeys((how, *parts)))[:_MOST]}
 
 
 def placement_of(library: Library, operator: str) -> str:
-    """How a Library places an operator; empty where its kernels are what the compiler made."""
+    """How a Library places an operator; empty if its kernels are unchanged."""
     return library.metadata.get(f"{_KEY}{operator}", "")

@@ -12,14 +12,14 @@ from tapml_targets.driver import Buffer, LaunchSequence, TensorUse
 
 @dataclass(frozen=True)
 class CallReport:
-    """What one call did.
+    """The result of one call.
 
     Attributes
     ----------
     launches
         Kernels launched.
     damaged_guards
-        Workspaces around which a kernel wrote; filled where ``workspace_poison`` was given.
+        Workspaces whose guard bands a kernel overwrote; needs ``workspace_poison``.
     kernel_nanoseconds
         For a call with ``timed=True``: gives the time in kernels once the driver has finished.
     """
@@ -53,7 +53,7 @@ class PreparedCall:
 class RecordedCall:
     """A call with its tensors, ready to run again.
 
-    Made by :meth:`tapml_targets.evaluator.LoadedLibrary.record`, which binds it anew where the
+    Made by :meth:`tapml_targets.evaluator.LoadedLibrary.record`. A run binds it again if the
     workspaces have moved.
     """
 

@@ -1,14 +1,13 @@
-"""Asks a platform for its devices, or tries one, in a process that may hang or die of it.
+"""Lists a platform's devices, or tries one, in a process that may hang or crash.
 
-Run as ``python -m tapml_targets.probe list PLATFORM``, ``... try PLATFORM INDEX DTYPE`` or
-``... self-test PLATFORM INDEX PART...``; the answer is one line of JSON.
+Run as ``python -m tapml_targets.probe list PLATFORM``, ``... try PLATFORM INDEX DTYPE``,
+``... self-test PLATFORM INDEX PART...`` or ``... conformance PLATFORM INDEX CASE...``; the answer
+is one line of JSON.
 :mod:`tapml_targets.ranking` starts it with a deadline.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import operator
 import os
@@ -20,13 +19,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import fingerprint, to_plain
 from tapml_targets.driver import Driver, TensorUse
 from tapml_targets.errors import MismatchError, TapmlError
 from tapml_targets.evaluator import LoadedLibrary
-from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library import Library
-from tapml_targets.platforms import check_platform, load_driver_module
+from tapml_targets.platforms import load_driver_module, platform_part
 
 # One product of a decode step, and a few of the launches that come with each.
 ROWS: Final = 1024
@@ -36,7 +34,7 @@ SMALL_COLUMNS: Final = 512
 LAUNCHES: Final = 8
 REPEATS: Final = 5
 _ENOUGH_SECONDS: Final = 1.0
-# As the struct module spells what devices are ranked for.
+# Format characters of the struct module for the ranked dtypes.
 _FORMATS: Final = {"float16": "e", "float32": "f", "float64": "d"}
 
 
@@ -45,11 +43,6 @@ class Trial:
     """How a self-test went; `milliseconds` is the best time of the large and the small products."""
 
     milliseconds: float
-
-
-def has_probe(platform: str) -> bool:
-    """Whether the platform brings a kernel to try its devices with."""
-    return importlib.util.find_spec(f"tapml_targets.{check_platform(platform)}.probe") is not None
 
 
 def try_driver(driver: Driver, library: Library, dtype: str) -> Trial:
@@ -128,7 +121,7 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
             return {"devices": [to_plain(device) for device in devices]}
         case ["try", platform, index, dtype]:
             module: ModuleType = load_driver_module(platform)
-            probe = importlib.import_module(f"tapml_targets.{platform}.probe")
+            probe = platform_part(platform, "probe")
             description = module.list_devices()[int(index)]
             driver: Driver = module.open_device(description)
             trial = try_driver(driver, probe.probe_library(dtype), dtype)
@@ -138,9 +131,13 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
             }
         case ["self-test", platform, index, *parts]:
             return _self_test(platform, int(index), parts)
+        case ["conformance", platform, index, *names]:
+            from tapml_targets.conformance.running import answer
+
+            return {"cases": answer(platform, int(index), names)}
     raise SystemExit(
         "usage: python -m tapml_targets.probe list PLATFORM | try PLATFORM INDEX DTYPE | "
-        "self-test PLATFORM INDEX PART..."
+        "self-test PLATFORM INDEX PART... | conformance PLATFORM INDEX CASE..."
     )
 
 
@@ -155,7 +152,7 @@ def _self_test(platform: str, index: int, parts: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer on what was the standard output; drivers may print, so theirs goes to the log."""
+    """Answer on the original standard output; drivers' output goes to standard error."""
     out = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -163,7 +160,7 @@ def main() -> None:
     except TapmlError as error:
         answer = {"problem": str(error), "kind": type(error).__name__}
     os.write(out, json.dumps(answer).encode() + b"\n")
-    # Drivers crash in their exit handlers often enough; the answer is given.
+    # Skips the exit handlers, in which drivers may crash.
     sys.stderr.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""What is known about devices, kept on disk: a warm ranking starts no process."""
+"""Probe results on disk, so that a warm ranking starts no process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Final
 from tapml_targets.cache_folder import cache_folder, write_atomically
 
 FRESH_SECONDS: Final = 24 * 3600.0
-# A failure may be of the moment: a machine under load, a driver being installed.
+# A failure may be temporary: a machine under load, a driver being installed.
 FRESH_FAILURE_SECONDS: Final = 600.0
 _MAX_BYTES: Final = 1 << 20
 _FORMAT: Final = 2
 
 
 def load(kind: str, name: str, state: Any) -> dict[str, Any] | None:
-    """What was stored for the same `state`, None where that is nothing or too old."""
+    """The value stored for the same `state`; None if there is none or it is too old."""
     try:
         path = _path(kind, name, state)
         if path.stat().st_size > _MAX_BYTES:
@@ -38,7 +38,7 @@ def load(kind: str, name: str, state: Any) -> dict[str, Any] | None:
 
 
 def store(kind: str, name: str, state: Any, value: dict[str, Any]) -> None:
-    """Keep `value`; a cache that cannot be written is no cache."""
+    """Keep `value`; a cache that cannot be written is ignored."""
     try:
         data = json.dumps({"stored": time.time(), "value": value}).encode()
         write_atomically(_path(kind, name, state), data)
@@ -47,7 +47,7 @@ def store(kind: str, name: str, state: Any, value: dict[str, Any]) -> None:
 
 
 def forget(kind: str, name: str, state: Any) -> None:
-    """Know nothing about it any more."""
+    """Remove a stored value."""
     with suppress(OSError):
         _path(kind, name, state).unlink()
 

@@ -1,7 +1,7 @@
 """Which device to use: by type, then by how fast it runs a kernel of the model's dtype.
 
-Devices of about the same speed stand in the platform's own order: what else a machine does while
-they are tried must not decide between them.
+Devices of about the same speed keep the platform's order, since other load during the probe must
+not decide between them.
 
 A driver may list a device and fail every build, hang, or kill the process that asks. So devices
 are listed and tried in child processes with a deadline, and a device counts once a kernel has been
@@ -11,18 +11,17 @@ installed drivers stay the same, for a day at most.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from tapml_targets import errors, probe_cache
-from tapml_targets.child_probe import NO_ANSWER, SECONDS_VARIABLE, ask_child, probe_seconds
-from tapml_targets.description_format import from_plain
+from tapml_targets.child_probe import SECONDS_VARIABLE, ask_child, probe_seconds
+from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.driver_discovery import driver_discovery
 from tapml_targets.errors import (
     InputError,
     NoSuchDeviceError,
@@ -30,11 +29,17 @@ from tapml_targets.errors import (
     SetupError,
     TapmlError,
 )
-from tapml_targets.fingerprint import fingerprint
-from tapml_targets.platforms import check_platform, load_driver_module, platform_names
+from tapml_targets.platforms import (
+    check_platform,
+    has_part,
+    load_driver_module,
+    own_platforms,
+    platform_names,
+    platform_state,
+)
 
-_TYPE_ORDER: Final = {"gpu": 0, "accelerator": 1, "cpu": 2, "checker": 3}
-# A busy machine has made a device seem twice as slow as it is.
+_TYPE_ORDER: Final = {"gpu": 0, "accelerator": 1, "cpu": 2, "simulated": 3, "checker": 4}
+# On a busy machine a device may seem twice as slow as it is.
 _MUCH_FASTER: Final = 3.0
 RANKED_DTYPES: Final = ("float32", "float16", "float64")
 _ALWAYS_THERE: Final = "float32"
@@ -49,9 +54,9 @@ class RankedDevice:
     description
         The device.
     milliseconds
-        Time of the probe kernel; None where there is no probe or it failed.
+        Time of the probe kernel; None if there is no probe or it failed.
     problem
-        Why the device cannot be used for the dtype; empty where it can.
+        Why the device cannot be used for the dtype; empty if it can.
     """
 
     description: DeviceDescription
@@ -69,18 +74,18 @@ def rank_devices(
 ) -> list[RankedDevice]:
     """All devices of `platform`, best first for kernels in `dtype`.
 
-    Usable ones come first: GPUs, accelerators, processors, then checkers; among equals one that
-    runs the probe kernel in less than a third of another's time goes before it, and else the one
-    that is listed first. Then those that failed, each with its problem.
+    Usable ones come first: GPUs, accelerators, processors, simulated devices, then checkers; among
+    equals one that runs the probe kernel in less than a third of another's time goes before it, and
+    else the one that is listed first. Then those that failed, each with its problem.
 
     Parameters
     ----------
     platform
         Folder name of the platform.
     dtype
-        What the model computes in: ``float16``, ``float32``, ``float64``.
+        The model's dtype: ``float16``, ``float32``, ``float64``.
     refresh
-        List and try again instead of using what is known.
+        List and try again instead of using cached results.
 
     Raises
     ------
@@ -138,13 +143,13 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
         If the platform's package is missing, or its drivers hang or crash when asked.
     """
     check_platform(platform)
-    if not _has(platform, "probe"):
+    if platform in own_platforms() and not has_part(platform, "probe"):
         # No foreign driver is behind it.
         devices: list[DeviceDescription] = load_driver_module(platform).list_devices()
         return devices
-    discovery = _discovery(platform)
+    discovery = driver_discovery(platform)
     if refresh:
-        # What was left out may have been mended.
+        # A driver that was left out may have been repaired.
         discovery.forget_faulty_drivers()
     state = _listing_state(platform)
     known = None if refresh else probe_cache.load("list", platform, state)
@@ -166,6 +171,8 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
     if "problem" in answer:
         raise _error(answer)
     listed = [from_plain(device) for device in answer["devices"]]
+    if any(device.platform != platform for device in listed):
+        raise SetupError(f"the driver of {platform} lists devices of another platform; update it")
     probe_cache.store("list", platform, state, {"devices": answer["devices"]})
     return listed
 
@@ -176,7 +183,7 @@ def parse_device(text: str) -> tuple[str, int | None]:
     Raises
     ------
     InputError
-        If there is no such platform or the index is no number.
+        If there is no such platform or the index is not a number.
     """
     platform, colon, index = text.partition(":")
     check_platform(platform)
@@ -211,7 +218,7 @@ def find_device(text: str, dtype: str = "float32") -> DeviceDescription:
 
 
 def in_order(devices: Sequence[RankedDevice]) -> list[RankedDevice]:
-    """Devices best first, as :func:`rank_devices` has it."""
+    """Devices, best first."""
     groups: dict[tuple[bool, int], list[RankedDevice]] = {}
     for device in sorted(devices, key=lambda each: each.description.index):
         order = _TYPE_ORDER.get(device.description.device_type, len(_TYPE_ORDER))
@@ -234,10 +241,13 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
     platform = description.platform
     if dtype != _ALWAYS_THERE and dtype not in description.limits.features:
         return RankedDevice(description, None, f"it has no {dtype}")
-    if not _has(platform, "probe") or description.device_type == "checker":
-        # A checker is used only when named, and takes half a minute for what others do in 2 ms.
+    if not has_part(platform, "probe") or description.device_type == "checker":
+        # A checker is used only when named, and is thousands of times slower.
         return RankedDevice(description, None)
-    state = {"device": fingerprint(description), "drivers": drivers_state(platform)}
+    state = {
+        "device": fingerprint(description),
+        "drivers": _drivers_state(platform),
+    }
     known = None if refresh else probe_cache.load("try", dtype, state)
     if known is None:
         known = _trial(description, dtype)
@@ -250,10 +260,9 @@ def _try(description: DeviceDescription, dtype: str, refresh: bool) -> RankedDev
 
 def _trial(description: DeviceDescription, dtype: str) -> dict[str, Any]:
     arguments = ["try", description.platform, str(description.index), dtype]
-    answer, problem = ask_child(arguments, probe_seconds())
+    hint = f" ({SECONDS_VARIABLE}=300 in the environment gives a slow machine longer)"
+    answer, problem = ask_child(arguments, probe_seconds(), slow_hint=hint)
     if answer is None:
-        if problem.startswith(NO_ANSWER):
-            problem += f" ({SECONDS_VARIABLE}=300 in the environment gives a slow machine longer)"
         return {"problem": f"its self-test failed: {problem}"}
     if "problem" in answer:
         return {"problem": f"its self-test failed: {answer['problem']}"}
@@ -269,25 +278,6 @@ def _error(answer: dict[str, Any]) -> TapmlError:
     return kind(str(answer["problem"]))
 
 
-def _has(platform: str, module: str) -> bool:
-    return (Path(__file__).parent / platform / f"{module}.py").exists()
-
-
-def _discovery(platform: str) -> ModuleType:
-    return importlib.import_module(f"tapml_targets.{platform}.discovery")
-
-
-def drivers_state(platform: str) -> str:
-    """What the installed drivers are now, as the platform tells it without loading them.
-
-    Empty for a platform without foreign drivers.
-    """
-    if not _has(platform, "discovery"):
-        return ""
-    state: str = _discovery(platform).drivers_state()
-    return state
-
-
 def left_out_drivers(platform: str) -> dict[str, str]:
     """The drivers of a platform that hung or crashed when they were asked for their devices.
 
@@ -296,23 +286,24 @@ def left_out_drivers(platform: str) -> dict[str, str]:
     Returns
     -------
     dict
-        By the file that names a driver, what it did.
+        What each driver did, by the file that names it.
 
     Raises
     ------
     InputError
         If there is no such platform.
     """
-    check_platform(platform)
-    if not _has(platform, "discovery"):
-        return {}
-    return dict(_discovery(platform).left_out())
+    return driver_discovery(platform).left_out()
+
+
+def _drivers_state(platform: str) -> str:
+    return driver_discovery(platform).drivers_state() + platform_state(platform)
 
 
 def _listing_state(platform: str) -> tuple[str, int]:
     # A driver for processors counts those that this process may use: `taskset`, a container.
     affinity = getattr(os, "sched_getaffinity", None)
-    return drivers_state(platform), len(affinity(0)) if affinity else os.cpu_count() or 0
+    return _drivers_state(platform), len(affinity(0)) if affinity else os.cpu_count() or 0
 
 
 def _left_out_text(platform: str) -> str:

@@ -1,4 +1,4 @@
-"""Target: what code is generated for. A device has limits; a target has compiler options."""
+"""Target: a platform with compiler options and limits, for which code is generated."""
 
 from __future__ import annotations
 

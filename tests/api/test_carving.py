@@ -53,4 +53,4 @@ def test_a_suite_is_replayed_from_python(
     )
     assert found.status == "pass"
     assert [each.operator for each in found.operators] == ["softmax"]
-    assert found.to_json()["format"] == "tapml-replay/1"
+    assert found.to_json()["format"] == "tapml-replay/2"

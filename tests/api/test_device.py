@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 import tapml as tml
 from tapml.api.device import Device
-from tapml_targets.errors import InputError, NoSuchDeviceError
+from tapml_targets.errors import InputError, NoSuchDeviceError, TapmlError
 
 
 def test_a_name_means_the_same_device_each_time() -> None:
@@ -46,6 +47,20 @@ def test_a_closed_device_opens_again(opencl: Device) -> None:
         assert tml.tensor(np.ones(2, np.float32), device).numpy().sum() == 2
     finally:
         device.close()
+
+
+def test_a_server_ends_with_the_last_object_that_uses_its_device(opencl: Device) -> None:
+    device = tml.device(f"opencl:{opencl.description.index}")
+    tensor, session = tml.tensor(np.ones(2, np.float32), device), device.session
+    same = tml.device(device.name)
+    assert same is device
+    del device, same
+    gc.collect()
+    assert tensor.numpy().sum() == 2, "a tensor keeps its device"
+    del tensor
+    gc.collect()
+    with pytest.raises(TapmlError):
+        session.fence()
 
 
 def test_importing_tapml_loads_neither_compiler_nor_torch() -> None:

@@ -154,7 +154,7 @@ def test_an_entry_that_gives_more_than_it_declares_is_cut_off(tmp_path: Path) ->
         at = data.index(magic) + offset
         data[at : at + 4] = struct.pack("<I", 1000)
     (tmp_path / "a.zip").write_bytes(bytes(data))
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(InputError, match="not a valid bundle"):
         extract_archive(tmp_path / "a.zip", tmp_path / "out")
     assert sum(len(each) for each in contents(tmp_path / "out").values()) <= 1000
 
@@ -162,6 +162,17 @@ def test_an_entry_that_gives_more_than_it_declares_is_cut_off(tmp_path: Path) ->
 def test_a_missing_archive_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no bundle at"):
         extract_archive(tmp_path / "none.zip", tmp_path / "out")
+
+
+def test_an_entry_that_swallows_those_behind_it_is_refused(tmp_path: Path) -> None:
+    write_archive(tmp_path / "a.zip", FILES)
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    first = data.index(b"PK\x01\x02")
+    comment = data.index(b"PK\x05\x06") - data.index(b"PK\x01\x02", first + 1)
+    data[first + 32 : first + 34] = struct.pack("<H", comment)
+    (tmp_path / "a.zip").write_bytes(bytes(data))
+    with pytest.raises(InputError, match="1 of 3 entries"):
+        extract_archive(tmp_path / "a.zip", tmp_path / "out")
 
 
 @settings(

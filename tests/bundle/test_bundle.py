@@ -11,9 +11,9 @@ import pytest
 
 from tapml.bundle.archive import write_archive
 from tapml.bundle.bundle import is_bundle, read_bundle, write_bundle
-from tapml.carving.repro_folder import read_repro, replay_repro
 from tapml.cli.main import main
 from tapml.reduce.device import ReopeningDevice
+from tapml.repro.folder import read_repro, replay_repro
 from tapml_rpc.client import Session
 from tapml_targets.errors import InputError, ProtocolError
 from tests.reduce.planted import failing_folder
@@ -155,7 +155,7 @@ def test_every_failure_of_a_session_has_its_own_bundle(
         (["bundle", "none.tapml.zip"], "there is no bundle at"),
         (["reduce", "none.tapml.zip"], "there is no bundle at"),
         (["replay", "none.tapml.zip"], "there is no bundle at"),
-        (["bundle", "."], "holds no failing test"),
+        (["bundle", "."], "has no failing test"),
         (["reduce", "."], "neither a repro folder nor a bundle"),
     ],
 )
@@ -172,13 +172,19 @@ def test_a_source_that_is_none_is_one_clear_error(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["manifest", "format", "two folders", "library", "no repro"])
+@pytest.mark.parametrize(
+    "damage", ["manifest", "field", "format", "two folders", "library", "no repro"]
+)
 def test_what_is_no_bundle_is_refused(damage: str, bundle: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(bundle) as archive:
         files: dict[str, Path | bytes] = {n: archive.read(n) for n in archive.namelist()}
     match damage:
         case "manifest":
             files["matmul/bundle.json"] = b"[]"
+        case "field":
+            manifest = files["matmul/bundle.json"]
+            assert isinstance(manifest, bytes)
+            files["matmul/bundle.json"] = manifest.replace(b"false", b'"no"')
         case "format":
             files["matmul/bundle.json"] = b'{"format": "tapml-bundle/99"}'
         case "two folders":
@@ -190,3 +196,15 @@ def test_what_is_no_bundle_is_refused(damage: str, bundle: Path, tmp_path: Path)
     write_archive(tmp_path / "bad.tapml.zip", files)
     with pytest.raises((InputError, ProtocolError)):
         read_bundle(tmp_path / "bad.tapml.zip")
+
+
+def test_a_bundle_of_before_verdicts_had_causes_is_refused_by_its_own_name(
+    bundle: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        files: dict[str, Path | bytes] = {n: archive.read(n) for n in archive.namelist()}
+    files["matmul/bundle.json"] = b'{"format": "tapml-bundle/1"}'
+    old = tmp_path / "old.tapml.zip"
+    write_archive(old, files)
+    with pytest.raises(InputError, match=f"{old} has .* 'tapml-bundle/1', .* bundle it again"):
+        read_bundle(old)

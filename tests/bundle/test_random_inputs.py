@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from tapml.bundle.random_inputs import STRATEGIES, Strategy, random_like
-from tapml.compare.formats import as_float64
+from tapml_targets.float_formats import as_float64
 
 NORMAL = Strategy("normal", False, 0)
 PLACES = Strategy("normal", True, 0)

@@ -14,12 +14,13 @@ import pytest
 from tapml.bundle.bundle import read_bundle
 from tapml.bundle.synthetic import write_synthetic
 from tapml.bundle.traces import find_traces
-from tapml.carving.replay_repro import write_repro
-from tapml.carving.repro_folder import failure_of, read_repro, replay_repro
 from tapml.cli.main import main
-from tapml.compare.policy import Override, Policy, RatioLimits
-from tapml.localize.diagnosis import Diagnosis
+from tapml.failures.diagnosis import Diagnosis
 from tapml.reduce.device import ReopeningDevice
+from tapml.repro.folder import failure_of, read_repro, replay_repro
+from tapml.repro.writing import write_repro
+from tapml.verdicts.limits import RatioLimits
+from tapml.verdicts.policy import Override, Policy
 from tapml_rpc.client import Session
 from tapml_targets.errors import InputError, MismatchError
 from tests.reduce.planted import failing_folder, inputs
@@ -80,7 +81,7 @@ def test_a_failure_that_hangs_on_one_number_is_not_bundled_unless_asked(
     archive = tmp_path / "out.tapml.zip"
     arguments = ["bundle", str(folder), "--synthetic", "-o", str(archive)]
     assert main(arguments) == 1
-    assert "hangs on its values" in capsys.readouterr().out
+    assert "depends on its values" in capsys.readouterr().out
     assert not archive.exists()
     assert main([*arguments, "--allow-passing"]) == 0
     assert read_bundle(archive).status == "pass"
@@ -117,7 +118,7 @@ def test_traces_that_are_left_are_found(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "a" / "x.npy", leaked)
     found = "\n".join(find_traces(tmp_path / "a", repro))
     assert "modeling_secret.py" in found
-    assert "x.npy holds 3 pieces" in found
+    assert "x.npy has 3 pieces" in found
 
 
 def test_a_trace_keeps_the_bundle_from_being_written(

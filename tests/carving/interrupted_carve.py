@@ -17,8 +17,8 @@ from tapml.carving.record import CarveProgress, carve
 from tapml.compiler.reference import compile_reference
 from tapml.execute.arrays import Array
 from tapml.execute.executor import Executor
-from tapml.graph import plan_format
 from tapml.models.inputs import entry_inputs
+from tapml.plan import format as plan_format
 from tapml_targets.errors import EXIT_INTERRUPTED, TapmlError
 
 CONTEXT = 512

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tapml.carving.chunks import ChunkReader, ChunkWriter
-from tapml.carving.index import Rows
-from tapml.carving.state_changes import WHOLE, StateComparer, StateVersions
-from tapml.carving.version_rows import VersionRows, read_version
-from tapml.carving.versions import ROW_BYTES, SegmentVersions
+from tapml.carving.versions import ROW_BYTES, WHOLE, SegmentVersions, StateComparer, StateVersions
 from tapml.execute.arrays import Bytes
+from tapml.suite.chunks import ChunkReader, ChunkWriter
+from tapml.suite.index import Rows
+from tapml.suite.version_rows import VersionRows, read_version
 
 SIZE = 64 * ROW_BYTES
 EDITS = st.lists(

@@ -17,7 +17,7 @@ def checker() -> Iterator[Checker]:
     """Oclgrind; skips without it, and fails under ``TAPML_REQUIRE_DEVICES=1``."""
     stack = ExitStack()
     try:
-        opened = stack.enter_context(open_checker())
+        opened = stack.enter_context(open_checker("opencl"))
     except SetupError as error:
         if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
             pytest.fail(f"{error}; TAPML_REQUIRE_DEVICES=1 says there must be one")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tapml.check.findings import FindingKind
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.library import CodeModule, Library
-from tests.carving.replay_kernels import (
+from tests.replaying.replay_kernels import (
     COLUMNS,
     ROWS,
     TERMS,

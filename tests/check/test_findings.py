@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml.check.findings import TensorPlace, findings_of, merged
-from tapml.check.log import KINDS, Message, Place
+from tapml_targets.check_messages import KINDS, Message, Place
 from tapml_targets.library import CodeModule, Kernel, Library
 
 SOURCE = "\n".join(f"line {number}" for number in range(1, 10))

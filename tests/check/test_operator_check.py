@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tapml.check.checker import Checker, open_checker
 from tapml.check.operator_check import check_operator, check_tests
 from tapml.compiler.reference import compile_reference
-from tapml.graph.plan import Operator, Origin
+from tapml.plan.graph_plan import Operator, Origin
 from tapml_targets.errors import RemoteError
 from tapml_targets.library import (
     BufferArgument,
@@ -26,15 +27,15 @@ from tapml_targets.library import (
     Parameter,
     ScalarArgument,
 )
-from tests.carving.replay_kernels import (
+from tests.check.planted import PLANTS, planted_library
+from tests.oracles.cases import Array, MemoryCase
+from tests.replaying.replay_kernels import (
     linear_case,
     linear_library,
     linear_operator,
     with_store,
     workspace_library,
 )
-from tests.check.planted import PLANTS, planted_library
-from tests.compare.cases import Array, MemoryCase
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def test_outputs_far_from_the_carved_ones_are_noted(
 def test_a_wrong_kernel_does_not_silence_the_ones_after_it(
     operator: Operator, case: MemoryCase, checker: Checker
 ) -> None:
-    """The simulator stops writing after so many messages; that is said, and it begins anew."""
+    """The simulator stops writing after so many messages; that is said, and it begins again."""
     wrong = planted_library(operator, "reads past an input")
     everywhere = with_store(
         wrong, "for (int k = 0; k < 20; ++k) sum += 0.0f * x[420 + k]; out[i] = sum;"
@@ -158,17 +159,16 @@ def test_a_wrong_kernel_does_not_silence_the_ones_after_it(
     assert (finding.count, finding.at_least) == (1, False)
 
 
-@pytest.mark.slow
 def test_a_kernel_that_does_not_end_is_not_run_and_the_next_one_is_checked(
     operator: Operator, case: MemoryCase
 ) -> None:
     endless = with_store(
         linear_library(operator), "while (sum != 1e30f) sum = sum + 1.0f; out[i] = sum;"
     )
-    with open_checker(command_seconds=2) as own:
+    with open_checker("opencl", command_seconds=2) as own:
         report = check_tests(operator, [case], endless, own)
         assert (report.status, report.checked) == ("not run", ())
-        assert "the simulator ended" in report.not_run[0].reason
+        assert "the simulator crashed" in report.not_run[0].reason
         with pytest.raises(RemoteError, match="linear was not checked"):
             check_operator(operator, [case], endless, own)
         assert check_operator(operator, [case], linear_library(operator), own) == ()
@@ -178,12 +178,12 @@ def test_a_simulator_that_died_is_said_so_and_replaced(
     operator: Operator, case: MemoryCase
 ) -> None:
     before = set(server_processes())
-    with open_checker() as own:
+    with open_checker("opencl") as own:
         (process,) = set(server_processes()) - before
         os.kill(process, signal.SIGKILL)
         report = check_tests(operator, [case], linear_library(operator), own)
         assert report.status == "not run"
-        assert "the simulator ended" in report.not_run[0].reason
+        assert "the simulator crashed" in report.not_run[0].reason
         assert check_operator(operator, [case], linear_library(operator), own) == ()
 
 
@@ -205,9 +205,9 @@ def test_what_the_simulator_does_not_take_is_not_run_with_the_reason(
 ) -> None:
     library = linear_library(operator)
     broken = replace(library, modules=(CodeModule("opencl-c", b"__kernel void linear( {"),))
-    kernel = replace(library.kernels["linear"], features=("float16",))
+    kernel = structs.replace(library.kernels["linear"], features=("float16",))
     for given, reason in (
-        (broken, "does not take its kernels"),
+        (broken, "rejected its kernels"),
         (replace(library, kernels={"linear": kernel}), "needs float16"),
     ):
         report = check_tests(operator, [case], given, checker)
@@ -222,8 +222,8 @@ def test_a_launch_the_simulator_refuses_is_a_finding(
     library = linear_library(operator)
     (launch,) = library.operators["linear"].statements
     assert isinstance(launch, Launch)
-    wide = replace(launch, block=(1 << 20, 1, 1))
-    program = replace(library.operators["linear"], statements=(wide,))
+    wide = structs.replace(launch, block=(1 << 20, 1, 1))
+    program = structs.replace(library.operators["linear"], statements=(wide,))
     refused = replace(library, operators={"linear": program})
     (finding,) = check_operator(operator, [case], refused, checker)
     assert finding.kind == "launch refused"
@@ -272,7 +272,7 @@ def test_tensors_beyond_the_simulators_memory_are_not_run(checker: Checker) -> N
     operator, library = copy_library(x.size, "__kernel void copy() {}")
     report = check_tests(operator, [copy_case(x, x[:64])], library, checker)
     assert report.status == "not run"
-    assert report.not_run[0].reason.startswith("its tensors take 20 MB")
+    assert report.not_run[0].reason.startswith("its tensors need 20 MB")
 
 
 def test_what_the_simulators_optimiser_makes_unwatchable_is_checked_without_it(
@@ -307,9 +307,9 @@ def test_one_test_of_each_shape_is_checked_and_time_bounds_the_rest(
         "__kernel void copy(__global const float* x, __global float* y, int n) {"
         " y[get_global_id(0)] = x[get_global_id(0)]; }",
     )
-    parameters = (replace(narrow.parameters[0], shape=("rows",)), narrow.parameters[1])
+    parameters = (structs.replace(narrow.parameters[0], shape=("rows",)), narrow.parameters[1])
     wide = replace(narrow, parameters=parameters)
-    program = replace(library.operators["copy"], parameters=parameters)
+    program = structs.replace(library.operators["copy"], parameters=parameters)
     library = replace(library, operators={"copy": program})
     sizes = (128, 64, 96, 64, 128)
     cases = [

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tapml.offload.events import (
-    Event,
-    ModelRuns,
-    Note,
-    OperatorChanged,
-    OperatorsKnown,
-    PhaseEnded,
-    PhaseProgressed,
-    PhaseStarted,
-)
+from tapml.runs.events import Event, Note, PhaseEnded, PhaseProgressed, PhaseStarted
+from tapml.session.events import ModelRuns, OperatorChanged, OperatorsKnown
 
 TIMES = {"target_ms": 0.5, "reference_ms": 0.25, "ratio": 2.0, "clock": "device events"}
 MOVED = OperatorChanged(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml.offload.lock import LOCK, hold
+from tapml.runs.lock import LOCK, RunLock
 from tests.cli.small_disk import small_disk
 from tests.offload.commands import Ended, run_here
 from tests.offload.forked import run_forked
@@ -36,7 +36,7 @@ def test_a_folder_that_is_no_model(tmp_path: Path, command: str) -> None:
     line = said_in_one_line(ended)
     assert str(folder) in line
     assert "config.json" in line
-    assert "is no model" in line
+    assert "is not a model" in line
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_device_of_another_platform_than_the_target(tmp_path: Path) -> None:
         "offload", "--target", "opencl", "--device", "cpu:0", "--session", session, cache=tmp_path
     )
     line = said_in_one_line(ended)
-    assert "--device cpu:0 is no opencl device" in line
+    assert "--device cpu:0 is not a device of opencl" in line
     assert not session.exists()
 
 
@@ -70,7 +70,7 @@ def test_a_browser_for_another_target_is_not_opened(tmp_path: Path) -> None:
     session = tmp_path / "session"
     words = ("--target", "opencl", "--device", "browser", "--session", session)
     line = said_in_one_line(run_here("offload", *words, cache=tmp_path))
-    assert "--device browser is a webgpu device, no opencl one; leave out --target" in line
+    assert "--device browser is a webgpu device, not one of opencl; leave out --target" in line
     assert not session.exists()
 
 
@@ -80,14 +80,12 @@ def test_a_mistyped_device_of_several_is_named_before_anything_is_opened(tmp_pat
     assert "unknown target 'browsr'" in line and "browser:chromium or browser:firefox" in line
 
 
-@pytest.mark.slow
 def test_a_device_that_is_not_there(finished: FinishedSession, tmp_path: Path) -> None:
     arguments = offload_arguments(finished.model, tmp_path / "session", "opencl:77")
     ended = run_here(*arguments, cache=finished.cache)
     assert "opencl:77" in said_in_one_line(ended, exit_code=3)
 
 
-@pytest.mark.slow
 def test_a_prompt_longer_than_the_context(finished: FinishedSession, tmp_path: Path) -> None:
     """And the second try, with a prompt that fits, may use the same folder."""
     session = tmp_path / "session"
@@ -105,7 +103,6 @@ def test_a_prompt_longer_than_the_context(finished: FinishedSession, tmp_path: P
     assert ended.exit_code == 0, ended.errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [("1 2 three", "three"), ("1 2 500", "500"), ("-1", "-1"), ("", "token")],
@@ -121,7 +118,6 @@ def test_tokens_that_are_none(
     assert words in said_in_one_line(ended)
 
 
-@pytest.mark.slow
 def test_text_for_a_model_without_a_tokenizer(finished: FinishedSession, tmp_path: Path) -> None:
     ended = run_here(
         "offload", "--model", finished.model, "--session", tmp_path / "session",
@@ -142,8 +138,8 @@ def test_text_for_a_model_without_a_tokenizer(finished: FinishedSession, tmp_pat
             "unexpected '2' '3'; one value with spaces takes quotes: --tokens '1 2 3'",
         ),
         (["reduce", "repro", "--seconds", "few"], "expected seconds above 0, got 'few'"),
-        (["offload", "--prompts", "0"], "expected at least 1, got 0"),
-        (["offload", "--new-tokens", "few"], "expected a whole number, got 'few'"),
+        (["offload", "--prompts", "0"], "expected a whole number of at least 1, got '0'"),
+        (["offload", "--new-tokens", "few"], "expected a whole number of at least 1, got 'few'"),
         (["offload", "--budget", "much"], "expected a size like 512M or 4G, got 'much'"),
         (["offload", "--budget=-1K"], "at least 1 byte, got '-1K'"),
         (["offload", "--dtype", "flaot16"], "Did you mean 'float16'?"),
@@ -165,7 +161,7 @@ def test_a_mistyped_command_line(tmp_path: Path, arguments: list[str], words: st
 @pytest.mark.parametrize("name", ["nothing.tapml.zip", "nothing"])
 def test_inspecting_what_is_not_there(tmp_path: Path, name: str) -> None:
     line = said_in_one_line(run_here("inspect", tmp_path / name, cache=tmp_path))
-    assert f"there is nothing at {tmp_path / name}: expected a suite, a session" in line
+    assert f"{tmp_path / name} does not exist: expected a suite, a session" in line
 
 
 @pytest.mark.parametrize(
@@ -186,7 +182,7 @@ def test_inspecting_what_tapml_did_not_write(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("notes")
     line = said_in_one_line(run_here("inspect", file, cache=tmp_path))
-    assert f"{file} is nothing that can be inspected" in line
+    assert f"{file} cannot be inspected" in line
     torn = tmp_path / "torn.tapml.zip"
     torn.write_bytes(b"PK\x03\x04")
     assert "a bundle has" in said_in_one_line(run_here("inspect", torn, cache=tmp_path))
@@ -218,7 +214,6 @@ def test_a_folder_with_other_files_is_not_taken_for_a_session(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.slow
 def test_a_session_of_another_model_is_not_continued(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
@@ -232,12 +227,11 @@ def test_a_session_of_another_model_is_not_continued(
     assert "--restart" in line
 
 
-@pytest.mark.slow
 def test_a_session_that_another_process_holds_is_left_alone(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
     session = finished.copy(tmp_path / "session")
-    with hold(session / LOCK):
+    with RunLock(session / LOCK).hold():
         ended = run_here("offload", "--session", session, cache=finished.cache)
         restarted = run_here("offload", "--session", session, "--restart", cache=finished.cache)
     for each in (ended, restarted):
@@ -245,7 +239,6 @@ def test_a_session_that_another_process_holds_is_left_alone(
     assert (session / "report.html").is_file()
 
 
-@pytest.mark.slow
 def test_a_session_whose_weights_changed_is_not_run(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
@@ -265,7 +258,6 @@ def test_a_session_whose_weights_changed_is_not_run(
     assert f"tapml offload --session {session}" in line
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["finished/plan.msgpack", "finished/library.msgpack", "model/plan.msgpack"]
 )
@@ -299,7 +291,6 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
     assert "choose another folder" in line
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", ["4k", "3m"])
 def test_a_full_disk(finished: FinishedSession, tmp_path: Path, size: str) -> None:
     """Full at the first write, and while operators move; then there is room."""

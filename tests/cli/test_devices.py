@@ -30,3 +30,17 @@ def test_a_driver_that_is_left_out_is_named_with_what_it_did_and_what_to_do(
     found = json.loads(run_process(*listing, "--json", cache=tmp_path).output)
     assert not found["left_out"]
     assert any("Portable" in device["vendor_platform"] for device in found["devices"])
+
+
+def test_the_conformance_cases_are_a_table_and_json(tmp_path: Path) -> None:
+    ended = run_process("devices", "--test", "--platform", "cpu", "--json", cache=tmp_path)
+    assert ended.exit_code == 0, ended.errors
+    said = json.loads(ended.output)
+    assert said["format"] == "tapml-conformance/1"
+    statuses = {each["case"]: each["status"] for each in said["devices"]["cpu:0"]}
+    assert statuses["bytes at odd offsets"] == "pass"
+    assert statuses["grids above 65535"] == "not run"
+    assert "fail" not in statuses.values()
+    shown = run_process("devices", "--test", "--platform", "cpu", cache=tmp_path).output
+    assert "cpu:0: grids above 65535: not run: kernels run once, without a grid" in shown
+    assert f"cpu:0: 17 of {len(statuses)} cases pass" in shown

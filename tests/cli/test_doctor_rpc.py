@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml.cli.doctor import Check
-from tapml.cli.doctor_rpc import check_rpc
+from tapml.cli.doctor import Check, check_rpc
 from tapml_rpc.security.allow_list import admit, default_path
 from tapml_rpc.security.keys import make_pair, write_pair
 
@@ -28,7 +27,7 @@ def found() -> dict[str, Check]:
 def test_a_machine_of_its_own_is_sound_and_says_who_is_admitted() -> None:
     checks = found()
     assert {check.status for check in checks.values()} == {"ok"}
-    assert checks["clients"].found.endswith("admits nobody")
+    assert checks["clients"].found.endswith("admits no client")
     assert "tracker" not in checks
     admit(default_path(), "laptop", make_pair("laptop").public)
     assert found()["clients"].found.endswith("admits laptop")

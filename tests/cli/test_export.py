@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tapml.carving.export_cases import read_cases
-from tapml.carving.suite import Suite
+from tapml.export.cases import read_cases
+from tapml.suite.suite import Suite
 from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keep", [False, True], ids=["tests alone", "suite as well"])
 def test_carving_and_exporting_are_one_command(
     finished: FinishedSession, tmp_path: Path, keep: bool
@@ -35,7 +34,6 @@ def test_carving_and_exporting_are_one_command(
     assert set(cases.files) == {"test_softmax.py", "test_softmax_2.py"}
 
 
-@pytest.mark.slow
 def test_a_filter_that_leaves_nothing_is_no_empty_folder(
     finished: FinishedSession, tmp_path: Path
 ) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tapml.carving.lost import NO_TEST
 from tapml.cli.next_step import next_step
+from tapml.verdicts.verdict import Cause
 
 FOLDER = Path("my session")
-AGAIN = "`tapml offload --session 'my session'` goes on"
+AGAIN = "continue with `tapml offload --session 'my session'`"
 
 
 def report(status: str, *, waiting: int = 0, kept: int = 0, **failed: Any) -> dict[str, Any]:
@@ -31,14 +31,14 @@ def report(status: str, *, waiting: int = 0, kept: int = 0, **failed: Any) -> di
         (report("pass", kept=3), ("without --only and --keep-on-source",)),
         (report("incomplete", waiting=3), (AGAIN,)),
         (report("not run"), ("--device-memory", "`tapml devices`")),
-        (report("degraded"), ("looks at it again",)),
+        (report("degraded"), ("checks it again",)),
         (
             report("fail", waiting=7, repro="r/softmax", repro_script="repro.py"),
             (
                 "`python r/softmax/repro.py` shows the failure again; ",
                 "`tapml kernel new 'my session' softmax` begins a kernel by hand",
                 "`tapml kernel check 'my session' softmax --watch` tries every save",
-                f"{AGAIN} with the 7 that wait",
+                f"{AGAIN} (7 operators wait)",
             ),
         ),
         (report("fail", repro="r", replayable=True), ("`tapml replay r` shows",)),
@@ -64,7 +64,7 @@ def test_the_line_fits_how_it_ended(data: dict[str, Any], words: tuple[str, ...]
 
 
 def test_where_nothing_tests_it_a_larger_budget_is_offered_and_no_kernel() -> None:
-    line = next_step(report("fail", reason=NO_TEST), FOLDER)
+    line = next_step(report("fail", cause=Cause.NO_TEST), FOLDER)
     assert "a larger --budget (--restart), or --keep-on-source softmax" in line
     assert "tapml kernel" not in line
 
@@ -77,7 +77,7 @@ def test_where_the_device_is_too_small_no_kernel_is_offered() -> None:
 
 def test_options_that_hold_for_a_run_alone_are_told_again() -> None:
     line = next_step(report("incomplete", waiting=1), Path("s"), "--only '*norm*'")
-    assert line == "next: `tapml offload --session s --only '*norm*'` goes on"
+    assert line == "next: continue with `tapml offload --session s --only '*norm*'`"
 
 
 def test_a_model_tried_on_token_ids_is_run_on_token_ids() -> None:

@@ -12,14 +12,8 @@ import pytest
 from tapml.cli.operator_text import operator_line
 from tapml.cli.plain_lines import PlainLines
 from tapml.cli.progress import watch
-from tapml.offload.events import (
-    Event,
-    Note,
-    OperatorChanged,
-    PhaseEnded,
-    PhaseProgressed,
-    PhaseStarted,
-)
+from tapml.runs.events import Event, Note, PhaseEnded, PhaseProgressed, PhaseStarted
+from tapml.session.events import OperatorChanged
 from tests.cli.runs import FAILED, MOVED, RUN
 
 
@@ -170,7 +164,7 @@ def test_a_log_that_would_be_silent_says_what_is_under_way(
         _wait_for(stream, lambda written: re.fullmatch(line, "".join(written[ended:][-1:])))
 
 
-def test_signs_of_life_become_rarer_and_begin_anew_after_a_line() -> None:
+def test_signs_of_life_become_rarer_and_start_over_after_a_line() -> None:
     stream = io.StringIO()
     started = time.monotonic()
     with PlainLines(stream, silence=0.1) as watcher:

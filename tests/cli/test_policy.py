@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession, read_report
 
@@ -31,7 +29,6 @@ def test_an_override_without_a_reason_is_refused_with_its_line(tmp_path: Path) -
     assert "line 2" in checked.errors
 
 
-@pytest.mark.slow
 def test_a_session_keeps_its_policy_and_shows_what_is_loosened(
     finished: FinishedSession, tmp_path: Path
 ) -> None:

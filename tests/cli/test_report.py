@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from tapml.offload.events import OperatorChanged, PhaseStarted
-from tapml.offload.live import LiveState
-from tapml.offload.lock import LOCK, hold
-from tapml.offload.model_times import multiple
+from tapml.runs.events import PhaseStarted, ignore
+from tapml.runs.live_file import LiveFile
+from tapml.runs.lock import LOCK, RunLock
+from tapml.session.events import OperatorChanged
+from tapml.session.model_times import multiple
+from tapml.session.run_state import RunState
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession, read_report
 
@@ -89,7 +91,7 @@ def test_failures_come_with_their_reason_and_the_command_that_shows_them(session
     assert ended.exit_code == 0, "the report was printed; what it says is not this command's end"
     assert f"failed: {name}: 3 elements are off\n  repro: /repros/a\n" in ended.output
     assert "next: `tapml replay /repros/a` shows the failure again" in ended.output
-    assert f"`tapml offload --session {session}` goes on" in ended.output
+    assert f"continue with `tapml offload --session {session}`" in ended.output
 
 
 @pytest.mark.parametrize(("written", "command"), [("", "new"), ("/kernels/a", "check")])
@@ -118,11 +120,11 @@ def test_a_session_without_a_report_yet_is_no_stranger(session: Path) -> None:
     ended = report(session)
     assert ended.exit_code == 2
     assert "has no report yet" in ended.errors
-    assert f"go on with `tapml offload --session {session}`" in ended.errors
+    assert f"continue with `tapml offload --session {session}`" in ended.errors
 
 
 def test_a_session_that_runs_is_said_to(session: Path) -> None:
-    with hold(session / LOCK), LiveState(session, lambda _event: None) as live:
+    with RunLock(session / LOCK).hold(), LiveFile(session, RunState(), ignore) as live:
         live(PhaseStarted("move operators", total=9))
         live(OperatorChanged("softmax", "replaying", 4, 9, {"tests": 2}))
         while '"softmax"' not in (session / "live.json").read_text(encoding="utf-8"):
@@ -134,14 +136,14 @@ def test_a_session_that_runs_is_said_to(session: Path) -> None:
 
 
 def test_a_run_that_was_cut_off_is_said_to(session: Path) -> None:
-    with LiveState(session, lambda _event: None) as live:
+    with LiveFile(session, RunState(), ignore) as live:
         live(PhaseStarted("move operators", total=9))
         live(OperatorChanged("softmax", "replaying", 4, 9, {"tests": 2}))
         while '"softmax"' not in (session / "live.json").read_text(encoding="utf-8"):
             pass
         # Nobody holds the session: whoever wrote this is gone.
         first = report(session).output.splitlines()[0]
-    assert first.startswith("the last run did not end by itself (process ")
+    assert first.startswith("the last run was killed (process ")
     assert "move operators, 4 of 9)" in first
     assert report(session).output.startswith("pass")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,6 @@ def said(ended: Ended) -> str:
     return line
 
 
-@pytest.mark.slow
 def test_the_text_streams_and_the_speed_goes_to_standard_error(
     package: Path, tmp_path: Path
 ) -> None:
@@ -41,7 +42,17 @@ def test_the_text_streams_and_the_speed_goes_to_standard_error(
     assert "the first after " in ended.errors
 
 
-@pytest.mark.slow
+def test_the_packages_own_script_writes_what_the_command_writes(
+    package: Path, tmp_path: Path
+) -> None:
+    script = subprocess.run(
+        [sys.executable, str(package / "run.py"), "Ab c"],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert script.stdout.startswith("Ab c")
+    assert run_here("run", package, "--prompt", "Ab c", cache=tmp_path).output == script.stdout
+
+
 def test_json_has_text_tokens_and_times(package: Path, tmp_path: Path) -> None:
     arguments = ("run", package, "--max-new-tokens", "5")
     plain = run_here(*arguments, "--prompt", "Ab c", cache=tmp_path)
@@ -58,7 +69,6 @@ def test_json_has_text_tokens_and_times(package: Path, tmp_path: Path) -> None:
     assert json.loads(again.output)["tokens"] == result["tokens"]
 
 
-@pytest.mark.slow
 def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:
     command = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "60")
     with started(*command, cache=tmp_path) as process:
@@ -73,7 +83,6 @@ def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.slow
 def test_a_prompt_that_is_no_text_is_refused(package: Path, tmp_path: Path) -> None:
     ended = run_process("run", package, "--prompt", "a\udcff", cache=tmp_path)
     assert "is half of a surrogate pair" in said(ended)
@@ -92,7 +101,7 @@ def test_what_is_neither_package_nor_session_is_said(tmp_path: Path) -> None:
     assert "is neither a package nor a session" in line
     (tmp_path / "notes.txt").write_text("...")
     line = said(run_here("run", tmp_path / "notes.txt", "--tokens", "1", cache=tmp_path))
-    assert "is no package: expected a zip archive or a folder" in line
+    assert "is not a package: expected a zip archive or a folder" in line
 
 
 def test_packaging_what_is_no_session_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tapml.cli.main import main
 from tapml_targets.ranking import rank_devices
 from tapml_targets.self_test import known
 from tapml_targets.self_test.facts import SelfTest
-from tapml_targets.self_test.known import known_self_test
+from tapml_targets.self_test.known import self_test
 from tests.conftest import RequireDevice
 
 
@@ -24,7 +24,8 @@ def test_every_fact_is_in_the_json(
     rows = {row["spec"]: row for row in json.loads(capsys.readouterr().out)["devices"]}
     for spec, device in specs.items():
         found = rows[spec]["self_test"]
-        assert found["digest"] == known_self_test(device).digest
+        known_test = self_test(device)
+        assert known_test is not None and found["digest"] == known_test.digest
         assert "no float16" in found["traits"] or "float16" in device.limits.features
         assert {"name", "value", "expected", "sound", "meaning"} <= found["facts"][0].keys()
 
@@ -33,9 +34,10 @@ def test_the_table_says_what_is_known_in_a_line(
     require_device: RequireDevice, capsys: pytest.CaptureFixture[str]
 ) -> None:
     device, *_ = require_device("opencl")
-    traits = known_self_test(device).traits
+    found = self_test(device)
+    assert found is not None
     assert main(["devices", "--platform", "opencl"]) == 0
-    assert f"self-test: {', '.join(traits)}" in capsys.readouterr().out.replace("\n", "")
+    assert f"self-test: {', '.join(found.traits)}" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_grave_finding_is_a_problem_of_the_device_with_a_remedy(
@@ -43,7 +45,8 @@ def test_a_grave_finding_is_a_problem_of_the_device_with_a_remedy(
 ) -> None:
     device, *_ = require_device("opencl")
     (ranked,) = (r for r in rank_devices("opencl") if r.description.index == device.index)
-    sound = known_self_test(device)
+    sound = self_test(device)
+    assert sound is not None
     assert doctor._self_test("opencl", ranked).status == "ok"
     facts = tuple(
         replace(fact, value=65_535, sound=False, meaning="loops are cut short")
@@ -52,7 +55,7 @@ def test_a_grave_finding_is_a_problem_of_the_device_with_a_remedy(
         for fact in sound.facts
     )
     cut = SelfTest(facts, ("float64: it hung",))
-    monkeypatch.setattr(known, "usual_self_test", lambda *_: cut)
+    monkeypatch.setattr(known, "self_test", lambda *_: cut)
     check = doctor._self_test("opencl", ranked)
     assert check.status == "problem"
     assert check.found == "loops are cut short; float64: it hung"

@@ -1,4 +1,4 @@
-"""A mistyped session is not begun anew; what was meant to be new is."""
+"""A mistyped session name begins no session; a name that was meant to be new does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.session_name import check_session_name
-from tapml.offload.session import JOURNAL
+from tapml.runs.journal import JOURNAL
 from tapml_targets.errors import InputError
 from tests.offload.commands import run_here
 

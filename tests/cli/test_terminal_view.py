@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tapml.offload.events import ModelRuns, OperatorChanged, OperatorsKnown, PhaseStarted
+from tapml.runs.events import PhaseStarted
+from tapml.session.events import ModelRuns, OperatorChanged, OperatorsKnown
 from tests.cli.runs import BEFORE, MOVING
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,7 @@ def test_a_terminal_shows_what_runs_where_and_how_far_it_is() -> None:
     text = "\n".join(plain(drawn("STEPS", 100)))
     assert "⠋" in text or "⠙" in text or "move operators" in text
     assert "softmax: replaying 12 tests on Some GPU (Some Platform)" in text
-    assert "softmax: the whole model, with it on Some GPU (Some Platform)" in text
+    assert "softmax: running the model with it on Some GPU (Some Platform)" in text
     assert "carve tests  ━━━━━━━━━━━━━━━━━━━━  1/4" in text
     assert "worst ratio 1e+06 in matmul   model runs 1 of 4   1 from the journal" in text
     assert "note: the device has no float16" in text

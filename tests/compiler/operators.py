@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 from tvm.relax import transform
 from tvm.relax.backend import DispatchSortScan
 
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.codegen.expression import translate
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.driver import Driver, TensorUse

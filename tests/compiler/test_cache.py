@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tapml_targets
 from tapml.compiler import cache as cache_module
-from tapml.compiler.cache import LibraryCache, library_key
+from tapml.compiler.cache import LibraryCache, generator_hash, library_key, sources_hash
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.library_format import pack
 from tapml_targets.limits import Limits
+from tapml_targets.platforms import platform_names
 from tapml_targets.target import Target
 from tests.compiler.operators import OPENCL, scale, source
 
@@ -22,7 +25,7 @@ def _library(text: bytes = b"code") -> Library:
     return Library("opencl", (CodeModule("opencl-c", text),), {}, {})
 
 
-def test_what_was_put_is_found_again_by_another_cache(tmp_path: Path) -> None:
+def test_an_entry_is_found_by_another_cache_object(tmp_path: Path) -> None:
     LibraryCache(tmp_path).put("key", pack(_library()))
     assert LibraryCache(tmp_path).get("key") == _library()
     assert LibraryCache(tmp_path).get("other") is None
@@ -77,13 +80,13 @@ def test_a_full_disk_warns_once_and_keeps_nothing(
 
 def test_a_folder_that_cannot_be_made_leaves_a_working_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.warns(RuntimeWarning, match="compiled code is not kept"):
+    with pytest.warns(RuntimeWarning, match="compiled code is not cached"):
         cache = LibraryCache(tmp_path / "file" / "below")
     cache.put("key", pack(_library()))
     assert cache.get("key") is None
 
 
-def test_the_key_tells_apart_all_that_changes_the_result() -> None:
+def test_the_key_holds_everything_that_changes_the_result() -> None:
     one = source(scale())
     keys = [
         library_key(one, OPENCL),
@@ -93,12 +96,81 @@ def test_the_key_tells_apart_all_that_changes_the_result() -> None:
         library_key(replace(one, parameters=one.parameters[:1]), OPENCL),
         library_key(one, Target("cpu")),
         library_key(one, Target("opencl", options=(("max_num_threads", "64"),))),
-        library_key(one, Target("opencl", limits=Limits(max_threads_per_block=64))),
     ]
     assert len(set(keys)) == len(keys)
 
 
-def test_limits_that_no_schedule_reads_share_an_entry() -> None:
-    one = source(scale())
-    large = Target("opencl", limits=Limits(memory_bytes=1 << 40, features=frozenset({"float16"})))
-    assert library_key(one, large) == library_key(one, OPENCL)
+MEMORY = {"memory_bytes", "max_buffer_bytes"}
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(Limits) if each.name not in MEMORY])
+def test_the_key_holds_every_limit_that_a_generator_may_read(name: str) -> None:
+    other: dict[str, Any] = {name: _another(getattr(Limits(), name))}
+    limited = Target("opencl", limits=Limits(**other))
+    assert library_key(source(scale()), limited) != library_key(source(scale()), OPENCL)
+
+
+def _another(value: int | str | tuple[int, ...] | frozenset[str]) -> object:
+    if isinstance(value, frozenset):
+        return value | {"float16"}
+    if isinstance(value, str):
+        return "sm_90"
+    return (*value[:-1], 64) if isinstance(value, tuple) else value + 64
+
+
+def test_machines_of_another_architecture_share_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = library_key(source(scale()), Target("cpu"))
+    monkeypatch.setattr(cache_module, "machine", lambda: "another")
+    assert library_key(source(scale()), Target("cpu")) != here
+
+
+def test_the_key_holds_every_part_of_a_target() -> None:
+    changes: dict[str, Any] = {
+        "platform": "vulkan",
+        "options": (("schedule", "fallback"),),
+        "limits": Limits(max_threads_per_block=64),
+    }
+    assert set(changes) == {each.name for each in fields(Target)}
+    keys = [library_key(source(scale()), replace(OPENCL, **{n: v})) for n, v in changes.items()]
+    assert len({*keys, library_key(source(scale()), OPENCL)}) == len(keys) + 1
+
+
+def test_the_order_in_which_features_are_stated_does_not_matter() -> None:
+    names = ["float16", "subgroups", "int64", "float64"]
+    one, other = (Target("opencl", limits=Limits(features=frozenset(each)))
+                  for each in (names, reversed(names)))  # fmt: skip
+    assert library_key(source(scale()), one) == library_key(source(scale()), other)
+
+
+def test_devices_with_other_amounts_of_memory_share_an_entry() -> None:
+    large = Target("opencl", limits=Limits(memory_bytes=1 << 40, max_buffer_bytes=1 << 38))
+    assert library_key(source(scale()), large) == library_key(source(scale()), OPENCL)
+
+
+@pytest.mark.parametrize("file", ["codegen.py", "kernels/merge.metal", "kernels/scan.h"])
+def test_an_edited_source_in_any_language_changes_the_generators_hash(
+    tmp_path: Path, file: str
+) -> None:
+    edited = tmp_path / "platform" / file
+    edited.parent.mkdir(parents=True)
+    edited.write_text("one")
+    before = sources_hash(tmp_path / "platform")
+    edited.write_text("two")
+    changed = sources_hash(tmp_path / "platform")
+    edited.rename(edited.with_name("moved.txt"))
+    assert len({before, changed, sources_hash(tmp_path / "platform")}) == 3
+
+
+def test_bytecode_is_not_part_of_a_generators_hash(tmp_path: Path) -> None:
+    (tmp_path / "codegen.py").write_text("one")
+    before = sources_hash(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "codegen.cpython-311.pyc").write_bytes(b"compiled")
+    assert sources_hash(tmp_path) == before
+
+
+def test_the_hash_of_a_platforms_generator_covers_its_folder_and_the_shared_one() -> None:
+    root = Path(tapml_targets.__file__).parent
+    for name in platform_names():
+        assert generator_hash(name) == sources_hash(root / "codegen", root / name)
+    assert len({generator_hash(name) for name in platform_names()}) == len(platform_names())

@@ -12,7 +12,7 @@ import pytest
 
 from tapml.compiler import compiler as compiler_module
 from tapml.compiler.compiler import Compiler
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.driver import Driver
 from tapml_targets.errors import CompileError, InputError, SetupError
 from tapml_targets.library import Library
@@ -38,7 +38,7 @@ def test_a_compiled_operator_runs_on_the_device(compiler: Compiler, driver: Driv
     np.testing.assert_array_equal(result, 3 * given)
 
 
-def test_results_come_in_the_order_asked_for_and_progress_is_told(compiler: Compiler) -> None:
+def test_results_keep_the_requested_order_and_progress_is_reported(compiler: Compiler) -> None:
     operators = [softmax(), matmul_transposed(), scale("double"), scale("triple", factor=3.0)]
     told: list[tuple[int, int, str, bool]] = []
 
@@ -50,11 +50,11 @@ def test_results_come_in_the_order_asked_for_and_progress_is_told(compiler: Comp
     assert told == [(i, 4, of.name, True) for i, of in enumerate(operators, 1)]
 
 
-def test_what_was_compiled_before_needs_no_child(folder: Path, compiler: Compiler) -> None:
+def test_a_cached_operator_needs_no_child_process(folder: Path, compiler: Compiler) -> None:
     library = compiler.compile(scale(), OPENCL)
     with Compiler(folder, deadline_seconds=1e-9) as other:
         assert other.compile(scale(), OPENCL) == library
-        with pytest.raises(CompileError, match="did not end within"):
+        with pytest.raises(CompileError, match="did not finish within"):
             other.compile(renamed(scale(), "new"), OPENCL)
 
 
@@ -83,12 +83,12 @@ def test_a_crash_of_the_compiler_is_a_verdict_with_its_signal(compiler: Compiler
     assert isinstance(outcomes["shallow"], Library)
     failure = outcomes["deep"]
     assert isinstance(failure, CompileError)
-    assert "ended by SIGSEGV while compiling operator 'deep' for opencl" in str(failure)
+    assert "killed by SIGSEGV while compiling operator 'deep' for opencl" in str(failure)
     assert "lowering.py" in str(failure)
 
 
 def test_a_hang_is_a_verdict_with_its_deadline(tmp_path: Path) -> None:
-    expected = pytest.raises(CompileError, match=r"did not end within 0\.001 s while .* 'softmax'")
+    expected = pytest.raises(CompileError, match=r"not finish within 0\.001 s while .* 'softmax'")
     with Compiler(tmp_path, deadline_seconds=0.001) as compiler, expected:
         compiler.compile(softmax(), OPENCL)
 
@@ -100,7 +100,7 @@ def test_a_failure_is_not_kept(folder: Path, compiler: Compiler) -> None:
 
 
 def test_an_unknown_platform_is_refused_with_the_known_ones(compiler: Compiler) -> None:
-    with pytest.raises(InputError, match="unknown target 'abacus'; known targets: cpu, opencl"):
+    with pytest.raises(InputError, match=r"unknown target 'abacus'; known targets: cpu, .*opencl"):
         compiler.compile(scale(), Target("abacus"))
 
 

@@ -69,11 +69,6 @@ def test_the_same_operator_gives_the_same_bytes() -> None:
     assert generate(source(softmax()), CPU) == generate(source(softmax()), CPU)
 
 
-def test_a_processor_can_be_chosen() -> None:
-    native = generate(source(matmul_transposed()), Target("cpu", options=(("mcpu", "native"),)))
-    assert native.modules[0].code != generate(source(matmul_transposed()), CPU).modules[0].code
-
-
 def test_an_operator_that_needs_tvms_runtime_is_refused() -> None:
     sort = from_relax("sort", (4, 10), relax.op.sort)
     with pytest.raises(CompileError, match="'sort' calls functions of TVM's runtime"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml.compiler.entry_program import entry_program
-from tapml.graph.plan import CallStep, Entry, GraphPlan, Lifetime, Storage, Value
+from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, Lifetime, Storage, Value
 from tapml_targets.expression import Expression, evaluate
 
 _sizes = st.integers(1, 4096) | st.integers(1, 64).map(lambda factor: ("mul", factor, "n"))

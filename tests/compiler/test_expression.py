@@ -58,7 +58,7 @@ def test_a_translation_has_the_value_that_tvm_computes(expression: Any, n: int, 
     assert evaluate(translated, {"n": n, "m": m}) == int(known.value)
 
 
-def test_what_is_known_is_computed_at_once() -> None:
+def test_known_operands_are_folded() -> None:
     assert fold("add", 2, fold("mul", 3, 4)) == 14
     assert symbols_of(translate(_N * 2 + _M, _ENVIRONMENT)) == {"n", "m"}
 

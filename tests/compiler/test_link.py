@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tapml.compiler.link import link, link_entries
-from tapml.graph.plan import (
+from tapml.plan.graph_plan import (
     CallStep,
     Entry,
     GraphPlan,
@@ -90,9 +91,11 @@ def test_linking_the_same_library_twice_changes_nothing(libraries: dict[str, Lib
     assert link([libraries["double"], libraries["double"]]) == libraries["double"]
 
 
-def test_kernels_of_one_name_are_told_apart(driver: Driver) -> None:
+def test_kernels_with_equal_names_stay_distinct(driver: Driver) -> None:
     first, second = (generate(source(scale("same", factor=f)), OPENCL) for f in (2.0, 3.0))
-    second = replace(second, operators={"other": replace(second.operators["same"], name="other")})
+    second = replace(
+        second, operators={"other": structs.replace(second.operators["same"], name="other")}
+    )
     linked = link([first, second])
     assert sorted(linked.kernels) == ["other/same_kernel", "same_kernel"]
     given = np.ones((1, 8), np.float32)
@@ -153,11 +156,11 @@ def test_a_result_that_no_operator_writes_is_refused(libraries: dict[str, Librar
 def test_a_result_returned_twice_is_refused(libraries: dict[str, Library]) -> None:
     plan = _chain()
     entry = replace(plan.entries["run"], outputs=("y", "y"))
-    with pytest.raises(CompileError, match="are one tensor"):
+    with pytest.raises(CompileError, match="are the same tensor"):
         link_entries(_with_entry(plan, entry), libraries)
 
 
-def test_a_state_left_alone_has_no_successor(libraries: dict[str, Library]) -> None:
+def test_an_unwritten_state_has_no_successor(libraries: dict[str, Library]) -> None:
     plan = _chain()
     entry = replace(plan.entries["run"], state=(StateBinding("memory", "memory", "memory"),))
     program = link_entries(_with_entry(plan, entry), libraries).entries["run"]
@@ -167,7 +170,7 @@ def test_a_state_left_alone_has_no_successor(libraries: dict[str, Library]) -> N
 def test_equal_modules_are_kept_once() -> None:
     library = generate(source(softmax()), OPENCL)
     moved = replace(
-        library, operators={"again": replace(library.operators["softmax"], name="again")}
+        library, operators={"again": structs.replace(library.operators["softmax"], name="again")}
     )
     linked = link([library, moved])
     assert len(linked.modules) == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tapml.compiler.preflight import Problem, check, require
-from tapml.compiler.reach import Reach
+from tapml.compiler.symbol_ranges import SymbolRanges
 from tapml_targets.errors import LimitExceededError
 from tapml_targets.library import (
     Bind,
@@ -113,8 +114,8 @@ def test_a_weight_above_the_largest_buffer_is_named_with_what_helps() -> None:
         require(library, limits)
     assert str(caught.value) == (
         "parameter 'weight:embed' of entry 'decode' needs max_buffer_bytes 99584, the device has "
-        "65536; a tensor is one buffer, whatever the kernels: float16, a smaller model or a device "
-        "with larger buffers"
+        "65536; every tensor needs a single buffer, whatever the kernels: use float16, a smaller "
+        "model or a device with larger buffers"
     )
     # As long as a kernel is all that is wrong, none of that is said.
     with pytest.raises(LimitExceededError) as caught:
@@ -122,20 +123,22 @@ def test_a_weight_above_the_largest_buffer_is_named_with_what_helps() -> None:
     assert "buffer" not in str(caught.value)
 
 
-def test_what_only_the_longest_input_needs_is_named_with_its_length() -> None:
+def test_a_need_of_the_longest_input_is_named_with_its_length() -> None:
     limits = Limits(features=frozenset({"float16"}), max_buffer_bytes=1000, max_grid=(50, 0, 0))
-    reach = Reach({"o": ({"n": 200}, {"n": 10}, {"n": 300})})
-    problems = check(_library(), limits, reach=reach)
+    ranges = SymbolRanges({"o": ({"n": 200}, {"n": 10}, {"n": 300})})
+    problems = check(_library(), limits, ranges=ranges)
     assert problems[0] == Problem(KERNEL, "max_grid.x", "300", "50", "n = 300")
     assert len(problems) == 3
     with pytest.raises(LimitExceededError, match=r"max_grid.x 300 at n = 300, .*shorter inputs"):
-        require(_library(), limits, reach=reach)
+        require(_library(), limits, ranges=ranges)
 
 
 def test_what_is_always_needed_is_not_said_to_depend_on_the_length() -> None:
-    reach = Reach({"o": ({"n": 1},)})
+    ranges = SymbolRanges({"o": ({"n": 1},)})
     (problem,) = check(
-        _library(), Limits(max_threads_per_block=128, features=frozenset({"float16"})), reach=reach
+        _library(),
+        Limits(max_threads_per_block=128, features=frozenset({"float16"})),
+        ranges=ranges,
     )
     assert problem.symbols == ""
 
@@ -148,9 +151,9 @@ def test_a_grid_computed_on_the_host_is_followed_and_a_branch_not_taken_is_not()
     assert isinstance(launch, Launch)
     statements = (
         Bind("blocks", ("mul", "n", 2)),
-        Condition(("gt", "n", 100), (replace(launch, grid=("blocks", 1, 1)),), ()),
+        Condition(("gt", "n", 100), (structs.replace(launch, grid=("blocks", 1, 1)),), ()),
     )
-    program = replace(library.operators["o"], statements=statements)
+    program = structs.replace(library.operators["o"], statements=statements)
     library = replace(library, operators={"o": program})
     limits = Limits(features=frozenset({"float16"}), max_grid=(50, 0, 0))
     assert check(library, limits, {"n": 90}) == ()

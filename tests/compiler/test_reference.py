@@ -9,7 +9,8 @@ import pytest
 from tvm import relax, te, tirx
 
 from tapml.compiler import host_build
-from tapml.compiler.reference import compile_reference, tensor
+from tapml.compiler.reference import compile_reference
+from tapml.compiler.reference_module import tensor
 from tapml_targets.errors import CompileError, InputError
 from tests.compiler.operators import (
     from_relax,
@@ -31,7 +32,7 @@ def test_operators_run_by_name_and_write_their_outputs_in_place() -> None:
     np.testing.assert_allclose(result, given @ weight.T, atol=1e-4)
 
 
-def test_columns_that_lie_apart_are_multiplied_right() -> None:
+def test_non_contiguous_columns_are_multiplied_correctly() -> None:
     """``a @ b`` without a transpose is scheduled differently from ``a @ b.T``."""
     rows = tirx.Var("n", "int64")
     a, b = (te.placeholder(s, "float32", name=n) for s, n in (((rows, 20), "a"), ((20, 33), "b")))
@@ -84,7 +85,7 @@ def test_a_lent_tensor_sees_later_changes_of_its_array() -> None:
         ((16,), "float32", r"got \(float32\[2, 8\], float32\[16\]\)"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_both_signatures(
+def test_arguments_that_do_not_fit_are_refused_with_both_signatures(
     shape: tuple[int, ...], dtype: str, complaint: str
 ) -> None:
     reference = compile_reference([scale()])
@@ -121,7 +122,7 @@ def test_half_precision_and_truth_values_run() -> None:
     assert result.tolist() == [False, False, True]
 
 
-def test_symbols_are_passed_by_name_and_missed_when_absent() -> None:
+def test_symbols_are_passed_by_name_and_a_missing_one_is_an_error() -> None:
     start = tirx.Var("start", "int64")
     given = te.placeholder((16,), "float32", name="given")
     window = te.compute((4,), lambda i: given[start + i], "window")
@@ -134,7 +135,7 @@ def test_symbols_are_passed_by_name_and_missed_when_absent() -> None:
         reference["window"](np.arange(16, dtype=np.float32), result)
 
 
-def test_an_operator_that_does_not_compile_does_not_take_the_others_along() -> None:
+def test_an_operator_that_does_not_compile_leaves_the_others() -> None:
     broken = renamed(scale(), "broken")
     object.__setattr__(broken, "function", '{"nodes": []}')
     reference = compile_reference([broken, scale()])
@@ -146,7 +147,7 @@ def test_an_operator_that_does_not_compile_does_not_take_the_others_along() -> N
     assert result.sum() == 16
 
 
-def test_names_that_differ_only_in_what_c_does_not_have_stay_apart() -> None:
+def test_names_that_map_to_one_c_identifier_stay_distinct() -> None:
     reference = compile_reference(
         [renamed(scale(factor=2.0), "a.b"), renamed(scale(factor=3.0), "a_b")]
     )

@@ -11,8 +11,8 @@ from tvm import relax, tirx
 
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.preflight import check
-from tapml.graph.importer import import_relax
-from tapml.graph.plan import Operator
+from tapml.importing.importer import import_relax
+from tapml.plan.graph_plan import Operator
 from tapml_targets.driver import Driver
 from tapml_targets.library import BufferArgument, launches
 from tapml_targets.limits import Limits
@@ -48,7 +48,7 @@ def refining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
         yield opened
 
 
-def test_each_step_becomes_a_kernel_and_the_operator_gives_the_same(
+def test_each_step_becomes_a_kernel_with_equal_results(
     adapter: Driver, refining: Compiler, fused: Operator
 ) -> None:
     library = refining.compile(fused, FOUR_BUFFERS)
@@ -74,9 +74,7 @@ def test_the_library_says_why_in_numbers(refining: Compiler, fused: Operator) ->
     )
 
 
-def test_where_the_limit_is_kept_the_fused_kernel_stays(
-    refining: Compiler, fused: Operator
-) -> None:
+def test_within_the_limits_the_fused_kernel_stays(refining: Compiler, fused: Operator) -> None:
     """Also after the refined one was made: both are in the cache."""
     refining.compile(fused, FOUR_BUFFERS)
     library = refining.compile(fused, Target("webgpu", limits=Limits(max_storage_buffers=6)))
@@ -84,7 +82,7 @@ def test_where_the_limit_is_kept_the_fused_kernel_stays(
     assert placement_of(library, fused.name) == ""
 
 
-def test_where_the_steps_do_not_fit_either_the_fused_kernel_is_named(
+def test_if_the_steps_do_not_fit_either_the_fused_kernel_is_named(
     refining: Compiler, fused: Operator
 ) -> None:
     limits = replace(FOUR_BUFFERS.limits, max_storage_buffers=2)

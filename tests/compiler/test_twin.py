@@ -52,7 +52,7 @@ def test_a_constant_keeps_the_value_its_own_type_gives_it(
     np.testing.assert_array_equal(result, np.full((1, 8), float(rounded(0.1))))
 
 
-def test_whole_numbers_stay_whole() -> None:
+def test_integers_stay_integers_in_the_twin() -> None:
     table = te.placeholder((10, 4), "float32", name="table")
     rows = te.placeholder((tirx.Var("n", "int64"),), "int32", name="rows")
     taken = te.compute((rows.shape[0], 4), lambda i, j: table[rows[i], j], "taken")
@@ -71,7 +71,7 @@ def test_a_minimum_of_its_type_stays_below_everything() -> None:
     np.testing.assert_array_equal(result, [-1e30, -1e30])
 
 
-def test_a_function_on_the_bits_of_its_numbers_has_no_twin() -> None:
+def test_a_function_on_bit_patterns_has_no_twin() -> None:
     given = te.placeholder((4,), "float32", name="given")
     bits = te.compute((4,), lambda i: tirx.reinterpret("int32", given[i]), "bits")
     twins = compile_twins([operator("bits", te.create_prim_func([given, bits])), softmax()])

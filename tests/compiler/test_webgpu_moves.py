@@ -31,7 +31,7 @@ WIDE = np.random.default_rng(6).integers(-(2**63), 2**63 - 1, (5, 6), np.int64)
     ],
     ids=["permute", "reshape", "slice", "flip", "tile", "pad", "tril"],
 )
-def test_an_element_arrives_whole(
+def test_a_moved_element_keeps_all_bits(
     adapter: Driver, move: Callable[[Any], Any], expected: Array
 ) -> None:
     library = compiled(from_relax("moved", ("n", 6), move, dtype="int64"))
@@ -39,7 +39,7 @@ def test_an_element_arrives_whole(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_elements_of_two_tensors_stand_one_after_the_other(adapter: Driver) -> None:
+def test_elements_of_two_tensors_are_concatenated(adapter: Driver) -> None:
     rows = tirx.Var("n", "int64")
     left, right = (te.placeholder((rows, 6), "int64", name=name) for name in ("left", "right"))
     both = te.compute(
@@ -55,7 +55,7 @@ def test_elements_of_two_tensors_stand_one_after_the_other(adapter: Driver) -> N
 
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
-def test_rows_are_picked_whole(adapter: Driver, index: str) -> None:
+def test_picked_rows_keep_all_bits(adapter: Driver, index: str) -> None:
     table = te.placeholder((5, 6), "int64", name="table")
     ids = te.placeholder((tirx.Var("n", "int64"),), index, name="ids")
     rows = te.compute((ids.shape[0], 6), lambda i, j: table[ids[i], j], "rows")
@@ -65,18 +65,18 @@ def test_rows_are_picked_whole(adapter: Driver, index: str) -> None:
     np.testing.assert_array_equal(found, WIDE[chosen])
 
 
-def test_a_sum_beside_a_move_still_needs_its_proof() -> None:
+def test_a_sum_in_a_function_that_moves_elements_still_needs_a_proof() -> None:
     def mixed(x: Any) -> Any:
         return tirx.if_then_else(x < 3, x, x + tirx.const(1, "int64"))
 
     rows = tirx.Var("n", "int64")
     given = te.placeholder((rows, 6), "int64", name="given")
     made = te.compute((rows, 6), lambda i, j: mixed(given[i, j]), "made")
-    with pytest.raises(CompileError, match=r"'given_ptr'.*64-bit.*WGSL has 32 bits"):
+    with pytest.raises(CompileError, match=r"'given_ptr'.*64-bit.*this target has 32 bits"):
         compiled(operator("mixed", te.create_prim_func([given, made])))
 
 
-def test_what_is_only_moved_is_not_read_as_a_number() -> None:
+def test_a_moved_element_is_not_read_as_a_number() -> None:
     library = compiled(from_relax("moved", ("n", 6), relax.op.permute_dims, dtype="int64"))
     assert "fn move_" in text(library)
     assert "fn read_" not in text(library)

@@ -12,14 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
+from tapml_targets.codegen.symbol_bounds import MOST_BYTES, bounds_of
 from tapml_targets.driver import Driver
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.expression import Expression, evaluate
 from tapml_targets.library import Parameter
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target
-from tapml_targets.webgpu.codegen.symbol_bounds import MOST_BYTES, bounds_of
 from tests.compiler.operators import from_relax, operator, run
 from tests.compiler.webgpu_operators import compiled, scan, text
 
@@ -77,7 +77,7 @@ def test_a_64_bit_number_is_compared_as_if_it_had_64_bits(adapter: Driver) -> No
     np.testing.assert_array_equal(apply(adapter, of, given, "bool"), given < 4)
 
 
-def test_a_64_bit_number_that_is_cut_to_32_loses_its_upper_half(adapter: Driver) -> None:
+def test_narrowing_a_64_bit_number_drops_its_upper_half(adapter: Driver) -> None:
     of = of_elements(lambda x: x.astype("int32") + tirx.const(1, "int32"), "int64", "int32")
     given = np.array([[0, -1, 5, (1 << 32) + 5, -(1 << 32) - 2, 1 << 30]], np.int64)
     np.testing.assert_array_equal(apply(adapter, of, given, "int32"), (given + 1).astype(np.int32))
@@ -92,10 +92,10 @@ def test_a_64_bit_number_that_is_cut_to_32_loses_its_upper_half(adapter: Driver)
         (lambda x: x < x * tirx.const(2, "int64"), "bool"),
     ],
 )
-def test_what_needs_all_64_bits_is_refused_by_name(
+def test_values_that_need_64_bits_are_refused_by_name(
     compute: Callable[[Any], Any], made: str
 ) -> None:
-    with pytest.raises(CompileError, match=r"'given_ptr'.*64-bit.*WGSL has 32 bits"):
+    with pytest.raises(CompileError, match=r"'given_ptr'.*64-bit.*this target has 32 bits"):
         compiled(of_elements(compute, "int64", made))
 
 
@@ -109,13 +109,13 @@ def test_a_constant_of_more_than_32_bits_is_refused() -> None:
         compiled(of)
 
 
-def test_a_shift_that_leaves_32_bits_is_refused_and_one_that_is_cut_to_them_is_not(
+def test_a_shift_beyond_32_bits_is_refused_unless_it_is_narrowed(
     adapter: Driver,
 ) -> None:
     def shifted(x: Any) -> Any:
         return x.astype("int64") << tirx.const(3, "int64")
 
-    with pytest.raises(CompileError, match="WGSL has 32 bits"):
+    with pytest.raises(CompileError, match="this target has 32 bits"):
         compiled(of_elements(lambda x: shifted(x) < tirx.const(0, "int64"), "int32", "bool"))
     of = of_elements(lambda x: shifted(x).astype("int32"), "int32", "int32")
     given = np.array([[1 << 28, 1 << 30, -1, 5, -(1 << 31), 0]], np.int32)
@@ -142,7 +142,7 @@ def test_the_index_of_a_maximum_is_proven_to_be_small(adapter: Driver, axis: int
     np.testing.assert_array_equal(found, given.argmax(axis))
 
 
-def test_an_argmax_cannot_be_added_up() -> None:
+def test_an_argmax_that_is_summed_is_refused() -> None:
     with pytest.raises(CompileError, match="running sum of int64 in int64"):
         compiled(scan("cumsum", (4, 8), lambda x: relax.op.cumsum(x, axis=1), dtype="int64"))
 
@@ -160,13 +160,13 @@ def test_an_index_beside_the_tensors_must_fit_where_it_is_used(adapter: Driver) 
 
 
 @pytest.mark.parametrize("nbytes", [128 << 20, 1 << 30, 0])
-def test_what_a_binding_holds_bounds_the_indices(nbytes: int) -> None:
+def test_the_size_of_a_binding_bounds_the_indices(nbytes: int) -> None:
     of = of_elements(lambda x: x > tirx.const(0, "int8"), "int8", "bool")
     target = Target("webgpu", limits=Limits(max_binding_bytes=nbytes))
     assert "i64" not in text(compiled(of, target))
 
 
-def test_what_is_proven_holds_on_devices_that_bind_more_than_the_target() -> None:
+def test_proofs_hold_on_devices_that_bind_more_than_the_target() -> None:
     """A Library made for a phone runs on a desktop, with longer tensors than a phone binds."""
     wide = tirx.Var("n", "int64")
     given = te.placeholder((wide,), "int8", name="given")
@@ -174,7 +174,7 @@ def test_what_is_proven_holds_on_devices_that_bind_more_than_the_target() -> Non
     of = operator("places", te.create_prim_func([given, places]))
     for nbytes in (128 << 20, 1 << 30):
         target = Target("webgpu", limits=Limits(max_binding_bytes=nbytes))
-        with pytest.raises(CompileError, match="WGSL has 32 bits"):
+        with pytest.raises(CompileError, match="this target has 32 bits"):
             compiled(of, target)
 
 
@@ -198,7 +198,7 @@ def test_narrow_elements_are_copied_and_their_neighbours_left_alone(
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
-def test_arithmetic_on_narrow_integers_wraps_where_theirs_does(adapter: Driver, dtype: str) -> None:
+def test_arithmetic_on_narrow_integers_wraps_at_their_width(adapter: Driver, dtype: str) -> None:
     of = of_elements(
         lambda x: tirx.max(x + tirx.const(100, dtype), x * tirx.const(3, dtype)), dtype, dtype
     )
@@ -215,7 +215,7 @@ def test_narrow_weights_become_floats(adapter: Driver) -> None:
     np.testing.assert_array_equal(apply(adapter, of, given, "float32"), given * np.float32(0.5))
 
 
-def test_a_bool_that_is_read_is_whatever_is_not_zero(adapter: Driver) -> None:
+def test_every_byte_but_zero_is_read_as_true(adapter: Driver) -> None:
     of = of_elements(lambda x: tirx.Select(x, tirx.const(1.0), tirx.const(2.0)), "bool", "float32")
     given = np.array([[True, False, True, True, False, False]])
     np.testing.assert_array_equal(apply(adapter, of, given, "float32"), np.where(given, 1, 2))
@@ -275,7 +275,7 @@ EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
 @settings(max_examples=300, deadline=None)
 @example(("truncdiv", -1, 2), 1, 1)
 @given(EXPRESSIONS, st.integers(1, 64), st.integers(1, 64))
-def test_no_value_leaves_the_range_that_is_told(expression: Expression, n: int, m: int) -> None:
+def test_values_stay_within_their_computed_ranges(expression: Expression, n: int, m: int) -> None:
     bounds = bounds_of([shaped("n", "m")], 4 * 64 * 64)
     lower, upper = bounds.range_of(expression)
     assert lower <= evaluate(expression, {"n": n, "m": m}) <= upper

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from tapml.compiler.cache import library_key
 from tapml.compiler.preflight import check
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.driver import Driver
 from tapml_targets.library import BufferArgument, Library, launches
 from tapml_targets.limits import Limits
 from tapml_targets.placement import placement_of
 from tapml_targets.target import Target
-from tests.compiler.operators import matmul_transposed, operator, run, source
+from tests.compiler.operators import matmul_transposed, operator, run
 from tests.compiler.webgpu_operators import compiled
 
 # 12 rows of 48 floats: (32, 48) is 12, 12 and 8 rows.
@@ -85,7 +84,7 @@ def test_segments_of_one_length_share_a_kernel() -> None:
     assert len(library.kernels) == 1
 
 
-def test_what_cannot_be_cut_is_refused_with_its_limit() -> None:
+def test_tensors_that_cannot_be_segmented_are_refused_with_the_limit() -> None:
     """A sum over the rows needs all of them at once."""
     table = te.placeholder((50, 16), "float32", name="table")
     k = te.reduce_axis((0, 50), name="k")
@@ -96,7 +95,7 @@ def test_what_cannot_be_cut_is_refused_with_its_limit() -> None:
     assert (problem.limit, problem.need) == ("max_binding_bytes", "3200")
 
 
-def test_a_tensor_used_by_its_row_and_otherwise_is_not_cut() -> None:
+def test_a_tensor_that_is_also_indexed_otherwise_is_not_segmented() -> None:
     """``x`` is read at the row and along the sum: a segment of rows has no part of it."""
     weight, x = te.placeholder((32, 48), "float32", "weight"), te.placeholder((48,), "float32", "x")
     k = te.reduce_axis((0, 48), name="k")
@@ -119,7 +118,7 @@ def test_a_vector_beside_the_weight_is_used_from_the_segment_on(adapter: Driver)
     np.testing.assert_allclose(result, given[0] @ given[1] * given[2], atol=1e-4)
 
 
-def test_an_output_of_fewer_rows_is_written_no_further(adapter: Driver) -> None:
+def test_an_output_with_fewer_rows_is_not_overrun(adapter: Driver) -> None:
     """50 rows as 28 and 22, of which the output has 20."""
     table = te.placeholder((50, 16), "float32", "table")
     made = te.compute((20, 16), lambda i, j: table[i, j] + 1.0, "made")
@@ -132,7 +131,7 @@ def test_an_output_of_fewer_rows_is_written_no_further(adapter: Driver) -> None:
     np.testing.assert_array_equal(result, given[:20] + 1)
 
 
-def test_a_row_that_is_read_at_times_is_not_cut() -> None:
+def test_a_row_that_is_read_conditionally_is_not_segmented() -> None:
     """What follows the table in a concatenation is in no segment of it."""
     count = tirx.Var("n", "int64")
     table = te.placeholder((50, 16), "float32", "table")
@@ -147,15 +146,7 @@ def test_a_row_that_is_read_at_times_is_not_cut() -> None:
     assert (problem.limit, problem.need) == ("max_binding_bytes", "3200")
 
 
-def test_a_row_above_the_limit_is_refused_as_well() -> None:
+def test_a_row_above_the_limit_is_refused() -> None:
     limits = replace(LIMITS, max_binding_bytes=128)
     (problem, *_) = check(compiled(matmul_transposed(), Target("webgpu", limits=limits)), limits)
     assert problem.limit == "max_binding_bytes"
-
-
-def test_a_compiled_operator_is_found_again_unless_a_limit_cuts_it() -> None:
-    """Devices with other bindings share what fits them all."""
-    large, small = (Target("webgpu", limits=Limits(max_binding_bytes=n)) for n in (1 << 27, 2400))
-    assert library_key(source(picked()), large) != library_key(source(picked()), small)
-    fits = picked(rows=20)
-    assert library_key(source(fits), large) == library_key(source(fits), small)

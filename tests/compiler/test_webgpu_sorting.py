@@ -106,10 +106,10 @@ def test_topk_gives_the_largest_and_where_they_are(adapter: Driver, kind: str) -
         np.testing.assert_array_equal(found[0], np.take_along_axis(rows, expected, -1))
 
 
-def test_what_fits_one_workgroup_is_not_merged() -> None:
+def test_rows_that_fit_one_workgroup_need_no_merge() -> None:
     short = compiled(scan("sort", (4, 200), lambda x: relax.op.sort(x, axis=-1)))
     assert not any(isinstance(s, Loop) for s in short.operators["sort"].statements)
-    assert set(short.kernels) == {"sort_sort_runs", "sort_write_sorted"}
+    assert set(short.kernels) == {"sort_sort_runs_kernel", "sort_write_values_kernel"}
     assert len(short.operators["sort"].workspaces) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_sort_keeps_to_the_threads_a_device_allows(adapter: Driver) -> None:
     np.testing.assert_array_equal(found, np.sort(rows, -1))
 
 
-def test_elements_that_no_kernel_sorts_are_named() -> None:
+def test_dtypes_that_cannot_be_sorted_are_named() -> None:
     of = scan("sort", (4, 8), lambda x: relax.op.sort(x, axis=-1), dtype="int64")
     with pytest.raises(CompileError, match="of int64 is not among what can be sorted here"):
         compiled(of)

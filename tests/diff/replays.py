@@ -12,7 +12,7 @@ Json = dict[str, Any]
 def replay(**operators: dict[str, tuple[str, float]]) -> Json:
     """A replay's data: per operator its tests, each with a status and a ratio."""
     return {
-        "format": "tapml-replay/1",
+        "format": "tapml-replay/2",
         "suite": "suite",
         "device": {
             "platform": "opencl",

@@ -68,7 +68,7 @@ def test_a_second_session_sends_small_weights_alone(
     assert sent == [NBYTES, WEIGHTS["norm"].nbytes]
 
 
-def test_weights_that_are_there_are_neither_read_nor_sent_again(
+def test_weights_on_the_device_are_neither_read_nor_sent_again(
     device: DeviceDescription, store: BlobStore
 ) -> None:
     session, transport = open_joined(device, store)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from tapml.execute import executor as executor_module
 from tapml.execute.executor import Executor
 from tapml.execute.generate import greedy
+from tapml.execute.schedule import DeviceCommands
 from tapml_targets.errors import InputError
-from tests.execute.small_llama import PROMPTS, SmallLlama
+from tests.small_llama import PROMPTS, SmallLlama, state_of
 
 
 def torch_greedy(llama: SmallLlama, prompt: tuple[int, ...], count: int) -> list[int]:
@@ -39,37 +41,25 @@ def test_a_snapshot_restarts_from_the_same_prefill(llama: SmallLlama) -> None:
     snapshot = executor.snapshot_state()
     step = llama.model.prepare_decode(9, len(PROMPTS[0]))
     first = executor.run("decode", step)
-    after = {name: executor.read_state(name) for name in llama.plan.state}
+    after = {name: state_of(executor, name) for name in llama.plan.state}
     executor.run("decode", llama.model.prepare_decode(10, len(PROMPTS[0]) + 1))
     executor.restore_state(snapshot)
     second = executor.run("decode", step)
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
     for name, array in after.items():
-        np.testing.assert_array_equal(executor.read_state(name), array)
+        np.testing.assert_array_equal(state_of(executor, name), array)
 
 
 def test_reset_forgets_the_state(llama: SmallLlama) -> None:
     executor = llama.executor()
     executor.run("prefill", llama.model.prepare_prefill(PROMPTS[0]))
-    assert any(executor.read_state(name).any() for name in llama.plan.state)
+    assert any(state_of(executor, name).any() for name in llama.plan.state)
     executor.reset()
-    assert not any(executor.read_state(name).any() for name in llama.plan.state)
+    assert not any(state_of(executor, name).any() for name in llama.plan.state)
 
 
-def test_state_can_be_replaced(llama: SmallLlama) -> None:
-    executor = llama.executor()
-    executor.run("prefill", llama.model.prepare_prefill(PROMPTS[0]))
-    other = llama.executor()
-    for name in llama.plan.state:
-        other.write_state(name, executor.read_state(name))
-    step = llama.model.prepare_decode(9, len(PROMPTS[0]))
-    expected, got = executor.run("decode", step), other.run("decode", step)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(got[name], array)
-
-
-def test_what_a_run_gave_out_never_changes(llama: SmallLlama) -> None:
+def test_results_of_a_run_never_change(llama: SmallLlama) -> None:
     executor = llama.executor()
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     inputs = llama.model.prepare_prefill(PROMPTS[0])
@@ -154,6 +144,20 @@ def test_weights_that_are_not_aligned_work(llama: SmallLlama) -> None:
         np.testing.assert_array_equal(got[name], array)
 
 
-def test_nothing_moves_to_a_device_that_is_not_there(llama: SmallLlama) -> None:
+def test_a_program_that_is_used_is_kept_while_others_come_and_go(
+    llama: SmallLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "PROGRAMS_KEPT", 2)
+    executor = llama.executor()
+    step = llama.model.prepare_decode(3, 0)
+    first = executor.program("decode", step)
+    for length in range(2, 6):
+        prefill = executor.program("prefill", llama.model.prepare_prefill(range(length)))
+        assert executor.program("decode", step) is first
+    again = executor.program("prefill", llama.model.prepare_prefill(range(2)))
+    assert again is not prefill, "the one that was not used is gone"
+
+
+def test_without_a_device_a_run_issues_no_device_commands(llama: SmallLlama) -> None:
     program = llama.executor().program("decode", llama.model.prepare_decode(3, 0))
-    assert program.bytes_moved == 0
+    assert not any(isinstance(action, DeviceCommands) for action in program.actions)

@@ -46,7 +46,7 @@ def test_two_users_never_share_memory(actions: list[tuple[int, bool, int]]) -> N
         assert (block == value).all()
 
 
-def test_bytes_nobody_writes_stay_zero() -> None:
+def test_unwritten_bytes_stay_zero() -> None:
     memory = HostMemory()
     for _ in range(3):
         block = memory.acquire("a", 256, dense=False, strip=2)

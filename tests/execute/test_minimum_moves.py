@@ -14,18 +14,22 @@ from tapml.execute.binding import BoundEntry, bind_entry
 from tapml.execute.generate import greedy
 from tapml.execute.minimum_moves import minimum_moves
 from tapml.execute.moved_bytes import WEIGHTS, CountedExecutor
-from tapml.execute.program import DEVICE, HOST, Place, plan_program
+from tapml.execute.place import DEVICE, HOST, REFERENCE, Place
+from tapml.execute.program import Program, plan_program
+from tapml.execute.schedule import DeviceCall, DeviceCommands
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.library import Library
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
-from tests.execute.small_llama import PROMPTS, SmallLlama, small_llama
+from tests.small_llama import PROMPTS, SmallLlama, small_llama
 
 PLACES: tuple[frozenset[Place], ...] = (
     frozenset({HOST}),
     frozenset({DEVICE}),
     frozenset({HOST, DEVICE}),
+    frozenset({REFERENCE}),
+    frozenset({HOST, DEVICE, REFERENCE}),
 )
 
 
@@ -36,11 +40,23 @@ def bound(entry: str) -> BoundEntry:
     return bind_entry(plan, entry, dict.fromkeys(plan.entries[entry].symbols, 7))
 
 
-def any_sites(entry: str) -> st.SearchStrategy[frozenset[str]]:
-    """Any call sites of an entry, none and all among them."""
+def any_placement(entry: str) -> st.SearchStrategy[dict[str, Place]]:
+    """Any call sites of an entry on either of two devices, none and all among them."""
     sites = [call.step.site for call in bound(entry).calls]
-    return st.lists(st.booleans(), min_size=len(sites), max_size=len(sites)).map(
-        lambda chosen: frozenset(site for site, placed in zip(sites, chosen, strict=True) if placed)
+    where = st.sampled_from([HOST, DEVICE, REFERENCE])
+    return st.lists(where, min_size=len(sites), max_size=len(sites)).map(
+        lambda chosen: {s: at for s, at in zip(sites, chosen, strict=True) if at != HOST}
+    )
+
+
+def bytes_moved(program: Program) -> int:
+    """Bytes one run copies between host and devices, weights apart."""
+    return sum(
+        program.bound.storages[command.storage].nbytes
+        for action in program.actions
+        if isinstance(action, DeviceCommands)
+        for command in action.commands
+        if not isinstance(command, DeviceCall)
     )
 
 
@@ -48,28 +64,28 @@ def any_sites(entry: str) -> st.SearchStrategy[frozenset[str]]:
 @settings(max_examples=40, deadline=None)
 def test_a_planned_run_moves_the_minimum_whatever_is_placed(data: st.DataObject) -> None:
     entry = bound(data.draw(st.sampled_from(["prefill", "decode"])))
-    on_device = data.draw(any_sites(entry.entry.name))
+    placement = data.draw(any_placement(entry.entry.name))
     state = {name: data.draw(st.sampled_from(PLACES)) for name in entry.before}
-    program = plan_program(entry, on_device, state)
-    fewest = minimum_moves(entry, on_device, state)
-    assert program.bytes_moved == fewest.nbytes
+    program = plan_program(entry, placement, state)
+    fewest = minimum_moves(entry, placement, state)
+    assert bytes_moved(program) == fewest.nbytes
     assert program.device_weights == fewest.weights
     assert dict(program.state_places) == dict(fewest.state_after)
 
 
-def test_nothing_moves_where_everything_is_on_one_side() -> None:
+def test_placements_on_one_side_move_no_bytes() -> None:
     decode = bound("decode")
-    everywhere = frozenset(call.step.site for call in decode.calls)
+    everywhere = {call.step.site: DEVICE for call in decode.calls}
     on_host = dict.fromkeys(decode.before, frozenset({HOST}))
     on_device = dict.fromkeys(decode.before, frozenset({DEVICE}))
-    assert minimum_moves(decode, frozenset(), on_host).nbytes == 0
+    assert minimum_moves(decode, {}, on_host).nbytes == 0
     ends = {decode.values[name].storage for name in (*decode.entry.inputs, *decode.entry.outputs)}
     needed = {
         decode.storage_of(index) for call in decode.calls for index in (*call.reads, *call.writes)
     }
     fewest = minimum_moves(decode, everywhere, on_device)
     assert fewest.nbytes == sum(decode.storages[name].nbytes for name in ends & needed)
-    moved_back = minimum_moves(decode, frozenset(), on_device)
+    moved_back = minimum_moves(decode, {}, on_device)
     assert moved_back.nbytes == sum(
         decode.storages[decode.values[value].storage].nbytes for value in decode.before.values()
     )
@@ -97,7 +113,6 @@ def generate(
         list(greedy(llama.model, runner, prompt, 3, stop_at_end=False))
 
 
-@pytest.mark.slow
 def test_real_runs_move_the_minimum_from_placement_to_placement(
     llama: SmallLlama, session: Session, libraries: dict[str, Library]
 ) -> None:
@@ -129,8 +144,7 @@ def test_real_runs_move_the_minimum_from_placement_to_placement(
         assert each.moved == each.minimum > 0, entry
 
 
-@pytest.mark.slow
-def test_a_value_sent_twice_shows_as_more_than_the_minimum(
+def test_sending_a_value_twice_exceeds_the_minimum(
     llama: SmallLlama, session: Session, libraries: dict[str, Library]
 ) -> None:
     """What the count is for: an executor that forgets what the device has."""

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml.execute.binding import bind_entry
-from tapml.execute.program import DEVICE, HOST, Place, Program, plan_program
+from tapml.execute.place import DEVICE, HOST, REFERENCE, Place
+from tapml.execute.program import Program, plan_program
 from tapml.execute.schedule import DeviceCall, DeviceCommands, Download, HostCalls, Observe, Upload
-from tests.execute.small_llama import SmallLlama, small_llama
+from tests.small_llama import SmallLlama, small_llama
 
 ENTRIES = {"prefill": {"S": 5}, "decode": {}}
 
@@ -23,8 +24,9 @@ def walk(program: Program, state: dict[str, frozenset[Place]]) -> Counter[tuple[
     }
     valid |= {bound.values[name].storage: {HOST} for name in bound.entry.inputs}
     valid |= {bound.values[v].storage: set(state[n]) for n, v in bound.before.items()}
-    for name in program.device_weights:
-        valid[name].add(DEVICE)
+    for place, names in program.device_weights.items():
+        for name in names:
+            valid[name].add(place)
     moves: Counter[tuple[str, str]] = Counter()
 
     def run(reads: tuple[int, ...], writes: tuple[int, ...], place: str) -> None:
@@ -40,17 +42,18 @@ def walk(program: Program, state: dict[str, frozenset[Place]]) -> Counter[tuple[
                     run(call.reads, call.writes, HOST)
             case Observe(call):
                 run(call.arguments, (), HOST)
-            case DeviceCommands(commands):
+            case DeviceCommands(at, commands):
                 for command in commands:
+                    assert command.place == at
                     match command:
                         case DeviceCall(call):
-                            run(call.reads, call.writes, DEVICE)
+                            run(call.reads, call.writes, at)
                         case Upload(storage):
                             assert HOST in valid[storage]
-                            valid[storage].add(DEVICE)
-                            moves[storage, DEVICE] += 1
+                            valid[storage].add(at)
+                            moves[storage, at] += 1
                         case Download(storage):
-                            assert DEVICE in valid[storage]
+                            assert at in valid[storage]
                             valid[storage].add(HOST)
                             moves[storage, HOST] += 1
             case _:
@@ -69,21 +72,23 @@ def test_any_placement_gives_a_program_that_moves_nothing_twice(
     plan = small_llama().plan
     bound = bind_entry(plan, name, ENTRIES[name])
     sites = [call.step.site for call in bound.calls]
-    on_device = data.draw(st.sets(st.sampled_from(sites)))
+    devices = st.sampled_from([DEVICE, REFERENCE])
+    placement = data.draw(st.dictionaries(st.sampled_from(sites), devices))
     places: list[frozenset[Place]] = [
         frozenset({HOST}),
         frozenset({DEVICE}),
+        frozenset({REFERENCE}),
         frozenset({HOST, DEVICE}),
     ]
     state = {key: data.draw(st.sampled_from(places)) for key in bound.before}
-    program = plan_program(bound, on_device, state, observed=observed)
+    program = plan_program(bound, placement, state, observed=observed)
     moves = walk(program, state)
     assert max(moves.values(), default=0) <= 1
 
 
 def test_a_plan_on_the_device_reads_back_the_outputs_alone(llama: SmallLlama) -> None:
     bound = bind_entry(llama.plan, "decode", {})
-    everything = {call.step.site for call in bound.calls}
+    everything = {call.step.site: DEVICE for call in bound.calls}
     state: dict[str, frozenset[Place]] = {name: frozenset({DEVICE}) for name in bound.before}
     moves = walk(plan_program(bound, everything, state), state)
     outputs = {bound.values[name].storage for name in bound.entry.outputs}

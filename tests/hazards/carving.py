@@ -12,18 +12,18 @@ import numpy as np
 from torch import nn
 
 import tapml as tml
-from tapml.api.observed import ObservedTest, observe
-from tapml.carving.probing import Probing
-from tapml.carving.replay import replay_operator
-from tapml.carving.replay_results import OperatorVerdict
-from tapml.carving.repro_failure import Failure
-from tapml.compare.oracle import Oracle
-from tapml.compare.policy import Policy
 from tapml.compiler.compiler import Compiler, Progress
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
-from tapml.graph.plan import GraphPlan, Operator
+from tapml.oracles.oracle import Oracle
+from tapml.oracles.probing import Probing
+from tapml.plan.graph_plan import GraphPlan, Operator
+from tapml.replaying.failure import Failure
+from tapml.replaying.replayer import replay_operator
+from tapml.replaying.results import OperatorVerdict
+from tapml.validation.observed import ObservedTest, observe
+from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription

@@ -136,7 +136,7 @@ def test_several_launches_share_workspaces_in_order(tmp_path: Path) -> None:
         (
             '"S"',
             '"T"',
-            "kernel.toml:12: launches[0].arguments[3].scalar: column 1: 'T' is no symbol",
+            "kernel.toml:12: launches[0].arguments[3].scalar: column 1: 'T' is not a symbol",
         ),
         (
             '"scale_kernel"',

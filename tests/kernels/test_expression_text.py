@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml.kernels.expression_text import ExpressionError, Scope, parse
-from tapml.kernels.expression_writing import write
+from tapml.kernels.expression_text import ExpressionError, Scope, parse, write
 from tapml_targets.expression import Expression, evaluate
 from tapml_targets.library import Parameter
 
@@ -119,9 +118,9 @@ def test_precedence_functions_and_extents(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
-        ("4 * T", 5, "'T' is no symbol"),
+        ("4 * T", 5, "'T' is not a symbol"),
         ("  4 * T", 7, "symbols here are S, n"),
-        ("S / 2", 5, "'/' gives no integer"),
+        ("S / 2", 5, "'/' does not give an integer"),
         ("S ** 2", 6, "this operator is not known"),
         ("min(S)", 1, "two or more operands"),
         ("ceildif(S, 2)", 1, "did you mean 'ceildiv'?"),
@@ -135,13 +134,13 @@ def test_precedence_functions_and_extents(text: str, value: int) -> None:
         ("1.5", 1, "expected an integer"),
         ("True", 1, "expected an integer"),
         ("'S'", 1, "expected an integer"),
-        ("[S for S in n]", 1, "no integer expression"),
-        ("lambda: 1", 1, "no integer expression"),
+        ("[S for S in n]", 1, "not an integer expression"),
+        ("lambda: 1", 1, "not an integer expression"),
         ("__import__('os')", 1, "there is no function '__import__'"),
         ("S.__class__", 1, "no tensor"),
         ("99999999999999999999", 1, "64 bits"),
-        ("ä + S", 1, "'ä' is no symbol"),
-        ("S + ä", 5, "'ä' is no symbol"),
+        ("ä + S", 1, "'ä' is not a symbol"),
+        ("S + ä", 5, "'ä' is not a symbol"),
         ("1\n+ S", 1, "one line"),
     ],
 )

@@ -83,10 +83,12 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
         read_manifest(tmp_path / "kernel.toml")
 
 
-@pytest.mark.parametrize("count", [1100])
-def test_launches_are_bounded(tmp_path: Path, count: int) -> None:
-    launch = MANIFEST.partition("[[launches]]")[2]
-    text = MANIFEST + f"[[launches]]{launch}" * count
+def test_launches_are_bounded(tmp_path: Path) -> None:
+    head, _, launch = MANIFEST.partition("[[launches]]")
+    path = tmp_path / "kernel.toml"
+    path.write_text(head + f"[[launches]]{launch}\n" * 1024)
+    assert len(read_manifest(path).launches) == 1024
+    text = head + f"[[launches]]{launch}\n" * 1025
     assert "at most 1024 launches" in refusal(tmp_path, text)
 
 

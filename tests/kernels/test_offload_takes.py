@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.kernels.sessions import OPERATOR, KernelSession
 from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import FinishedSession, read_report
@@ -31,7 +29,6 @@ def of_operator(session: KernelSession) -> dict[str, Any]:
     return dict(found)
 
 
-@pytest.mark.slow
 def test_a_broken_kernel_fails_its_operator_until_it_is_mended(
     kernel_session: KernelSession,
 ) -> None:
@@ -70,7 +67,6 @@ def test_a_broken_kernel_fails_its_operator_until_it_is_mended(
     assert f"{OPERATOR}  pass, worst ratio" in listed
 
 
-@pytest.mark.slow
 def test_a_kernel_that_breaks_a_limit_is_in_its_repro_folder_with_the_limit(
     kernel_session: KernelSession,
 ) -> None:
@@ -101,7 +97,6 @@ def test_a_kernel_that_breaks_a_limit_is_in_its_repro_folder_with_the_limit(
     assert "--watch` tries every save of its kernel" in ended.output.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_a_shared_kernel_is_taken_and_remembered(finished: FinishedSession, tmp_path: Path) -> None:
     session = KernelSession(finished.copy(tmp_path / "session"), finished.cache)
     shared = tmp_path / "shared"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tapml.carving.suite import Suite
 from tapml.kernels.compiled import compiled_library
 from tapml.kernels.manifest_text import manifest_of_library
 from tapml.kernels.session_facts import read_facts
 from tapml.kernels.starting_point import write_starting_point
 from tapml.kernels.written import WrittenKernels
+from tapml.suite.suite import Suite
 from tapml_targets.call_plan import TensorShape, plan_call
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import (

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tapml.kernels.case_choice import choose, work_of
+from tapml.kernels.sample_tests import choose, work_of
 from tapml.kernels.session_facts import read_facts
 from tapml.kernels.trial import KernelTrial
 from tapml.kernels.trial_result import TrialResult
-from tapml.offload.lock import hold
+from tapml.runs.lock import RunLock
 from tests.kernels.sessions import OPERATOR, KernelSession
 
 BODY = ") {\n"
@@ -114,7 +114,6 @@ def test_a_manifest_that_does_not_fit_is_a_result(
     assert "did you mean 'block'?" in result.reason
 
 
-@pytest.mark.slow
 def test_a_kernel_that_takes_the_driver_down_costs_a_server_and_not_the_trial(
     kernel_session: KernelSession, trial: KernelTrial
 ) -> None:
@@ -153,7 +152,7 @@ def test_a_check_writes_nothing_but_the_oracles_cache_and_needs_no_lock(
             if path.is_file() and not path.name.startswith("oracle.sqlite")
         }
 
-    with hold(kernel_session.folder / "lock"):
+    with RunLock(kernel_session.folder / "lock").hold():
         before = contents()
         ended = kernel_session.kernel("check", OPERATOR, "--tests", "1")
         after = contents()

@@ -103,7 +103,6 @@ def test_a_manifest_is_watched_as_well(kernel_session: KernelSession, trial: Ker
     assert developer.outcomes == ["pass", "does not fit", "pass"]
 
 
-@pytest.mark.slow
 def test_a_hang_costs_a_server_and_the_watch_goes_on(
     kernel_session: KernelSession, trial: KernelTrial, right: str
 ) -> None:
@@ -114,7 +113,7 @@ def test_a_hang_costs_a_server_and_the_watch_goes_on(
     assert "the kernel did not end within 4 s in test " in developer.seen[1].result.reason
 
 
-def test_a_save_during_a_look_begins_it_anew(
+def test_a_save_during_a_look_begins_it_again(
     kernel_session: KernelSession, trial: KernelTrial, right: str
 ) -> None:
     events: list[WatchEvent] = []

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tapml.graph.plan import Operator
+from tapml.kernels import written
 from tapml.kernels.written import WrittenKernels
+from tapml.plan.graph_plan import Operator
 from tapml_targets.call_plan import TensorShape, plan_call
-from tapml_targets.errors import CompileError
+from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Parameter
 from tests.kernels.operators import MANIFEST, SCALE, SOURCE, TARGET, put_kernel
 
@@ -85,6 +86,33 @@ def test_a_shared_kernel_without_a_hash_is_taken_by_name_and_parameters(tmp_path
 def test_a_shared_kernel_must_say_what_it_is_for(tmp_path: Path) -> None:
     put_kernel(tmp_path)
     with pytest.raises(CompileError, match=f'expected hash = "{SCALE.hash}" or the parameters'):
+        found(SCALE, tmp_path / "own", tmp_path)
+
+
+def test_a_kernel_that_is_shared_or_mended_or_removed_during_a_session_counts_at_once(
+    tmp_path: Path,
+) -> None:
+    kernels = WrittenKernels([tmp_path / "own", tmp_path], TARGET)
+    assert kernels.find(SCALE) is None
+    path = put_kernel(tmp_path, "format = ", name="of_another_model")
+    assert kernels.find(SCALE) is None
+    assert len(kernels.unreadable) == 1
+    path.write_text(WITH_HASH)
+    assert kernels.manifest_path(SCALE) == path
+    assert kernels.unreadable == []
+    path.unlink()
+    assert kernels.find(SCALE) is None
+
+
+def test_a_shared_folder_with_too_many_kernels_is_refused_and_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written, "MAX_KERNELS", 2)
+    for name in ("a", "b"):
+        put_kernel(tmp_path, WITH_HASH, name=name)
+    assert found(SCALE, tmp_path / "own", tmp_path) is not None
+    put_kernel(tmp_path, WITH_HASH, name="c")
+    with pytest.raises(InputError, match=r"holds 3 kernels for opencl, at most 2 .* split it"):
         found(SCALE, tmp_path / "own", tmp_path)
 
 

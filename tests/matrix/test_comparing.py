@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tapml.compare.expectation import Expectation, ExpectedOutput
-from tapml.compare.policy import Policy
-from tapml.compare.verdict import Status, Verdict, not_run
-from tapml.graph.plan import Operator
-from tapml.matrix.comparing import Comparison, Ran
+from tapml.matrix.comparing import Comparison, ImplementationResult
 from tapml.matrix.implementation import Implementation
+from tapml.plan.graph_plan import Operator
+from tapml.verdicts.expectation import Expectation, ExpectedOutput
+from tapml.verdicts.policy import Policy
+from tapml.verdicts.verdict import Cause, Status, Verdict, not_run
 from tapml_targets.library import Parameter
 
 OPERATOR = Operator(
@@ -36,14 +36,16 @@ EXPECTED = Expectation(
 )  # fmt: skip
 
 
-def ran(label: str, status: Status, *values: float, compiler: str = "") -> Ran:
+def ran(label: str, status: Status, *values: float, compiler: str = "") -> ImplementationResult:
     """An implementation that gave these values; none where it gave nothing."""
     actual = (np.array(values, np.float32),) if values else ()
     who = Implementation(label, "webgpu", name=label, compiler=compiler)
-    return Ran(who, Verdict(status, 0.0, (), f"{label} says {status}"), actual)
+    cause = Cause.NONE if status == "pass" else Cause.WRONG_VALUES
+    verdict = Verdict(status, 0.0, (), f"{label} says {status}", cause=cause)
+    return ImplementationResult(who, verdict, actual)
 
 
-def compared(*tests: tuple[Ran, ...]) -> Comparison:
+def compared(*tests: tuple[ImplementationResult, ...]) -> Comparison:
     """These tests, compared."""
     comparison = Comparison(OPERATOR, ("scale_kernel",), "webgpu", Policy())
     for number, each in enumerate(tests):
@@ -62,7 +64,7 @@ def test_one_of_three_stands_alone_and_is_the_farther_from_float64() -> None:
     assert found is not None
     assert (found.kind, found.index, found.expected) == ("values", (1,), 2.0)
     assert found.groups == (("a", "c"), ("b",))
-    assert found.sides == "a, c agree; b stands alone"
+    assert found.sides == "a, c agree; b differs"
     assert found.suspects == ("b",)
     assert found.layer == "the sides have different compilers: naga against tint"
     assert [each.value for each in found.readings] == [2.0, 2.5, 2.0]
@@ -84,7 +86,7 @@ def test_what_all_get_wrong_in_the_same_way_is_no_difference() -> None:
 def test_all_wrong_each_in_its_own_way_is_one_and_none_is_right() -> None:
     found = compared((ran("a", "fail", 1, 9), ran("b", "fail", 1, 7))).difference
     assert found is not None
-    assert found.accused.startswith("none is right: a (")
+    assert found.accused.startswith("all are wrong: a (")
     assert found.sides == "a and b differ from one another"
 
 
@@ -95,7 +97,7 @@ def test_two_that_are_as_far_from_float64_on_both_sides_accuse_nobody() -> None:
     off = round(0.6 * beyond.limit) * float(np.spacing(np.float32(2)))
     found = compared((ran("a", "pass", 1, 2 + off), ran("b", "pass", 1, 2 - off))).difference
     assert found is not None and found.kind == "values"
-    assert (found.suspects, found.accused) == ((), "nobody: all are as far from float64")
+    assert (found.suspects, found.accused) == ((), "unknown: all are equally far from float64")
 
 
 def test_a_verdict_that_the_other_does_not_share_is_a_difference_without_numbers() -> None:
@@ -108,7 +110,9 @@ def test_a_verdict_that_the_other_does_not_share_is_a_difference_without_numbers
 
 
 def test_what_was_not_run_differs_from_nothing() -> None:
-    absent = Ran(Implementation("b"), not_run("the device is gone"))
+    absent = ImplementationResult(
+        Implementation("b"), not_run(Cause.NO_DEVICE, "the device is gone")
+    )
     assert compared((ran("a", "pass", 1, 2), absent)).difference is None
 
 

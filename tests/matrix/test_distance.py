@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tapml.compare.expectation import ExpectedOutput
-from tapml.compare.policy import Policy
-from tapml.matrix.distance import agreeing, apart, bit_distance, units_from
+from tapml.matrix.distance import bit_distance, distance_between, group_agreeing, units_from
+from tapml.verdicts.expectation import ExpectedOutput
+from tapml.verdicts.policy import Policy
 
 LIMIT = 16.0
 INF, NAN = math.inf, math.nan
@@ -42,27 +42,27 @@ def floats(*values: float) -> np.ndarray:
     ],
 )
 def test_units_between_two_floats(float64: float, one: float, other: float, units: float) -> None:
-    found = apart(expected(float64), floats(one), floats(other), LIMIT, Policy())
+    found = distance_between(expected(float64), floats(one), floats(other), LIMIT, Policy())
     assert found.distance == units
     assert found.beyond == int(units > LIMIT)
 
 
 def test_near_overflow_infinity_and_a_finite_number_are_honest_both() -> None:
     largest = float(np.finfo(np.float32).max)
-    found = apart(expected(largest), floats(largest), floats(INF), LIMIT, Policy())
+    found = distance_between(expected(largest), floats(largest), floats(INF), LIMIT, Policy())
     assert found.distance == 0
 
 
 def test_the_farthest_element_is_named_and_those_beyond_are_counted() -> None:
     want = expected(1.0, 1.0, 1.0, 1.0)
-    found = apart(want, floats(1, 1, 1, 1), floats(1, 1.5, 2, 1), LIMIT, Policy())
+    found = distance_between(want, floats(1, 1, 1, 1), floats(1, 1.5, 2, 1), LIMIT, Policy())
     assert (found.index, found.beyond) == ((2,), 2)
     assert units_from(want, floats(1, 1.5, 2, 1), (2,)) == 2**23
 
 
 def test_a_subnormal_that_one_flushes_is_no_difference() -> None:
     want = expected(1e-40)
-    assert apart(want, floats(1e-40), floats(0), LIMIT, Policy()).distance == 0
+    assert distance_between(want, floats(1e-40), floats(0), LIMIT, Policy()).distance == 0
 
 
 def test_integers_differ_where_float64_does_not_leave_both_open() -> None:
@@ -70,8 +70,8 @@ def test_integers_differ_where_float64_does_not_leave_both_open() -> None:
         "output_0", "int32", "value", np.array([3, 4], np.int32), np.zeros(2, np.float32)
     )
     same, other = np.array([3, 4], np.int32), np.array([3, 5], np.int32)
-    assert apart(want, same, same, 0.0, Policy()).distance == 0
-    assert apart(want, same, other, 0.0, Policy()).index == (1,)
+    assert distance_between(want, same, same, 0.0, Policy()).distance == 0
+    assert distance_between(want, same, other, 0.0, Policy()).index == (1,)
 
 
 def test_bits_are_counted_in_ulp_across_zero_and_nans_are_all_alike() -> None:
@@ -86,6 +86,6 @@ def test_bits_are_counted_in_ulp_across_zero_and_nans_are_all_alike() -> None:
 
 def test_who_agrees_with_all_of_a_group_is_in_it() -> None:
     distances = {("a", "b"): 1.0, ("a", "c"): 20.0, ("b", "c"): 20.0}
-    assert agreeing(["c", "a", "b"], distances, LIMIT) == [["a", "b"], ["c"]]
+    assert group_agreeing(["c", "a", "b"], distances, LIMIT) == [["a", "b"], ["c"]]
     chain = {("a", "b"): 10.0, ("b", "c"): 10.0, ("a", "c"): 20.0}
-    assert agreeing(["a", "b", "c"], chain, LIMIT) == [["a", "b"], ["c"]]
+    assert group_agreeing(["a", "b", "c"], chain, LIMIT) == [["a", "b"], ["c"]]

@@ -9,6 +9,7 @@ from tapml.matrix.finding import Difference, Reading
 from tapml.matrix.implementation import Implementation
 from tapml.matrix.page import render
 from tapml.matrix.report import Cell, MatrixReport, Row
+from tapml.verdicts.verdict import Cause
 
 HOSTILE = "\"><script>alert('1')</script><b onclick=x>&"
 
@@ -29,7 +30,7 @@ def difference(platform: str, *labels: str, text: str = "") -> Difference:
 
 def report(platforms: dict[str, str], *differences: Difference, text: str = "") -> MatrixReport:
     """One row, on an implementation of each label."""
-    cells = {label: Cell("fail", float("inf"), 1, text) for label in platforms}
+    cells = {label: Cell("fail", float("inf"), 1, text, Cause.INF) for label in platforms}
     return MatrixReport(
         title=f"m{text}",
         reference="cpu",
@@ -45,7 +46,7 @@ def test_no_text_of_a_model_or_a_device_becomes_markup() -> None:
     label = f"tracker:{HOSTILE}"
     found = difference("webgpu", label, "b", text=HOSTILE)
     matrix = report({label: "webgpu", "b": "webgpu"}, found, text=HOSTILE)
-    whole = replace(matrix, whole=matrix.rows[0])
+    whole = replace(matrix, end_to_end=matrix.rows[0])
     page = render(whole.to_json())
     assert not re.search(r"<script|<b onclick|=\"\">", page)
     assert page.count("alert(&#x27;1&#x27;)") > 10
@@ -68,6 +69,6 @@ def test_sides_of_two_platforms_have_no_letter_in_common() -> None:
 
 
 def test_devices_of_different_platforms_are_not_said_to_agree() -> None:
-    assert "nothing to compare: each is of" in report({"a": "cpu", "b": "webgpu"}).headline
+    assert "nothing to compare: each has" in report({"a": "cpu", "b": "webgpu"}).headline
     assert "fewer than two" in report({"a": "cpu", "b": ""}).headline
     assert "no two implementations differ" in report({"a": "cpu", "b": "cpu"}).headline

@@ -194,16 +194,23 @@ def _infinite(tensors: dict[str, torch.Tensor]) -> None:
 
 # Each way to damage a whole "float32" folder, and words its error message must hold.
 DAMAGES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
-    "no_config": (lambda f: (f / "config.json").unlink(), ("config.json", "is no model")),
+    "no_config": (lambda f: (f / "config.json").unlink(), ("config.json", "is not a model")),
     "config_not_json": (_write("config.json", b"{"), ("config.json", "not valid JSON")),
     "config_is_a_list": (_write("config.json", b"[]"), ("config.json", "expected a JSON object")),
     "config_not_text": (_write("config.json", b"\xff\xfe{"), ("config.json", "not valid JSON")),
     "other_architecture": (
-        _edit_config(architectures=["BertForMaskedLM"]),
-        ("BertForMaskedLM", "LlamaForCausalLM"),
+        _edit_config(architectures=["LlamaForQuestionAnswering"]),
+        ("'LlamaForQuestionAnswering'", "is LlamaForCausalLM"),
     ),
-    "no_architecture": (_edit_config(architectures=None), ("None", "LlamaForCausalLM")),
-    "quantized": (_edit_config(quantization_config={"bits": 4}), ("quantization_config",)),
+    "no_architecture": (_edit_config(architectures=None), ("unknown architecture 'None'",)),
+    "class_of_another": (
+        _edit_config(architectures=["Qwen2ForCausalLM"]),
+        ("model_type 'llama'", "Qwen2ForCausalLM"),
+    ),
+    "quantized": (
+        _edit_config(quantization_config={"bits": 4}),
+        ("an unnamed method", "--quantize int8"),
+    ),
     "huge_vocabulary": (_edit_config(vocab_size=10**12), ("vocab_size", "1000000000000")),
     "more_layers_than_weights": (_edit_config(num_hidden_layers=900), ("layer 899",)),
     "negative_size": (_edit_config(hidden_size=-72), ("hidden_size", "-72")),
@@ -226,7 +233,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "adapter": (_write("adapter_config.json", b"{}"), ("adapter", "merge")),
     "no_weights": (lambda f: (f / "model.safetensors").unlink(), ("no weights", "safetensors")),
     "pickled": (_pickle_only, ("pytorch_model.bin", "pickle", "save_pretrained")),
-    "truncated": (_truncate, ("model.safetensors", "not a whole safetensors file")),
+    "truncated": (_truncate, ("model.safetensors", "not a valid safetensors file")),
     "empty_weights": (_write("model.safetensors", b""), ("it has 0 bytes",)),
     "huge_header": (
         _write("model.safetensors", struct.pack("<Q", 1 << 62) + b"{}"),
@@ -244,7 +251,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         _edit_weights(_reshape),
         ("1 mismatched weights", "up_proj", "(100, 72)", "(4, 4)"),
     ),
-    "integer_weights": (_edit_weights(_integers), ("I8", "model.norm.weight")),
+    "integer_weights": (_edit_weights(_integers), ("int8", "model.norm.weight")),
     "infinite_weight": (_edit_weights(_infinite), ("model.norm.weight", "not finite")),
     "bad_tokenizer": (_write("tokenizer.json", b"{}"), ("tokenizer", "--tokens")),
 }

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tapml.models.checkpoint import inspect_checkpoint, read_header
+from tapml.models import load_model
+from tapml.models.checkpoint import inspect_checkpoint
 from tapml_targets.errors import InputError
+from tests.models.families import make_family
 from tests.models.folders import make_folder
 
 
@@ -42,14 +45,27 @@ def test_a_damaged_header_is_an_input_error_or_harmless(whole: Path, data: st.Da
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, header - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.one_of(st.none(), st.integers(0, len(original))))
-    file = whole / "damaged.safetensors"
+    file = whole / "model.safetensors"
+    tensors = inspect_checkpoint(whole).tensors
     file.write_bytes(bytes(damaged[:cut]))
     try:
-        tensors = read_header(file)
+        found = inspect_checkpoint(whole).tensors
     except InputError as error:
-        assert "damaged.safetensors" in str(error)
+        assert str(whole) in str(error)
     else:
         assert cut is None or cut == len(original)
-        assert len(tensors) <= len(read_header(whole / "model.safetensors"))
+        assert len(found) <= len(tensors)
     finally:
-        file.unlink()
+        file.write_bytes(original)
+
+
+def test_a_bloom_of_the_first_files_is_read(tmp_path: Path) -> None:
+    """Those files say ``n_embed`` and ``num_attention_heads``."""
+    folder = make_family(tmp_path / "model", "bloom")
+    config = json.loads((folder / "config.json").read_text())
+    config["n_embed"] = config.pop("hidden_size")
+    config["num_attention_heads"] = config.pop("n_head")
+    (folder / "config.json").write_text(json.dumps(config))
+    model = load_model(folder)
+    assert [each.heads for each in model.cache] == [6, 6]
+    assert model.config.hidden_size == 72

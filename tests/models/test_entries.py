@@ -77,7 +77,6 @@ def test_the_cache_can_be_filled_to_its_last_row(model: LoadedModel) -> None:
     assert np.abs(runner.run(tokens[23:])[0, -1] - whole[0, -1]).max() <= 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "tied", "qwen3"])
 def test_entries_export_with_one_dynamic_length_and_import_into_relax(
     tmp_path: Path, kind: str

@@ -64,7 +64,7 @@ def test_tokens_can_be_typed(bare: LoadedModel, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "one", "1;2", "-1", "1 2.5"])
 def test_what_is_no_list_of_tokens_is_refused(bare: LoadedModel, text: str) -> None:
-    with pytest.raises(InputError, match="whole numbers"):
+    with pytest.raises(InputError, match="expected integers"):
         prompt_from_tokens(bare, text)
 
 

@@ -27,7 +27,7 @@ def test_an_unknown_name_lists_the_zoo() -> None:
     assert all(name in str(error.value) for name in zoo_names())
 
 
-def test_a_file_is_no_model(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_a_model(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"")
     with pytest.raises(InputError, match="is a file"):

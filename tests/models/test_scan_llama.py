@@ -68,7 +68,7 @@ def test_the_entries_equal_transformers_without_a_cache(model: LoadedModel) -> N
     assert np.abs(EagerRunner(model).run(TOKENS) - expected).max() <= 1e-5
 
 
-def test_with_its_gates_shut_it_is_a_llama(folder: Path, tmp_path: Path) -> None:
+def test_with_closed_gates_it_equals_a_llama(folder: Path, tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     llama = make_folder(tmp_path / "llama")
     plain = {name: value for name, value in weights.items() if "mean_gate" not in name}

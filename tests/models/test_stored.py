@@ -26,9 +26,7 @@ def test_a_decoder_survives_json() -> None:
         st.integers(min_value=1 << 31), st.lists(st.text()), st.dictionaries(st.text(), st.none()),
     ),
 )  # fmt: skip
-def test_whatever_stands_in_a_field_gives_a_decoder_or_says_what_is_wrong(
-    name: str, value: Any
-) -> None:
+def test_any_field_value_gives_a_decoder_or_a_clear_error(name: str, value: Any) -> None:
     data = DECODER.to_json() | {name: value}
     try:
         read = StoredDecoder.from_json(data)
@@ -39,7 +37,7 @@ def test_whatever_stands_in_a_field_gives_a_decoder_or_says_what_is_wrong(
 
 
 @pytest.mark.parametrize("data", [None, [], "text", {}])
-def test_what_is_no_decoder_is_refused(data: object) -> None:
+def test_invalid_decoders_are_refused(data: object) -> None:
     with pytest.raises(InputError, match="a stored model"):
         StoredDecoder.from_json(data)
 

@@ -28,7 +28,7 @@ CONTEXT.set_forkserver_preload(
         "tapml.models.huggingface",
         "tapml.offload.migration",
         "tapml.offload.rooted_reference",
-        "tapml.offload.workbench",
+        "tapml.offload.context",
         "tapml_rpc.zeromq.opening",
         "tests.offload.commands",
         "tests.offload.forked",

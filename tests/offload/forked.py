@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tapml_targets.boundaries import VARIABLE
+from tapml_targets.failpoints import VARIABLE
 from tests.offload.commands import LIMIT_SECONDS, Ended
 from tests.offload.fork_server import CONTEXT, be_tapml
 

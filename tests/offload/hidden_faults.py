@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tapml.carving.selection import Filters
-from tapml.carving.suite import Suite
+from tapml.suite.selection import Filters
+from tapml.suite.suite import Suite
 from tapml_targets.library import CodeModule, Library
 
 _BITS: Final = 16

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from tapml.compiler.cache import LibraryCache, library_key
 from tapml.compiler.compiler import operator_source
-from tapml.graph.plan import Operator
+from tapml.plan.graph_plan import Operator
 from tapml_targets.library import BufferArgument, CodeModule, Launch, Library
 from tapml_targets.library_format import pack
 from tapml_targets.target import Target
@@ -77,7 +79,9 @@ def _swap_inputs(library: Library) -> Library:
         if isinstance(argument, BufferArgument) and argument.name in inputs
     )
     arguments[first], arguments[second] = arguments[second], arguments[first]
-    swapped = replace(operator, statements=(replace(launch, arguments=tuple(arguments)),))
+    swapped = structs.replace(
+        operator, statements=(structs.replace(launch, arguments=tuple(arguments)),)
+    )
     return replace(library, operators={name: swapped})
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tapml.graph import plan_format
-from tapml.graph.plan import GraphPlan
+from tapml.plan import format as plan_format
+from tapml.plan.graph_plan import GraphPlan
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
-from tests.made_once import made_once
 from tests.offload.commands import Ended, run_process
+from tests.shared_artifact import shared_artifact
 
 TOKENS = "1 2 3 4"
 NEW_TOKENS = "2"
@@ -97,7 +97,7 @@ def finished(
     root = tmp_path_factory.mktemp("finished")
     folder, cache, device = root / "session", root / "cache", f"opencl:{index}"
     arguments = offload_arguments(tiny_model, folder, device)
-    with made_once("compiled", tmp_path_factory) as compiled:
+    with shared_artifact("compiled", tmp_path_factory) as compiled:
         if compiled.exists():
             shutil.copytree(compiled, cache)
             ended = None

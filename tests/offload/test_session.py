@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import tapml as tml
-from tapml.offload.events import Event, OperatorChanged, PhaseEnded, PhaseStarted
-from tapml.offload.journal import Journal
-from tapml.offload.session import JOURNAL, is_session
-from tapml.offload.settings import Settings
+from tapml.runs.events import Event, PhaseEnded, PhaseStarted
+from tapml.runs.journal import JOURNAL
+from tapml.session.events import OperatorChanged
+from tapml.session.folder import is_session
+from tapml.session.journal import open_journal
+from tapml.session.settings import Settings
 from tapml_targets.errors import InputError
 from tests.offload.sessions import FinishedSession, read_report
 
@@ -26,7 +28,7 @@ def test_a_session_is_opened_as_it_was_created(tmp_path: Path) -> None:
 
 def test_a_folder_with_a_session_is_not_created_over(tmp_path: Path) -> None:
     tml.OffloadSession.create(tmp_path, SETTINGS)
-    with pytest.raises(InputError, match="holds a session"):
+    with pytest.raises(InputError, match="has a session"):
         tml.OffloadSession.create(tmp_path, SETTINGS)
 
 
@@ -38,31 +40,31 @@ def test_a_folder_without_a_session_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_session_that_ran_keeps_its_settings(tmp_path: Path) -> None:
     session = tml.OffloadSession.create(tmp_path, SETTINGS)
-    with Journal(tmp_path / JOURNAL) as journal:
+    with open_journal(tmp_path / JOURNAL) as journal:
         journal.append("rooted")
     other = Settings("some-model", "opencl", tokens=("3",), new_tokens=9)
     again = session.create_or_open(tmp_path, other, given={"tokens": ("1 2",)})
     assert again.settings == SETTINGS, "what was not named is not compared"
-    with pytest.raises(InputError, match=r"begun with new_tokens = 6, not 9.*--restart"):
+    with pytest.raises(InputError, match=r"created with new_tokens = 6, not 9.*--restart"):
         session.create_or_open(tmp_path, other, given={"new_tokens": 9})
     assert session.create_or_open(tmp_path, other, given={}, restart=True).settings == other
 
 
 def test_a_session_with_a_server_is_told_how_it_comes_back_to_its_address(tmp_path: Path) -> None:
-    begun = replace(SETTINGS, device="tcp://127.0.0.1:41234")
+    begun = msgspec.structs.replace(SETTINGS, device="tcp://127.0.0.1:41234")
     session = tml.OffloadSession.create(tmp_path, begun)
-    with Journal(tmp_path / JOURNAL) as journal:
+    with open_journal(tmp_path / JOURNAL) as journal:
         journal.append("rooted")
     with pytest.raises(InputError, match=r"serve it at that address again .*--bind"):
         session.create_or_open(tmp_path, begun, given={"device": "tcp://127.0.0.1:41235"})
 
 
-def test_beginning_anew_deletes_no_kernel_that_somebody_wrote(tmp_path: Path) -> None:
+def test_starting_over_deletes_no_kernel_that_somebody_wrote(tmp_path: Path) -> None:
     session = tml.OffloadSession.create(tmp_path / "session", SETTINGS)
     kernel = tmp_path / "session" / "kernels" / "softmax" / "opencl" / "kernel.toml"
     kernel.parent.mkdir(parents=True)
     kernel.write_text("format = 1\n")
-    with pytest.raises(InputError, match="written by hand"):
+    with pytest.raises(InputError, match="hand-written kernels"):
         session.create_or_open(tmp_path / "session", SETTINGS, given={}, restart=True)
     assert kernel.read_text() == "format = 1\n"
     (tmp_path / "session" / "kernels").rename(tmp_path / "kernels")
@@ -81,15 +83,14 @@ def test_a_session_that_never_ran_takes_new_settings(tmp_path: Path) -> None:
 def test_a_process_killed_before_it_wrote_the_settings_leaves_a_usable_folder(
     tmp_path: Path,
 ) -> None:
-    with Journal(tmp_path / JOURNAL):
+    with open_journal(tmp_path / JOURNAL):
         pass
-    with pytest.raises(InputError, match="never begun"):
+    with pytest.raises(InputError, match="without settings"):
         tml.OffloadSession.open(tmp_path)
     session = tml.OffloadSession.create_or_open(tmp_path, SETTINGS, given={})
     assert session.settings == SETTINGS
 
 
-@pytest.mark.slow
 def test_a_watcher_sees_every_operator_and_phase(
     finished: FinishedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

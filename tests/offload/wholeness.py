@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tapml.carving.suite import Suite
-from tapml.graph import plan_format
-from tapml.offload.kept_model import KEPT, open_kept
+from tapml.plan import format as plan_format
+from tapml.session.kept_model import KEPT, open_kept
+from tapml.suite.suite import Suite
 from tapml_targets import library_format
 from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, assert_same_verdicts
@@ -48,7 +48,7 @@ def assert_no_step_twice(session: Path) -> None:
     connection = sqlite3.connect(session / "journal.sqlite")
     try:
         twice = connection.execute(
-            "SELECT stage, subject, count(*) FROM verdict GROUP BY key HAVING count(*) > 1"
+            "SELECT stage, subject, count(*) FROM result GROUP BY key HAVING count(*) > 1"
         ).fetchall()
     finally:
         connection.close()

@@ -74,5 +74,5 @@ def add_tokenizer(package: Path) -> None:
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
     exchange(package, TOKENIZER, json.dumps(text).encode())
-    note = TokenizerNote("tapml", "tapml reads tokenizer.json")
+    note = TokenizerNote("tokenizers", "the `tokenizers` library reads tokenizer.json")
     put(package, replace(manifest_of(package), tokenizer=note))

@@ -29,7 +29,7 @@ MANIFEST = Manifest(
     entries={"decode": {"inputs": "token_ids int32 [1, 1]", "outputs": "logits"}},
     device=ValidatedDevice("opencl", "Gerät", "Vendor", "1.2", "cd" * 32),
     verdict={"status": "pass", "text": "all 3 operators", "operators": 3, "worst_ratio": 1.5},
-    tokenizer=TokenizerNote("tapml", "equal on 3 lines"),
+    tokenizer=TokenizerNote("tokenizers", "equal on 3 texts"),
     versions={"python": "3.11.7"},
     weights_header_sha256="ef" * 32,
     files={name: StoredFile(7, "01" * 32) for name in (PLAN, LIBRARY, WEIGHTS, "LICENSE.txt")},
@@ -87,9 +87,29 @@ def test_what_is_missing_is_refused(place: tuple[Any, ...]) -> None:
             Manifest.from_bytes(content)
 
 
+@pytest.mark.parametrize("version", [True, 1.0, "1", None])
+def test_a_version_that_is_no_integer_is_refused(version: object) -> None:
+    data = json.loads(MANIFEST.to_bytes()) | {"version": version}
+    with pytest.raises(InputError, match="version"):
+        Manifest.from_bytes(json.dumps(data).encode())
+
+
+def test_a_size_that_is_no_integer_is_refused() -> None:
+    data = json.loads(MANIFEST.to_bytes())
+    data["files"][PLAN]["bytes"] = True
+    with pytest.raises(InputError, match="Expected `int`, got `bool`"):
+        Manifest.from_bytes(json.dumps(data).encode())
+
+
+def test_a_package_of_an_earlier_tapml_takes_text() -> None:
+    content = MANIFEST.to_bytes().replace(b'"reader": "tokenizers"', b'"reader": "tapml"')
+    assert content != MANIFEST.to_bytes()
+    assert Manifest.from_bytes(content) == MANIFEST
+
+
 def test_numbers_that_json_has_not_are_refused() -> None:
     content = MANIFEST.to_bytes().replace(b"1.5", b"Infinity")
-    with pytest.raises(InputError, match="Infinity is no JSON"):
+    with pytest.raises(InputError, match="JSON is malformed"):
         Manifest.from_bytes(content)
 
 
@@ -97,5 +117,5 @@ def test_numbers_that_json_has_not_are_refused() -> None:
 def test_a_file_name_that_leads_elsewhere_is_refused(name: str) -> None:
     data = json.loads(MANIFEST.to_bytes())
     data["files"][name] = data["files"][PLAN]
-    with pytest.raises(InputError, match="makes no sense"):
+    with pytest.raises(InputError, match=r"is damaged: .*matching regex"):
         Manifest.from_bytes(json.dumps(data).encode())

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.carving.replay_repro import write_repro
-from tapml.compare.policy import Policy
-from tapml.graph.plan import Origin
+from tapml.plan.graph_plan import Origin
 from tapml.reduce.device import ReopeningDevice
 from tapml.reduce.trials import Candidate, Trials
+from tapml.repro.writing import write_repro
+from tapml.verdicts.policy import Policy
 from tapml_targets.library import (
     BufferArgument,
     CodeModule,

@@ -10,8 +10,8 @@ from tvm import relax
 
 from tapml.compiler.reference import compile_reference
 from tapml.reduce.extent_classes import extent_classes, with_extent
-from tests.compare.operators import make_operator
 from tests.compiler.operators import matmul_transposed, softmax
+from tests.oracles.operators import make_operator
 
 
 def test_the_extents_of_a_product_are_three_classes_of_which_one_is_dynamic() -> None:

@@ -1,4 +1,4 @@
-"""The kind of a failure is told from what real wrong kernels do."""
+"""The causes of a failure follow from what real wrong kernels do."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from tapml.carving.replay import _CAUSES
-from tapml.compare.policy import Policy
-from tapml.compare.verdict import Verdict
 from tapml.compiler.reference import compile_reference
 from tapml.reduce.device import ReopeningDevice
-from tapml.reduce.failure_kind import kinds_of, same_failure
+from tapml.reduce.failure_kind import failure_causes, same_failure
 from tapml.reduce.trials import Candidate, Trials
+from tapml.verdicts.policy import Policy
+from tapml.verdicts.verdict import Cause, Finding, Verdict
 from tapml_targets.library import CodeModule, Library
-from tests.carving.replay_kernels import (
+from tests.compiler.operators import matmul_transposed
+from tests.reduce.planted import inputs, library
+from tests.replaying.replay_kernels import (
     linear_case,
     linear_library,
     linear_operator,
     workspace_library,
 )
-from tests.compiler.operators import matmul_transposed
-from tests.reduce.planted import inputs, library
 
 
 def verdict_of(device: ReopeningDevice, wrong: Library) -> Verdict:
@@ -47,12 +46,12 @@ def verdict_of(device: ReopeningDevice, wrong: Library) -> Verdict:
 def test_what_a_wrong_kernel_does_has_a_kind(
     device: ReopeningDevice, wrong: str, kind: str
 ) -> None:
-    assert kinds_of(verdict_of(device, linear_library(linear_operator(), wrong)))[0] == kind
+    assert failure_causes(verdict_of(device, linear_library(linear_operator(), wrong)))[0] == kind
 
 
 def test_a_workspace_that_is_overrun_is_a_write_outside(device: ReopeningDevice) -> None:
     verdict = verdict_of(device, workspace_library(linear_operator(), 8))
-    assert kinds_of(verdict) == ("write outside",)
+    assert failure_causes(verdict) == ("write outside",)
 
 
 @pytest.mark.parametrize(
@@ -66,19 +65,19 @@ def test_what_a_result_hangs_on_has_a_kind(device: ReopeningDevice, store: str, 
     right = linear_library(linear_operator())
     code = right.modules[0].code.decode().replace("out[i] = sum;", store).encode()
     wrong = replace(right, modules=(CodeModule("opencl-c", code),))
-    assert kinds_of(verdict_of(device, wrong))[0] == kind
+    assert failure_causes(verdict_of(device, wrong))[0] == kind
 
 
 def test_two_work_items_that_race_are_nondeterminism() -> None:
-    # A race cannot be had to order: the finding is the replay's own.
-    status, what = _CAUSES["race"]
-    verdict = Verdict("pass", 0.0, (), "").with_finding(status, f"3 elements {what}")
-    assert kinds_of(verdict) == ("nondeterminism",)
+    # A race does not happen on demand.
+    race = Finding(Cause.NONDETERMINISM, "3 elements differ between runs")
+    verdict = Verdict("pass", 0.0, (), "").with_finding("degraded", race)
+    assert (verdict.status, failure_causes(verdict)) == ("degraded", (Cause.NONDETERMINISM,))
 
 
 def test_a_right_kernel_has_none(device: ReopeningDevice) -> None:
     verdict = verdict_of(device, linear_library(linear_operator()))
-    assert kinds_of(verdict) == ()
+    assert failure_causes(verdict) == ()
     assert not same_failure(verdict, verdict)
 
 
@@ -100,4 +99,4 @@ def test_a_call_that_is_refused_has_a_kind(device: ReopeningDevice) -> None:
     refused = replace(good, modules=(CodeModule("opencl-c", kernel),))
     result = Trials(matmul_transposed(), refused, Policy(), device).run(Candidate(inputs(2), {}))
     assert result is not None
-    assert kinds_of(result.verdict) == ("refused call",)
+    assert failure_causes(result.verdict) == ("refused call",)

@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapml.carving.replay_repro import write_repro
-from tapml.carving.repro_folder import read_repro, replay_repro
 from tapml.cli.main import main
-from tapml.compare.policy import Policy, RatioLimits
 from tapml.compiler.compiler import Compiler
 from tapml.reduce.device import ReopeningDevice
 from tapml.reduce.reducing import reduce_repro
 from tapml.reduce.reduction import Reduction
+from tapml.repro.folder import read_repro, replay_repro
+from tapml.repro.writing import write_repro
+from tapml.verdicts.limits import RatioLimits
+from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
 from tapml_targets.errors import InputError, MismatchError
 from tapml_targets.target import Target
@@ -64,7 +65,7 @@ def test_what_was_found_replays_and_says_from_what_to_what(
 
 def test_a_planted_kernel_is_kept_and_that_is_said(found: Reduction) -> None:
     assert not found.recompiled
-    assert any("not what the compiler here makes" in note for note in found.notes)
+    assert any("not this compiler's output" in note for note in found.notes)
 
 
 def test_a_failure_that_needs_five_rows_keeps_five(
@@ -99,7 +100,6 @@ def test_rows_before_the_wrong_one_stay_where_the_kernel_counts_them(
     assert found.after.nonzero == 1
 
 
-@pytest.mark.slow
 def test_static_extents_shrink_where_the_compiler_makes_the_failing_kernel(
     device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
 ) -> None:
@@ -118,7 +118,6 @@ def test_static_extents_shrink_where_the_compiler_makes_the_failing_kernel(
         assert replay_repro(repro, session).verdict.status == repro.status == "degraded"
 
 
-@pytest.mark.slow
 def test_a_candidate_that_takes_the_device_down_is_no_smaller_failure(
     device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
 ) -> None:
@@ -182,4 +181,4 @@ def test_the_command_writes_a_folder_beside_the_source(
     small = tmp_path / "repro" / "matmul-reduced"
     assert read_repro(small).status == "fail"
     assert main(["reduce", str(folder)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists" in capsys.readouterr().err

@@ -1,32 +1,19 @@
-"""A report in a browser: showing it, and asking what is seen."""
+"""A page in a browser: asking what is seen."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
-from tapml.report.html import render
 from tests.report.browser import Page
 
-IN_SIGHT = """
-(() => {
-  const [a, b] = [map.view.size, document.querySelector(".node.current").getBoundingClientRect()];
-  return b.top > a.top && b.bottom < a.bottom && b.left > a.left && b.right < a.right;
-})()
-"""
-"""Whether the place that was found lies within the map's window."""
 
-
-def show(browser: Page, folder: Path, report: dict[str, Any]) -> None:
-    path = folder / "report.html"
-    path.write_text(render(report), encoding="utf-8")
-    browser.open(path)
-
-
-def visit(browser: Page, part: str) -> None:
-    """Follow a link to a part of the report."""
-    browser.evaluate(f"location.hash = {json.dumps(part)}; route()")
+def in_sight(graph_map: str) -> str:
+    """Whether the place that was found lies within the window of a map, as an expression."""
+    return (
+        f"(() => {{ const [a, b] = [{graph_map}.view.size,"
+        ' document.querySelector(".node.current").getBoundingClientRect()];'
+        "return b.top > a.top && b.bottom < a.bottom && b.left > a.left && b.right < a.right; })()"
+    )
 
 
 def text(browser: Page, selector: str) -> str:

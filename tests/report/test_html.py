@@ -1,4 +1,4 @@
-"""The report as a file: everything is in it, nothing is fetched, no name in it does harm."""
+"""A page as a file: everything is in it, nothing is fetched, no text in it becomes markup."""
 
 from __future__ import annotations
 
@@ -6,138 +6,54 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
-import pytest
+from tapml.report.content_policy import served_policy
+from tapml.report.html import render, render_sections
 
-from tapml.report.html import SCRIPTS, STYLES, render
-from tests.offload.sessions import FinishedSession
-from tests.report.plans import HOSTILE
-from tests.report.reports import KERNEL, early_report, large_report, small_report
-
-_FETCHING = {"src", "href", "action", "data", "poster", "srcset", "formaction", "background"}
-_VOID = {"meta", "img", "br", "link", "input", "hr"}
-_CODE = len(SCRIPTS)
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&$title"
 
 
-class _Reader(HTMLParser):
-    """Elements, attributes, and the text of the data scripts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.data = {"report": "", "texts": ""}
-        self._in = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        self.elements.append((tag, attributes))
-        if tag not in _VOID:
-            self.open.append(tag)
-        self._in = (attributes.get("id") or "") if tag == "script" else ""
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, f"</{tag}> closes something else"
-        self._in = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._in:
-            self.data[self._in] += data
+def element(page: str, name: str) -> object:
+    (text,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', page)
+    return json.loads(text)
 
 
-def read(page: str) -> _Reader:
-    reader = _Reader()
-    reader.feed(page)
-    reader.close()
-    assert reader.open == [], "elements left open"
-    return reader
+def test_the_data_is_in_the_page_and_what_is_late_comes_behind_the_scripts() -> None:
+    page = render("t", {"a": HOSTILE}, ["one();", "two();"], late={"texts": [HOSTILE]})
+    assert element(page, "data") == {"a": HOSTILE}
+    assert element(page, "texts") == [HOSTILE]
+    order = [page.index(text) for text in ('id="data"', "one();", "two();", 'id="texts"')]
+    assert order == sorted(order)
 
 
-def held(page: str) -> dict[str, Any]:
-    """The report that a page holds, its sources back in their operators."""
-    reader = read(page)
-    report: dict[str, Any] = json.loads(reader.data["report"])
-    texts = json.loads(reader.data["texts"])
-    report["operators"] = [each | texts[each["name"]] for each in report["operators"]]
-    return report
-
-
-@pytest.mark.parametrize("hostile", ["", HOSTILE], ids=["plain", "hostile"])
-def test_the_data_inside_is_the_report(tmp_path: Path, hostile: str) -> None:
-    report = small_report(tmp_path, hostile)
-    assert held(render(report)) == json.loads(json.dumps(report))
-
-
-def test_hostile_names_stay_data(tmp_path: Path) -> None:
-    page = render(small_report(tmp_path, HOSTILE))
-    reader = read(page)
-    assert not [tag for tag, _ in reader.elements if tag == "img"]
-    assert [name for _, a in reader.elements for name in a if name.startswith("on")] == []
-    assert sum(tag == "script" for tag, _ in reader.elements) == _CODE + 2
+def test_no_title_and_no_data_becomes_markup() -> None:
+    page = render_sections(HOSTILE, HOSTILE, [{"title": HOSTILE, "text": [HOSTILE]}])
+    assert "<img" not in page
     assert "$title" in page, "a name is no place to fill in"
 
 
-def test_nothing_is_fetched(tmp_path: Path) -> None:
-    page = render(small_report(tmp_path))
-    attributes = {name for _, each in read(page).elements for name in each}
-    assert not attributes & _FETCHING
-    assert "url(" not in page
-    assert "@import" not in page
-    assert re.findall(r"https?://[^\"' ]+", page) == ["http://www.w3.org/2000/svg"]
+def test_numbers_that_json_has_none_for_become_text() -> None:
+    page = render("t", [float("nan"), float("inf"), 1.0], ["draw();"])
+    assert element(page, "data") == ["nan", "inf", 1.0]
 
 
-def test_a_browser_may_run_these_scripts_and_no_others(tmp_path: Path) -> None:
-    page = render(small_report(tmp_path))
-    (policy,) = [a["content"] or "" for _, a in read(page).elements if "http-equiv" in a]
-    allowed = set(re.findall(r"'sha256-([^']+)'", policy))
-    code = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", page, re.DOTALL)
-    hashes = {base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in code}
-    assert hashes == allowed
-    assert len(code) == len(SCRIPTS) + len(STYLES)
-    assert "unsafe" not in policy
-    assert "eval(" not in page
-    assert "innerHTML" not in page
-
-
-def test_sources_stand_behind_the_scripts_that_draw_the_first_page(tmp_path: Path) -> None:
-    page = render(small_report(tmp_path))
-    assert page.count(KERNEL) == 1
-    assert page.index(KERNEL) > page.rindex("<script>")
-
-
-def test_only_a_served_page_asks_for_news(tmp_path: Path) -> None:
-    report = small_report(tmp_path)
-    assert '<html lang="en">' in render(report)
-    assert '<html lang="en" data-live>' in render(report, live=True)
-
-
-def test_without_scripts_the_outcome_is_read(tmp_path: Path) -> None:
-    report = small_report(tmp_path)
-    assert report["outcome"]["text"] in render(report)
-
-
-def test_an_early_report_and_an_empty_one_can_be_drawn(tmp_path: Path) -> None:
-    report = early_report(tmp_path)
-    assert [each["name"] for each in held(render(report))["operators"]] == [
-        each["name"] for each in report["operators"]
+def test_a_browser_may_run_the_pages_own_code_and_fetch_from_its_server_alone() -> None:
+    page = render("t", 1, ["run();"], ["p { color: red }"])
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in ("run();", "p { color: red }")
     ]
-    assert held(render({})) == {"operators": []}
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+    assert served_policy(page) == f"{policy}; frame-ancestors 'none'"
 
 
-def test_a_session_of_five_hundred_operators_can_be_sent_by_mail(tmp_path: Path) -> None:
-    report = large_report(tmp_path)
-    page = render(report)
-    written = sum(len(each["source"]) for each in report["operators"])
-    assert len(page) < written + (3 << 20)
-
-
-@pytest.mark.slow
-def test_a_finished_sessions_page_holds_its_report(finished: FinishedSession) -> None:
-    page = (finished.folder / "report.html").read_text(encoding="utf-8")
-    assert held(page) == finished.report
+def test_a_page_without_scripts_has_none_and_may_run_none() -> None:
+    page = render("t", styles=["p {}"], body="<p>all there is</p>")
+    assert "<script" not in page
+    assert "<noscript" not in page
+    assert "script-src 'none'" in page
+    assert "<p>all there is</p>" in page

@@ -71,7 +71,7 @@ def test_devices_says_why_there_is_none(tmp_path: Path, require_device: RequireD
 def test_an_unknown_platform_is_refused_with_the_known_ones() -> None:
     outcome = tapml("devices", "--platform", "abacus")
     assert outcome.returncode == EXIT_USAGE
-    assert "'cpu', 'opencl'" in outcome.stderr
+    assert "'cpu', " in outcome.stderr and "'opencl', " in outcome.stderr
 
 
 def test_doctor_finds_the_base_sound() -> None:
@@ -107,13 +107,13 @@ def test_doctor_without_a_device_says_so(tmp_path: Path, require_device: Require
     require_device("opencl")
     outcome = tapml("doctor", "opencl", OCL_ICD_VENDORS=str(tmp_path))
     assert outcome.returncode == EXIT_NO_DEVICE
-    assert "not sound: opencl: device" in outcome.stdout
+    assert "problems: opencl: device" in outcome.stdout
 
 
 def test_doctor_refuses_a_part_it_does_not_know() -> None:
     outcome = tapml("doctor", "everything")
     assert outcome.returncode == EXIT_USAGE
-    assert "none of base, host" in outcome.stderr
+    assert "one of base, host" in outcome.stderr
 
 
 def test_rpc_serve_serves_until_it_is_interrupted(require_device: RequireDevice) -> None:

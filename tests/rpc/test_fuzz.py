@@ -16,7 +16,7 @@ from scripts.wire_fuzz.shrink import shrink
 from tapml_rpc import wire
 from tests.conftest import RequireDevice
 
-FRAMES = 500
+FRAMES = 250
 SEED = 20240229
 
 
@@ -42,8 +42,8 @@ def test_a_conversation_without_lies_is_refused_nothing(require_device: RequireD
         if all(shot.what.endswith(": valid") for shot in said)
     ]
     assert len(honest) > 5
-    # What begins or ends a session is said by the replay itself.
-    ends = ("goodbye", "hello")
+    # What begins or ends a session is said by the replay itself. A cancel may overtake a batch.
+    ends = ("goodbye", "hello", "cancel")
     spoken = [
         shot for said in honest for shot in said if not any(each in shot.what for each in ends)
     ][:50]

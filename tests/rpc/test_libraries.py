@@ -8,7 +8,7 @@ import pytest
 
 from tapml_rpc.client import Session, connect
 from tapml_rpc.command_queue import PIECE_BYTES
-from tapml_targets.errors import InputError, ProtocolError
+from tapml_targets.errors import CompileError, InputError, ProtocolError
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.library_format import library_hash, pack
 from tests.rpc.libraries import add_one_library
@@ -84,13 +84,24 @@ def test_bytes_that_are_no_library_are_refused(server: ServerProcess) -> None:
         session.fence()
 
 
-@pytest.mark.parametrize("dialect", ["elf-shared-object", "opencl-binary", "spirv", "OpenCL-C"])
+@pytest.mark.parametrize("dialect", ["elf-shared-object", "opencl-c", "cubin"])
 def test_machine_code_is_refused_unless_the_server_allows_it(
     server: ServerProcess, dialect: str
 ) -> None:
-    library = Library("cpu", (CodeModule(dialect, b"\x7fELF"),), {}, {})
+    library = Library("cpu", (CodeModule(dialect, b"\x7fELF", kind="machine"),), {}, {})
     with (
         connect(server.address) as session,
         pytest.raises(InputError, match="start it with --allow-shared-libraries"),
     ):
         session.upload(library)
+
+
+def test_machine_code_that_calls_itself_source_is_refused_by_the_device(
+    server: ServerProcess,
+) -> None:
+    for module in (CodeModule("elf-shared-object", b"\x7fELF"), CodeModule("OpenCL-C", b"")):
+        with (
+            connect(server.address) as session,
+            pytest.raises(CompileError, match=f"'opencl-c' modules, .* {module.dialect!r}"),
+        ):
+            session.upload(Library("opencl", (module,), {}, {}))

@@ -47,7 +47,7 @@ def test_a_private_server_serves_nobody_else_on_the_machine(require_device: Requ
     server = LocalServer("opencl")
     try:
         for lease in ("", "guess"):
-            with pytest.raises(SetupError, match="for the process that started it"):
+            with pytest.raises(SetupError, match="only the process that started it"):
                 connect(server.address, lease=lease)
         command = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
         assert server.lease.encode() not in command

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tapml_rpc import wire
 from tapml_rpc.client import RemoteTensor, Session
@@ -14,7 +15,7 @@ from tapml_rpc.program_body import PROGRAMS
 from tapml_rpc.remote_program import MAX_PAYLOAD_BYTES
 from tapml_rpc.running_batch import AFTER_ALL, RunningBatch
 from tapml_rpc.server_session import Message, ServerSession
-from tapml_rpc.supervisor.last_commands import LastCommands
+from tapml_rpc.supervisor.last_commands import JOURNAL_BYTES, LastCommands
 from tapml_targets.errors import InputError
 from tapml_targets.library_format import library_hash, pack
 from tests.rpc.libraries import add_one_library
@@ -176,7 +177,7 @@ def test_a_server_without_programs_is_told_every_command(session: Session) -> No
 
 
 def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:
-    last = LastCommands()
+    last = LastCommands(memoryview(bytearray(JOURNAL_BYTES)))
     last.add(7, wire.pack({"commands": [["fence"], ["execute", "step", [3], 0]]}))
     assert last.name(7, 0) == "fence()"
     batch = RunningBatch(ServerSession(b"", b"", 0, 0), Message(b"", 7, 0, [], memoryview(b"")))
@@ -222,15 +223,18 @@ def test_what_is_no_program_is_refused_where_it_is_recorded(peer: RawPeer) -> No
     for _ in range(6):
         nested = [nested]
     for commands, expected in (
-        ([["allocate", 1, 4]], "command 0 of program 'p': 'allocate' is nothing a program does"),
-        ([["fence"], ["execute", "p", [], 0]], "command 1 of program 'p': 'execute' is nothing"),
+        ([["allocate", 1, 4]], "command 0 of program 'p': 'allocate' is not allowed in a program"),
+        (
+            [["fence"], ["execute", "p", [], 0]],
+            "command 1 of program 'p': 'execute' is not allowed",
+        ),
         ([["read", 1, 0]], "wrong number of fields in 'read'"),
         ([["read", 1, 0, {"argument": 64}]], "argument must be an integer from 0 to 63"),
         ([["read", 1, 0, {"argument": 1}]], "they count from 0"),
         ([["read", 1, 0, {}]], '{"argument": its number}'),
         ([["read", 1, 0, nested]], "too deep"),
         ([7], "command must be an array"),
-        ([[]], "'' is nothing a program does"),
+        ([[]], "'' is not allowed in a program"),
         ("fence", "commands of a program must be an array"),
     ):
         error = peer.batch(["reset"], ["program", "p", commands])[0]["error"]
@@ -265,7 +269,9 @@ def test_results_that_no_header_holds_cost_the_stream_and_not_the_session(peer: 
     names = [f"{number}".ljust(500, "o") for number in range(8)]
     packed = pack(
         replace(
-            LIBRARY, operators={each: replace(operator, name=each) for each in names}, entries={}
+            LIBRARY,
+            operators={each: structs.replace(operator, name=each) for each in names},
+            entries={},
         )
     )
     digest = library_hash(packed)

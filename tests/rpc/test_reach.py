@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from tapml_rpc.client import connect
-from tapml_rpc.knock import told
+from tapml_rpc.diagnose import told
 from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
 from tapml_targets.errors import EXIT_NO_DEVICE, InputError, TapmlError, UnreachableError
 from tests.conftest import RequireDevice
@@ -111,12 +111,12 @@ def test_where_nothing_answers_there_is_no_such_device(scheme: str) -> None:
 
 @pytest.mark.parametrize("port", ["", "x", "91x0", "0", "65536", "99999"])
 def test_what_is_no_port_is_refused_at_once(port: str) -> None:
-    with pytest.raises(InputError, match=f"'{port}' is no port from 1 to 65535"):
+    with pytest.raises(InputError, match=f"'{port}' is not a port from 1 to 65535"):
         connect(f"tcp://127.0.0.1:{port}", timeout=3600).close()
 
 
 @pytest.mark.parametrize("address", ["tcp://board", "tcp://board:x", "tcp://["])
-def test_what_is_no_address_is_not_knocked_at(address: str) -> None:
+def test_what_is_no_address_is_not_looked_at(address: str) -> None:
     assert told(address) == ""
 
 

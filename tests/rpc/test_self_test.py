@@ -15,7 +15,7 @@ from tapml_rpc.session import Session
 from tapml_targets.library import Library
 from tapml_targets.opencl.self_test import self_test_library
 from tapml_targets.self_test.facts import SelfTest, changed_facts
-from tapml_targets.self_test.known import known_self_test
+from tapml_targets.self_test.known import self_test
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
 
@@ -24,7 +24,8 @@ def test_it_finds_over_a_session_what_it_finds_beside_the_driver(
     require_device: RequireDevice,
 ) -> None:
     for device in require_device("opencl"):
-        near = known_self_test(device)
+        near = self_test(device)
+        assert near is not None
         with open_local(device) as session:
             held = session.held_bytes
             far = self_test_over(session)

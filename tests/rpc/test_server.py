@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tapml_rpc.server import main
-from tapml_targets.description_format import from_plain
+from tapml_targets.description import from_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE
 from tests.conftest import RequireDevice
 from tests.rpc.announced import PATIENCE_SECONDS

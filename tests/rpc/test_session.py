@@ -11,7 +11,7 @@ import pytest
 
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.link import Link
-from tapml_targets.errors import CompileError, InputError
+from tapml_targets.errors import CompileError, InputError, ProtocolError
 from tests.rpc.libraries import add_one_library
 
 COUNT = 1000
@@ -26,6 +26,26 @@ def tensor_of(session: Session, values: np.ndarray) -> RemoteTensor:
 def read_floats(session: Session, tensor: RemoteTensor) -> np.ndarray:
     data = session.read(tensor.buffer, tensor.nbytes, tensor.byte_offset)
     return np.frombuffer(data, np.float32)
+
+
+def test_a_batch_that_cannot_be_sent_says_so_where_its_results_are_read(session: Session) -> None:
+    with pytest.raises(ProtocolError, match=r"header|pattern"), session.batch() as batch:
+        buffer = batch.allocate(16)
+        session._queue.add(["fill", buffer.handle, 0, 4, bytes(2 << 20)])
+        pending = batch.read(buffer)
+    with pytest.raises(ProtocolError, match=r"header|pattern"):
+        pending.result()
+
+
+def test_calls_with_long_options_fit_into_batches(session: Session) -> None:
+    library = session.upload(add_one_library())
+    source, target = (tensor_of(session, np.ones(8, np.float32)) for _ in range(2))
+    with session.batch() as batch:
+        calls = [
+            batch.call(library, "add_two", [source, target], workspace_poison=bytes(4096))
+            for _ in range(512)
+        ]
+    assert [call.result().damaged_guards for call in calls] == [()] * 512
 
 
 def test_what_is_written_is_read_back(session: Session) -> None:

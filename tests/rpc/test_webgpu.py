@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from tapml_rpc.websocket.opening import open_websocket
 from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
-from tests.targets.webgpu.wgsl import add_library
+from tests.targets.libraries import edited
+from tests.targets.libraries import library as small_library
 
 SUPERVISOR = "tapml_rpc.supervisor.serve"
 
@@ -46,22 +46,21 @@ def session(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[S
 def test_a_library_runs_on_tensors_of_many_chunks(session: Session) -> None:
     count = (8 << 20) // 4 + 3
     a = np.arange(count, dtype=np.float32)
-    library = session.upload(add_library())
-    buffers = [session.allocate(a.nbytes) for _ in range(3)]
+    library = session.upload(small_library("webgpu"))
+    buffers = [session.allocate(a.nbytes) for _ in range(2)]
     session.write(buffers[0], a)
     tensors = [RemoteTensor(buffer, 0, a.shape, "float32") for buffer in buffers]
-    report = session.call_and_report(library, "add_two", tensors, timed=True)
-    assert np.array_equal(np.frombuffer(session.read(buffers[2]), np.float32), a + 2)
+    report = session.call_and_report(library, "double_add", tensors, timed=True)
+    assert np.array_equal(np.frombuffer(session.read(buffers[1]), np.float32), 2 * a + 1)
     assert report.kernel_nanoseconds
     for buffer in buffers:
         session.free(buffer)
 
 
 def test_what_the_compiler_says_arrives_in_full(session: Session) -> None:
-    library = add_library()
-    broken = library.modules[0].code.replace(b"a[i] + arguments", b"a[i] + true + arguments")
+    broken = edited(small_library("webgpu"), "a[i] + amount", "a[i] + true + amount")
     with pytest.raises(CompileError, match=r"Operation Add can't work with"):
-        session.upload(replace(library, modules=(replace(library.modules[0], code=broken),)))
+        session.upload(broken)
     session.reset()
 
 
@@ -81,22 +80,22 @@ def test_a_kernel_that_never_ends_costs_its_own_session(require_device: RequireD
     device = next((each for each in devices if "llvmpipe" not in each.name), None)
     if device is None:
         pytest.skip("only lavapipe here, which ends every loop")
-    endless = add_library()
     # What it waits for is in memory that it writes, so that no compiler can leave the loop out.
-    code = endless.modules[0].code.replace(
-        b"  if (i <", b"  while (o[0] != 12345.0) { o[0] = a[0]; }\n  if (i <"
+    endless = edited(
+        small_library("webgpu"),
+        "o[i] = a[i] +",
+        "while (o[0] != 12345.0) { o[0] = a[0]; } o[i] = a[i] +",
     )
-    endless = replace(endless, modules=(replace(endless.modules[0], code=code),))
     arguments = ("--kernel-deadline", "3")
     with ServerProcess(*arguments, device=f"webgpu:{device.index}", module=SUPERVISOR) as process:
         with connect(process.address) as stuck:
             library = stuck.upload(endless)
-            buffers = [stuck.allocate(256) for _ in range(3)]
+            buffers = [stuck.allocate(256) for _ in range(2)]
             stuck.write(buffers[0], np.zeros(64, np.float32))
             tensors = [RemoteTensor(buffer, 0, (64,), "float32") for buffer in buffers]
             with pytest.raises(DeviceLostError):
-                stuck.call(library, "add_two", tensors)
-                stuck.read(buffers[2])
+                stuck.call(library, "add_one", tensors)
+                stuck.read(buffers[1])
         with connect(process.address) as other:
             buffer = other.allocate(4)
             other.write(buffer, b"abcd")

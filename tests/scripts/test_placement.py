@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.wire_fuzz.server import family
+from scripts.processes import family
 from scripts.wire_peers import placement, raw_socket, tapml
 from scripts.wire_peers.placement import APART, FREE, ONE_CORE, fixed_placements, placed
 

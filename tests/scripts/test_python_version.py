@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from scripts.environment.location import ROOT
+from scripts.environment import ROOT
 from scripts.python_version import newer_python, require_python
 
 ENTRY_SCRIPTS = ("demo.py", "python_version.py", "test.py")

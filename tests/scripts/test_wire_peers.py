@@ -32,7 +32,7 @@ def test_each_transfer_has_bytes_of_its_own_at_the_other_end(
             assert np.array_equal(peer.download(nbytes), tensor)
 
 
-def test_windows_follow_one_another_and_a_large_one_begins_anew() -> None:
+def test_windows_follow_one_another_and_a_large_one_begins_another() -> None:
     windows = Windows()
     starts = [windows.start(nbytes) for nbytes in (1, 2, ROUND_BYTES, 5, 2 * ROUND_BYTES, 1)]
     assert starts == [0, 1, 0, 0, 0, 0]

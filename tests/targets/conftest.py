@@ -1,61 +1,82 @@
-"""Every test that takes `driver` runs on every OpenCL device of this machine."""
+"""Tests that take `device` or `driver` run on every working device of the platforms they are for.
+
+Those are the platforms that a mark `platforms` names; in a folder that is named like a platform,
+that one; and else every platform there is.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tapml_targets import ranking
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import TapmlError
-from tapml_targets.opencl.driver import open_device
+from tapml_targets.platforms import load_driver_module, platform_names
+from tapml_targets.ranking import rank_devices
+from tests.conftest import RequireDevice
 
 
-def _devices() -> tuple[list[DeviceDescription], str]:
+@cache
+def _devices(platform: str) -> list[DeviceDescription]:
     try:
-        ranked = ranking.rank_devices("opencl")
-    except TapmlError as error:
-        return [], str(error)
+        ranked = rank_devices(platform)
+    except TapmlError:
+        # `require_device` says why when the test is to run.
+        return []
     # A checker runs the same kernels a thousand times slower.
     usable = [
         d.description for d in ranked if not d.problem and d.description.device_type != "checker"
     ]
+    # One simulated device of a platform: more of them differ in no part of the driver.
+    simulated = [each for each in usable if each.device_type == "simulated"]
+    usable = [each for each in usable if each not in simulated[1:]]
     # By index: a ranking is timed, and processes that share the tests must collect the same ones.
-    usable.sort(key=lambda device: device.index)
-    return usable, "; ".join(d.problem for d in ranked if d.problem)
+    return sorted(usable, key=lambda device: device.index)
+
+
+def _platforms(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    mark = metafunc.definition.get_closest_marker("platforms")
+    folder = metafunc.definition.path.parent.name
+    if mark is not None:
+        # A test of the common suite may run again in a platform's folder.
+        return (folder,) if folder in mark.args else mark.args
+    return (folder,) if folder in platform_names() else platform_names()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `opencl_device` one parameter per device, or one that says why there is none."""
-    if "opencl_device" in metafunc.fixturenames:
-        devices, reason = _devices()
-        metafunc.parametrize(
-            "opencl_device",
-            devices or [reason],
-            ids=[d.vendor_platform.replace(" ", "-") for d in devices] or ["none"],
-            indirect=True,
-            scope="session",
-        )
+    """Give `device` one parameter per device, or per platform that has none here."""
+    if "device" not in metafunc.fixturenames:
+        return
+    places: list[tuple[str, int | None]] = []
+    names = []
+    for platform in _platforms(metafunc):
+        found = _devices(platform)
+        places += [(platform, each.index) for each in found] or [(platform, None)]
+        names += [f"{platform}-{each.vendor_platform.split()[0]}" for each in found] or [
+            f"{platform}-none"
+        ]
+    metafunc.parametrize("device", places, ids=names, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def opencl_device(request: pytest.FixtureRequest) -> DeviceDescription:
-    """One OpenCL device of this machine that passed its self-test."""
-    if isinstance(request.param, DeviceDescription):
-        return request.param
-    reason = f"no usable OpenCL device here: {request.param}"
-    if os.environ.get("TAPML_REQUIRE_DEVICES") == "1":
-        pytest.fail(f"{reason}, and TAPML_REQUIRE_DEVICES=1 says there must be")
-    pytest.skip(reason)
+def device(request: pytest.FixtureRequest, require_device: RequireDevice) -> DeviceDescription:
+    """One device of this machine that passed its self-test."""
+    platform, index = request.param
+    found = {each.index: each for each in require_device(platform)}
+    if index not in found:
+        pytest.fail(f"{platform}:{index} was there when tests were collected, and is not now")
+    return found[index]
 
 
 @pytest.fixture(scope="session")
-def driver(opencl_device: DeviceDescription) -> Iterator[Driver]:
-    """An open OpenCL device."""
-    opened = open_device(opencl_device)
+def driver(device: DeviceDescription) -> Iterator[Driver]:
+    """An open device, which runs machine code where its kernels are that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TAPML_ALLOW_SHARED_LIBRARIES", "1")
+        opened: Driver = load_driver_module(device.platform).open_device(device)
     yield opened
     opened.close()
 

@@ -1,18 +1,21 @@
 """Calls and the exact launches they mean, as files an evaluator in another language reads.
 
 Each file of ``golden/`` holds a packed Library, a call, and either its plan or the error it ends
-in. ``python -m tests.targets.golden_vectors`` writes them anew, which is a change of what a Library
-means: every evaluator has to follow. Scalars are decimal text, since not every language has 64-bit
-integers in JSON.
+in. ``python -m tests.targets.golden_vectors`` writes them again: that changes what a Library means,
+and every evaluator has to follow. Scalars are decimal text, since not every language has 64-bit
+integers in JSON; a quotient is the eight bytes of its float64, the sign first, in hexadecimal.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import struct
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import structs
 
 from tapml_targets.call_plan import (
     BufferSlot,
@@ -84,6 +87,7 @@ def plan_to_json(plan: CallPlan) -> dict[str, Any]:
                 "grid": list(launch.grid),
                 "block": list(launch.block),
                 "step": launch.step,
+                "dynamic_shared_bytes": launch.dynamic_shared_bytes,
                 "arguments": [_argument(argument) for argument in launch.arguments],
             }
             for launch in plan.launches
@@ -96,6 +100,8 @@ def _argument(argument: PlannedArgument) -> list[Any]:
         return ["buffer", argument.slot, argument.byte_offset, argument.nbytes]
     if isinstance(argument, TensorSlot):
         return ["tensor", argument.slot, argument.byte_offset, list(argument.shape), argument.dtype]
+    if isinstance(argument.value, float):
+        return ["scalar", struct.pack(">d", argument.value).hex(), argument.dtype]
     return ["scalar", str(argument.value), argument.dtype]
 
 
@@ -108,7 +114,7 @@ def vectors() -> dict[str, Vector]:
     return {
         "operator": Vector(library(), "add_one", floats),
         "operator_with_workspace": Vector(library(), "double_add", floats),
-        "operator_with_symbol": Vector(library(), "overrun", floats, {"where": -3}),
+        "operator_with_symbol": Vector(library(), "overrun", floats, {"place": -3}),
         "operator_without_elements": Vector(library(), "add_one", none),
         "entry": Vector(library(), "chain", floats),
         "shapes_disagree": Vector(library(), "add_one", short),
@@ -122,6 +128,10 @@ def vectors() -> dict[str, Vector]:
         "part_too_large": Vector(_part(), "all", (TensorShape((3,), "uint8"),)),
         "expressions": Vector(_expressions(), "all", (TensorShape((7,), "uint8"),), {"m": -7}),
         "division_by_zero": Vector(_expressions(), "all", (TensorShape((7,), "uint8"),), {"m": 0}),
+        "quotients": Vector(_quotients(), "all", (TensorShape((7,), "uint8"),), {"m": -3}),
+        "quotient_too_large": Vector(_quotients(), "all", (TensorShape((7,), "uint8"),), {"m": 0}),
+        "dynamic_shared": Vector(_dynamic_shared(), "all", (TensorShape((7,), "uint8"),)),
+        "dynamic_shared_negative": Vector(_dynamic_shared(), "all", (TensorShape((1,), "uint8"),)),
         "endless": Vector(
             _program(Loop("i", 0, 1 << 40, ())), "all", (TensorShape((1,), "uint8"),)
         ),
@@ -148,6 +158,42 @@ def _program(*statements: Statement) -> Library:
 def _part() -> Library:
     """Four bytes of a tensor that must have six."""
     return _program(Launch("first", (BufferArgument("a", 2, ("sub", 6, 2)),)))
+
+
+def _quotients() -> Library:
+    """Numbers of floats that are no integers, and integers as floats; `m` is a divisor."""
+    large = ("shift_left", ("shift_left", 1, 63), 60)
+    values: list[tuple[Any, str, Any]] = [
+        (1, "float32", "n"),
+        ("n", "float32", 1),
+        ("n", "float64", "m"),
+        (0, "float16", "m"),
+        (1, "float32", 2),
+        ("n", "float32", 7),
+        # Halfway between two numbers, just above it, and just below.
+        ((1 << 54) + 2, "float64", 2),
+        (("add", ("shift_left", (1 << 54) + 2, 20), 1), "float64", ("shift_left", 2, 20)),
+        (("sub", ("shift_left", (1 << 54) + 6, 20), 1), "float64", ("shift_left", 2, 20)),
+        (large, "float32", 3),
+        (3, "float32", large),
+        (-5, "float16", large),
+        (65504, "float16", ("sub", 0, 1)),
+        (1, "float64", ("shift_left", ("shift_left", large, 63), 63)),
+    ]
+    arguments = tuple(ScalarArgument(*value) for value in values)
+    program = _program(Launch("first", arguments))
+    operator = structs.replace(program.operators["all"], symbols=("m",))
+    return replace(program, operators={"all": operator})
+
+
+def _dynamic_shared() -> Library:
+    """Shared memory that a launch asks for: 4 n - 12 bytes, in a kernel for one architecture."""
+    size: Any = ("sub", ("mul", "n", 4), 12)
+    launch = Launch("first", (BufferArgument("a"),), ("n", 1, 1), (32, 1, 1), size)
+    program = _program(launch)
+    module = CodeModule("none", b"", (), "machine", "sm_90")
+    kernels = {"first": Kernel("first", "first", 0, 32, 0, ("dynamic_shared_memory",), 32)}
+    return replace(program, modules=(module,), kernels=kernels)
 
 
 def _merge_sort() -> Library:
@@ -267,7 +313,7 @@ def _expressions() -> Library:
     ]
     arguments = tuple(ScalarArgument(value, "int64") for value in values)
     program = _program(Launch("first", arguments))
-    operator = replace(program.operators["all"], symbols=("m",))
+    operator = structs.replace(program.operators["all"], symbols=("m",))
     return replace(program, operators={"all": operator})
 
 

@@ -1,137 +1,184 @@
-"""Small Libraries for OpenCL, written by hand."""
+"""Small Libraries for any platform, written once.
+
+The table of a platform's language, its ``conformance.py``, makes modules of a kernel.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tapml_targets.driver import Driver, TensorUse
+from tapml_targets.conformance_kernels import (
+    ADD,
+    BLOCK,
+    OVERRUN,
+    PEEK,
+    SCALE,
+    SLOW,
+    THREADS,
+    KernelTable,
+    KernelText,
+    built,
+    kernel_table,
+)
+from tapml_targets.driver import (
+    Driver,
+    TensorUse,
+)
+from tapml_targets.expression import Expression
 from tapml_targets.library import (
+    Argument,
     BufferArgument,
-    CodeModule,
     EntryCall,
     EntryProgram,
     EntryStorage,
     EntryValue,
-    Kernel,
     Launch,
     Library,
     OperatorProgram,
     Parameter,
     ScalarArgument,
+    TensorArgument,
     Workspace,
 )
 
-SOURCE = b"""
-__kernel void add(__global float* o, __global const float* a, float amount, long n) {
-  long i = get_global_id(0);
-  if (i < n) o[i] = a[i] + amount;
-}
-__kernel void scale(__global float* o, __global const float* a, long n) {
-  long i = get_global_id(0);
-  if (i < n) o[i] = 2.0f * a[i];
-}
-__kernel void overrun(__global float* w, __global const float* a, long n, int where) {
-  long i = get_global_id(0);
-  if (i < n) w[i] = a[i];
-  if (i == n - 1) w[where] = 13.0f;
-}
-__kernel void peek(__global float* o, __global const float* w, long n) {
-  long i = get_global_id(0);
-  if (i < n) o[i] = w[i];
-}
-"""
-BLOCKS = (("floordiv", ("add", "n", 63), 64), 1, 1)
-BLOCK = (64, 1, 1)
-VECTORS = (
+BLOCKS: Final = (("floordiv", ("add", "n", THREADS - 1), THREADS), 1, 1)
+VECTORS: Final = (
     Parameter("a", ("n",), "float32", "input"),
     Parameter("o", ("n",), "float32", "output"),
 )
-N = ScalarArgument("n", "int64")
 
 
-def add_one() -> OperatorProgram:
+KERNELS: Final = (ADD, SCALE, OVERRUN, PEEK)
+
+
+def slow_result(count: int) -> npt.NDArray[np.uint32]:
+    """What :data:`SLOW` writes into `count` elements."""
+    factor, summand = 1, 0
+    for _ in range(60000):
+        factor, summand = factor * 1664525 % 2**32, (summand * 1664525 + 1013904223) % 2**32
+    numbers = np.arange(count, dtype=np.uint64)
+    return (numbers * np.uint64(factor) + np.uint64(summand)).astype(np.uint32)
+
+
+def launch(table: KernelTable, kernel: KernelText, *tensors: str, **scalars: Expression) -> Launch:
+    """A launch of `kernel` on the output and the inputs that `tensors` names."""
+    arguments: tuple[Argument, ...] = (
+        *(BufferArgument(each) if table.POINTERS else TensorArgument(each) for each in tensors),
+        *(
+            ScalarArgument(scalars.get(name, name), dtype)
+            for name, dtype in kernel.all_scalars.items()
+        ),
+    )
+    if not table.POINTERS:
+        return Launch(kernel.name, arguments)
+    return Launch(kernel.name, arguments, BLOCKS, BLOCK)
+
+
+def add_one(platform: str = "opencl") -> OperatorProgram:
     """o = a + 1."""
-    arguments = (BufferArgument("o"), BufferArgument("a"), ScalarArgument(1, "float32"), N)
-    return OperatorProgram("add_one", VECTORS, (Launch("add", arguments, BLOCKS, BLOCK),))
+    statements = (launch(kernel_table(platform), ADD, "o", "a", amount=1),)
+    return OperatorProgram("add_one", VECTORS, statements)
 
 
-def double_in_workspace() -> OperatorProgram:
-    """o = 2 a + 1, with 2 a in a workspace."""
-    return OperatorProgram(
+def _operators(platform: str) -> tuple[OperatorProgram, ...]:
+    table = kernel_table(platform)
+    between = "w" if table.POINTERS else "o"
+    workspaces = (Workspace("w", ("mul", "n", 4)),) if table.POINTERS else ()
+    double_add = OperatorProgram(
         "double_add",
         VECTORS,
         (
-            Launch("scale", (BufferArgument("w"), BufferArgument("a"), N), BLOCKS, BLOCK),
-            Launch(
-                "add",
-                (BufferArgument("o"), BufferArgument("w"), ScalarArgument(1, "float32"), N),
-                BLOCKS,
-                BLOCK,
+            launch(table, SCALE, between, "a"),
+            launch(table, ADD, "o", between, amount=1),
+        ),
+        workspaces,
+    )
+    if not table.POINTERS:
+        return (add_one(platform), double_add)
+    show = launch(table, PEEK, "o", "w")
+    return (
+        add_one(platform),
+        double_add,
+        OperatorProgram(
+            "overrun", VECTORS, (launch(table, OVERRUN, "w", "a"), show), workspaces, ("place",)
+        ),
+        OperatorProgram(
+            "overrun_output", VECTORS, (launch(table, OVERRUN, "o", "a"),), (), ("place",)
+        ),
+        OperatorProgram("peek", VECTORS, (show,), workspaces),
+    )
+
+
+def _entries() -> tuple[EntryProgram, ...]:
+    nbytes: Expression = ("mul", "n", 4)
+    aligned: Expression = ("mul", ("floordiv", ("add", nbytes, 255), 256), 256)
+    given, made = (
+        EntryValue("in", "a", 0, ("n",), "float32"),
+        EntryValue("out", "o", 0, ("n",), "float32"),
+    )
+    middle, second = (
+        EntryValue("middle", "t", 0, ("n",), "float32"),
+        EntryValue("second", "t", aligned, ("n",), "float32"),
+    )
+    return (
+        EntryProgram(
+            "chain",
+            VECTORS,
+            (EntryStorage("t", nbytes),),
+            (given, middle, made),
+            (EntryCall("double_add", ("in", "middle")), EntryCall("add_one", ("middle", "out"))),
+        ),
+        EntryProgram(
+            "shared",
+            VECTORS,
+            (EntryStorage("t", ("mul", aligned, 2)),),
+            (given, middle, second, made),
+            (
+                EntryCall("add_one", ("in", "middle")),
+                EntryCall("add_one", ("middle", "second")),
+                EntryCall("add_one", ("second", "out")),
             ),
         ),
-        (Workspace("w", ("mul", "n", 4)),),
     )
 
 
-def overrun() -> OperatorProgram:
-    """Copy `a` into a workspace and write one float at element `where` of it."""
-    return OperatorProgram(
-        "overrun",
-        VECTORS,
-        (
-            Launch(
-                "overrun",
-                (BufferArgument("w"), BufferArgument("a"), N, ScalarArgument("where", "int32")),
-                BLOCKS,
-                BLOCK,
-            ),
-            Launch("peek", (BufferArgument("o"), BufferArgument("w"), N), BLOCKS, BLOCK),
-        ),
-        (Workspace("w", ("mul", "n", 4)),),
-        ("where",),
-    )
+def library(platform: str = "opencl") -> Library:
+    """Operators ``add_one``, ``double_add`` (2 a + 1), and entries over intermediates.
 
-
-def peek() -> OperatorProgram:
-    """Return what an unwritten workspace holds."""
-    return OperatorProgram(
-        "peek",
-        VECTORS,
-        (Launch("peek", (BufferArgument("o"), BufferArgument("w"), N), BLOCKS, BLOCK),),
-        (Workspace("w", ("mul", "n", 4)),),
-    )
-
-
-def add_twice_entry() -> EntryProgram:
-    """o = (2 a + 1) + 1 over an intermediate."""
-    return EntryProgram(
-        "chain",
-        VECTORS,
-        (EntryStorage("t", ("mul", "n", 4)),),
-        (
-            EntryValue("in", "a", 0, ("n",), "float32"),
-            EntryValue("middle", "t", 0, ("n",), "float32"),
-            EntryValue("out", "o", 0, ("n",), "float32"),
-        ),
-        (EntryCall("double_add", ("in", "middle")), EntryCall("add_one", ("middle", "out"))),
-    )
-
-
-def library() -> Library:
-    """All of the above."""
-    operators = (add_one(), double_in_workspace(), overrun(), peek())
+    ``chain`` is 2 a + 2; ``shared`` is a + 3 and keeps its intermediates in one storage. Where
+    kernels take pointers `double_add` has a workspace, and there are ``overrun`` and
+    ``overrun_output``, which write at the index `place` of a workspace or of `o`, and ``peek``,
+    which returns what an unwritten workspace holds.
+    """
+    modules, kernels = built(platform, *KERNELS)
     return Library(
-        "opencl",
-        (CodeModule("opencl-c", SOURCE),),
-        {name: Kernel(name, name, 0, 64) for name in ("add", "scale", "overrun", "peek")},
-        {operator.name: operator for operator in operators},
-        {"chain": add_twice_entry()},
+        platform,
+        modules,
+        kernels,
+        {operator.name: operator for operator in _operators(platform)},
+        {entry.name: entry for entry in _entries()},
         {"model": "by hand"},
     )
+
+
+def slow_library(platform: str) -> Library:
+    """The operator ``slow(o)``, which computes for a while."""
+    modules, kernels = built(platform, SLOW)
+    o = Parameter("o", ("n",), "uint32", "inout")
+    statements = (launch(kernel_table(platform), SLOW, "o"),)
+    return Library(platform, modules, kernels, {"slow": OperatorProgram("slow", (o,), statements)})
+
+
+def edited(of: Library, before: str, after: str) -> Library:
+    """The Library with `before`, which some of its modules contain, replaced."""
+    old, new = before.encode(), after.encode()
+    assert any(old in module.code for module in of.modules), f"no module holds {before!r}"
+    changed = (replace(each, code=each.code.replace(old, new)) for each in of.modules)
+    return replace(of, modules=tuple(changed))
 
 
 @dataclass

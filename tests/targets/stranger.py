@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import msgpack
@@ -43,6 +45,8 @@ _OPERATIONS: dict[str, Callable[[int, int, int], int]] = {
     "ceil_log2": lambda a, _, __: next(n for n in itertools.count() if 2**n >= a),
 }
 MOST_STATEMENTS = 1 << 18
+_LARGEST = {"float8_e4m3fn": 448, "float8_e5m2": 57344, "float16": 65504}
+_LARGEST |= {"bfloat16": 255 << 120, "float32": 0xFFFFFF << 104, "float64": (2**53 - 1) << 971}
 _MOST = (1 << 63) - 1
 
 
@@ -52,11 +56,11 @@ class RefusedError(Exception):
 
 def read(data: bytes) -> dict[str, Json]:
     """The operators and the entries of a Library by name, and its modules' code."""
-    assert data[:8] == b"TAPMLLIB" and int.from_bytes(data[8:12], "little") == 2
+    assert data[:8] == b"TAPMLLIB" and int.from_bytes(data[8:12], "little") == 3
     end = 16 + int.from_bytes(data[12:16], "little")
     _, _, modules, kernels, operators, entries = msgpack.unpackb(data[16:end])
     code = []
-    for _, nbytes, _ in modules:
+    for _, _, _, nbytes, _ in modules:
         code.append(data[end : end + nbytes])
         end += nbytes
     assert end == len(data)
@@ -173,7 +177,7 @@ class Call:
             raise RefusedError("too many statements")
 
     def _launch(self, launch: Json, symbols: Symbols, places: dict[str, Window], step: int) -> None:
-        kernel, arguments, *sizes = launch
+        kernel, arguments, *sizes, shared = launch
         grid, block = ([value_of(each, symbols) for each in size] for size in sizes)
         if not all(0 <= each <= _MOST for each in grid + block):
             raise RefusedError(kernel)
@@ -181,6 +185,9 @@ class Call:
             return
         made = {"kernel": kernel, "grid": grid, "block": block, "step": step}
         made["arguments"] = [_argument(*each, symbols=symbols, places=places) for each in arguments]
+        made["dynamic_shared_bytes"] = nbytes = value_of(shared, symbols)
+        if not 0 <= nbytes <= 1 << 48:
+            raise RefusedError(kernel)
         self.launches.append(made)
 
 
@@ -188,7 +195,9 @@ def _argument(
     kind: str, what: Json, *rest: Json, symbols: Symbols, places: dict[str, Window]
 ) -> list[Json]:
     if kind == "scalar":
-        number, (dtype,) = value_of(what, symbols), rest
+        number, (dtype, divisor) = value_of(what, symbols), rest
+        if divisor != 1:
+            return [kind, _quotient(number, value_of(divisor, symbols), dtype), dtype]
         low, high = _range_of(dtype)
         if not low <= number <= high:
             raise RefusedError(dtype)
@@ -201,6 +210,15 @@ def _argument(
     if not 0 <= start <= start + nbytes <= place.nbytes:
         raise RefusedError(what)
     return [kind, place.slot, place.start + start, nbytes]
+
+
+def _quotient(number: int, divisor: int, dtype: str) -> str:
+    if divisor == 0:
+        raise RefusedError(dtype)
+    exact = abs(Fraction(number, divisor))
+    if exact and not Fraction(2) ** -1022 <= exact <= _LARGEST[dtype]:
+        raise RefusedError(dtype)
+    return struct.pack(">d", number / divisor or 0.0).hex()
 
 
 def _range_of(dtype: str) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from tapml_targets.library import (
     Launch,
     Library,
     Loop,
+    ModuleKind,
     OperatorProgram,
     Parameter,
     Role,
@@ -33,8 +34,10 @@ NAMES = st.text("abcdefgh_./", min_size=1, max_size=8)
 OPTIONS = st.lists(
     st.from_regex(r"[a-z][a-z0-9]{0,4}(-[a-z]{1,3})?", fullmatch=True), unique=True, max_size=3
 )
+KINDS: st.SearchStrategy[ModuleKind] = st.sampled_from(["source", "portable", "machine"])
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 DTYPES = st.sampled_from(["float32", "float16", "int64", "bool", "bfloat16", "uint4"])
+FLOATS = st.sampled_from(["float16", "float32", "float64"])
 SCALARS = st.sampled_from(["int32", "int64", "uint8", "float32", "bool"])
 ROLES: tuple[Role, ...] = ("input", "output", "inout")
 BINARY = ["add", "sub", "mul", "floordiv", "truncdiv", "min", "lt", "and", "shift_left"]
@@ -85,6 +88,7 @@ def statement_lists(
         if kind == "launch" or (nested and depth == 0):
             options: list[st.SearchStrategy[Any]] = [
                 st.builds(ScalarArgument, inside, SCALARS),
+                st.builds(ScalarArgument, inside, FLOATS, inside),
             ]
             if operands:
                 options.append(st.builds(BufferArgument, st.sampled_from(operands), inside))
@@ -92,7 +96,8 @@ def statement_lists(
                 options.append(st.builds(TensorArgument, st.sampled_from(tensors)))
             extents = st.tuples(inside, inside, inside)
             arguments = tuple(draw(st.lists(st.one_of(options), max_size=4)))
-            statements.append(Launch("kernel", arguments, draw(extents), draw(extents)))
+            shared = draw(st.just(0) | inside)
+            statements.append(Launch("kernel", arguments, draw(extents), draw(extents), shared))
         elif kind == "loop":
             symbol = draw(NAMES)
             body = draw(statement_lists(operands, tensors, [*known, symbol], depth - 1))
@@ -154,7 +159,9 @@ def entries(draw: st.DrawFn, name: str, program: OperatorProgram) -> EntryProgra
 def libraries(draw: st.DrawFn) -> Library:
     """A Library that passes its checks."""
     modules = tuple(
-        CodeModule(draw(NAMES), code, tuple(sorted(draw(OPTIONS))))
+        CodeModule(
+            draw(NAMES), code, tuple(sorted(draw(OPTIONS))), draw(KINDS), draw(st.just("") | NAMES)
+        )
         for code in draw(st.lists(st.binary(max_size=40), min_size=1))
     )
     kernel = Kernel(
@@ -163,7 +170,8 @@ def libraries(draw: st.DrawFn) -> Library:
         draw(st.integers(0, len(modules) - 1)),
         draw(st.integers(0, 1024)),
         draw(st.integers(0, 1 << 20)),
-        tuple(draw(st.lists(NAMES, max_size=2))),
+        ("dynamic_shared_memory", *draw(st.lists(NAMES, max_size=2))),
+        draw(st.integers(0, 128)),
     )
     names = draw(st.lists(NAMES, max_size=2, unique=True))
     programs = {name: draw(operators(name)) for name in names}

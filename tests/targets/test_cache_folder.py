@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_targets.boundaries import VARIABLE
+from tapml_targets.failpoints import VARIABLE
 
 _WRITE = "import sys; from pathlib import Path; \
 from tapml_targets.cache_folder import write_atomically; \
@@ -33,7 +33,7 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new(tmp_path: Path, site: st
     assert path.read_bytes() == (b"new" if site == "after rename" else b"old")
 
 
-def test_what_a_killed_writer_left_goes_after_an_hour(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_are_removed_after_an_hour(tmp_path: Path) -> None:
     path = tmp_path / "key.library"
     write(path, "kill@before rename */key.library")
     (left,) = tmp_path.iterdir()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tapml_targets.call_plan import (
     MAX_STATEMENTS,
@@ -37,11 +38,11 @@ def vectors(length: int, dtype: str = "float32") -> list[TensorShape]:
 
 
 def with_statements(*statements: Statement, **changes: Any) -> Library:
-    operator = replace(add_one(), statements=statements, **changes)
+    operator = structs.replace(add_one(), statements=statements, **changes)
     return replace(library(), operators={"add_one": operator}, entries={})
 
 
-def scalars(plan: CallPlan) -> list[int]:
+def scalars(plan: CallPlan) -> list[int | float]:
     """The first scalar of every launch."""
     return [
         next(a.value for a in launch.arguments if isinstance(a, ScalarUse))
@@ -57,7 +58,7 @@ def test_a_shape_gives_its_symbol_a_value() -> None:
     plan = plan_call(library(), "add_one", vectors(100), {})
     (launch,) = plan.launches
     assert launch.grid == (2, 1, 1)
-    assert launch.arguments[-1] == ScalarUse(100, "int64")
+    assert launch.arguments[2] == ScalarUse(100, "int32")
     assert launch.arguments[:2] == (BufferSlot(1, 0, 400), BufferSlot(0, 0, 400))
 
 
@@ -78,14 +79,14 @@ def test_an_entry_chains_its_calls_over_intermediates() -> None:
 def test_workspaces_of_two_calls_share_memory_and_intermediates_do_not() -> None:
     base = library()
     entry = base.entries["chain"]
-    again = replace(
-        entry, calls=(entry.calls[0], replace(entry.calls[0], arguments=("middle", "out")))
+    again = structs.replace(
+        entry, calls=(entry.calls[0], structs.replace(entry.calls[0], arguments=("middle", "out")))
     )
     plan = plan_call(replace(base, entries={"chain": again}), "chain", vectors(10), {})
     assert [(w.name, w.shared) for w in plan.workspaces] == [("t", 0), ("w", 1), ("w", 1)]
 
 
-def test_a_launch_of_nothing_is_left_out() -> None:
+def test_an_empty_launch_is_left_out() -> None:
     assert plan_call(library(), "add_one", vectors(0), {}).launches == ()
 
 
@@ -94,7 +95,7 @@ def test_loops_count_from_their_start() -> None:
     assert scalars(plan) == [3, 4, 5, 6]
 
 
-def test_a_negative_extent_loops_never() -> None:
+def test_a_loop_of_negative_extent_does_not_run() -> None:
     plan = plan_call(with_statements(Loop("i", 0, -2, (one("i"),))), "add_one", vectors(1), {})
     assert plan.launches == ()
 
@@ -106,7 +107,7 @@ def test_conditions_choose_a_branch() -> None:
         assert scalars(plan) == expected
 
 
-def test_a_bound_symbol_is_seen_by_what_follows() -> None:
+def test_a_bound_symbol_is_visible_to_later_statements() -> None:
     plan = plan_call(
         with_statements(Bind("k", ("mul", "n", 2)), Bind("k", ("add", "k", 1)), one("k")),
         "add_one",
@@ -116,7 +117,7 @@ def test_a_bound_symbol_is_seen_by_what_follows() -> None:
     assert scalars(plan) == [11]
 
 
-def test_a_symbol_bound_inside_a_loop_ends_with_its_round() -> None:
+def test_a_symbol_bound_in_a_loop_ends_with_its_iteration() -> None:
     body = (one("k"), Bind("k", ("add", "k", 1)))
     plan = plan_call(
         with_statements(Bind("k", 7), Loop("i", 0, 3, body), one("k")), "add_one", vectors(1), {}
@@ -171,13 +172,13 @@ WRONG_CALLS: dict[str, tuple[Any, Any, Any, str]] = {
         r"parameter 'o': expected shape \(n\), got \(4,\)",
     ),
     "negative extent": ("add_one", vectors(-1), {}, "negative extent"),
-    "missing symbol": ("overrun", vectors(1), {}, "no value given for its symbol 'where'"),
+    "missing symbol": ("overrun", vectors(1), {}, "no value given for its symbol 'place'"),
     "unknown symbol": ("add_one", vectors(1), {"q": 1}, "takes no symbol 'q'"),
     "symbol a shape gives": ("add_one", vectors(1), {"n": 1}, "takes no symbol 'n'"),
     "scalar too large": (
         "overrun",
         vectors(1),
-        {"where": 1 << 31},
+        {"place": 1 << 31},
         "kernel 'overrun': the scalar 2147483648 does not fit int32",
     ),
 }
@@ -224,6 +225,6 @@ def test_a_program_that_goes_wrong_is_stopped(case: str) -> None:
 def test_a_value_outside_its_storage_is_refused() -> None:
     entry = library().entries["chain"]
     values = (entry.values[0], EntryValue("middle", "t", 8, ("n",), "float32"), entry.values[2])
-    program = replace(library(), entries={"chain": replace(entry, values=values)})
+    program = replace(library(), entries={"chain": structs.replace(entry, values=values)})
     with pytest.raises(InputError, match="value 'middle' takes bytes 8 to 48 of 't', which has 40"):
         plan_call(program, "chain", vectors(10), {})

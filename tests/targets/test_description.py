@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.description import fingerprint, from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError
-from tapml_targets.fingerprint import fingerprint
 from tapml_targets.limits import Limits
 
 COUNTS = st.integers(0, 2**40)
@@ -38,6 +37,9 @@ DESCRIPTIONS = st.builds(
         st.frozensets(st.text(max_size=5), max_size=3),
         COUNTS,
         COUNTS,
+        COUNTS,
+        st.tuples(COUNTS, COUNTS),
+        st.text(max_size=5),
         COUNTS,
     ),
     st.dictionaries(st.text(), st.text(), max_size=3),
@@ -90,5 +92,5 @@ def test_another_device_or_driver_has_another_fingerprint(change: dict[str, Any]
         {"details": {"clock_mhz": "1200", "vendor": "v"}},
     ],
 )
-def test_what_passes_does_not_change_the_fingerprint(change: dict[str, Any]) -> None:
+def test_temporary_details_do_not_change_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(replace(DEVICE, **change)) == fingerprint(DEVICE)

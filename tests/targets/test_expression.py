@@ -93,7 +93,7 @@ def test_a_shape_binds_lone_symbols_and_checks_the_others() -> None:
         ["not", True],
     ],
 )
-def test_what_is_no_expression_is_refused(data: Any) -> None:
+def test_invalid_expressions_are_refused(data: Any) -> None:
     with pytest.raises(ProtocolError, match="not an expression"):
         from_wire(data)
 

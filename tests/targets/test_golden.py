@@ -74,7 +74,7 @@ def test_an_evaluator_that_does_what_the_text_says_launches_the_same(name: str) 
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_on_any_library_both_launch_the_same_or_refuse(data: st.DataObject) -> None:
+def test_both_evaluators_agree_on_any_library(data: st.DataObject) -> None:
     library = data.draw(libraries())
     programs = library.operators | library.entries
     assume(programs)

@@ -17,7 +17,7 @@ from tapml_targets.codegen.host_schedule import (
 )
 from tapml_targets.codegen.lowering import load_function
 from tapml_targets.codegen.source import OperatorSource
-from tests.compare.operators import make_operator
+from tests.oracles.operators import make_operator
 
 op = relax.op
 
@@ -49,7 +49,7 @@ def test_sums_of_halves_are_not_reassociated_where_each_addition_is_one_in_float
     assert is_slow(build, dtype, processor) is slow
 
 
-def test_what_is_reassociated_and_what_is_not_are_one_module() -> None:
+def test_reassociated_and_other_functions_share_a_module() -> None:
     operators = [
         make_operator(f"sum_{dtype}", [((4, 96), dtype)], rows) for dtype in ("float16", "float32")
     ]

@@ -24,7 +24,7 @@ def test_an_installed_package_has_its_version_and_another_has_none() -> None:
     assert package_version("tapml-does-not-have-this") is None
 
 
-def test_a_package_without_metadata_still_has_a_place_in_a_key() -> None:
+def test_a_package_without_metadata_is_still_part_of_a_key() -> None:
     assert versions_text("tapml-does-not-have-this") == "tapml-does-not-have-this built here"
     assert version("apache-tvm") in compiler_versions()
     assert version("apache-tvm-ffi") in compiler_versions()
@@ -35,7 +35,7 @@ def test_a_remedy_names_the_extras_and_installs_by_path() -> None:
     assert install_hint().startswith('pip install -e "." ')
 
 
-def test_a_board_that_was_given_a_wheel_is_told_of_that(
+def test_the_remedy_names_the_wheel_a_board_was_given(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Wheel:

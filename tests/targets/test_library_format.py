@@ -11,6 +11,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tapml_targets.errors import ProtocolError
 from tapml_targets.library import (
@@ -121,6 +122,38 @@ def test_a_header_with_anything_in_any_place_is_refused_or_consistent(data: st.D
     pack(found)
 
 
+def drop_default(header: Any) -> None:
+    del header[3][0][6]
+
+
+def write_no_size(header: Any) -> None:
+    [add_one] = [operator for operator in header[4] if operator[0] == "add_one"]
+    [buffer, *_] = [each for each in add_one[2][0][2] if each[0] == "buffer"]
+    buffer[3:] = [None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        drop_default,
+        write_no_size,
+        lambda header: header[3].reverse(),
+        lambda header: header[4].append(header[4][-1]),
+        lambda header: header[1].extend([["z", ""], ["a", ""]]),
+    ],
+    ids=["field left out", "no size", "out of order", "there twice", "metadata out of order"],
+)
+def test_a_library_has_one_form(change: Callable[[Any], None]) -> None:
+    frame = struct.Struct("<8sII")
+    packed = pack(library())
+    _, version, size = frame.unpack_from(packed)
+    header = msgpack.unpackb(packed[frame.size : frame.size + size])
+    change(header)
+    body = msgpack.packb(header)
+    with pytest.raises(ProtocolError, match="a Library's header is not as `pack` writes it"):
+        unpack(frame.pack(MAGIC, version, len(body)) + body + packed[frame.size + size :])
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -137,12 +170,14 @@ def test_deeply_nested_data_is_refused_without_exhausting_the_stack() -> None:
 def test_another_version_is_named() -> None:
     packed = bytearray(pack(library()))
     packed[8] = 9
-    with pytest.raises(ProtocolError, match="version 9 is not supported, expected 2"):
+    with pytest.raises(
+        ProtocolError, match="of version 9, and this tapml reads version 3: compile it again"
+    ):
         unpack(packed)
 
 
 def launch(*arguments: Any, kernel: str = "add", grid: Any = (1, 1, 1)) -> OperatorProgram:
-    return replace(add_one(), statements=(Launch(kernel, arguments, grid),))
+    return structs.replace(add_one(), statements=(Launch(kernel, arguments, grid),))
 
 
 def with_operator(operator: OperatorProgram) -> Library:
@@ -151,7 +186,7 @@ def with_operator(operator: OperatorProgram) -> Library:
 
 def with_entry(**changes: Any) -> Library:
     entry = library().entries["chain"]
-    return replace(library(), entries={"chain": replace(entry, **changes)})
+    return replace(library(), entries={"chain": structs.replace(entry, **changes)})
 
 
 def with_options(*options: str) -> Library:
@@ -163,7 +198,7 @@ def nested(depth: int) -> OperatorProgram:
     statements: Any = ()
     for _ in range(depth):
         statements = (Condition(1, statements),)
-    return replace(add_one(), statements=statements)
+    return structs.replace(add_one(), statements=statements)
 
 
 FAULTS: dict[str, tuple[Callable[[], Library], str]] = {
@@ -179,7 +214,7 @@ FAULTS: dict[str, tuple[Callable[[], Library], str]] = {
         lambda: replace(
             library(),
             operators={
-                "peek": replace(
+                "peek": structs.replace(
                     library().operators["peek"],
                     statements=(Launch("peek", (TensorArgument("w"),)),),
                 )
@@ -194,7 +229,7 @@ FAULTS: dict[str, tuple[Callable[[], Library], str]] = {
     ),
     "a symbol bound in one branch only": (
         lambda: with_operator(
-            replace(
+            structs.replace(
                 add_one(),
                 statements=(
                     Condition(1, (Bind("k", 1),)),
@@ -206,17 +241,17 @@ FAULTS: dict[str, tuple[Callable[[], Library], str]] = {
     ),
     "a dtype nobody knows": (
         lambda: with_operator(
-            replace(add_one(), parameters=(Parameter("a", (1,), "float7", "input"),))
+            structs.replace(add_one(), parameters=(Parameter("a", (1,), "float7", "input"),))
         ),
         "unknown dtype 'float7'",
     ),
     "two parameters of one name": (
-        lambda: with_operator(replace(add_one(), parameters=VECTORS + VECTORS)),
+        lambda: with_operator(structs.replace(add_one(), parameters=VECTORS + VECTORS)),
         "'a' is there twice",
     ),
     "a role that is none": (
         lambda: with_operator(
-            replace(add_one(), parameters=(Parameter("a", ("n",), "float32", "both"),))  # type: ignore[arg-type]
+            structs.replace(add_one(), parameters=(Parameter("a", ("n",), "float32", "both"),))  # type: ignore[arg-type]
         ),
         "role must be",
     ),

@@ -13,11 +13,11 @@ from tapml.package.make import make_package
 from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
 from tests.conftest import RequireDevice
-from tests.made_once import made_once
 from tests.offload.commands import run_process
 from tests.offload.sessions import FinishedSession, offload_arguments
 from tests.package.packages import add_tokenizer
 from tests.rpc.tracker.trackers import TrackerProcess, kept_addresses
+from tests.shared_artifact import shared_artifact
 from tests.web.doorway import Doorway
 from tests.web.pages import NAME, DevicePage, device_page
 from tests.web.runner_page import PART_BYTES
@@ -36,7 +36,7 @@ def moved_to_driver(
     """The tiny model's session with a WebGPU adapter of this machine; tests only read it."""
 
     def moved(index: int) -> Path:
-        with made_once(f"moved-to-webgpu-{index}", tmp_path_factory) as session:
+        with shared_artifact(f"moved-to-webgpu-{index}", tmp_path_factory) as session:
             if not session.exists():
                 ended = run_process(
                     *offload_arguments(finished.model, session, f"webgpu:{index}"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from tapml_targets.webgpu.discovery import browser_environment
+from tapml_targets.vulkan_loader.drivers import browser_environment
 from tests.report.browser import go_without, need_browser, running_browser
 
 _NAMES = ("firefox-esr", "firefox")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tapml.graph.plan import (
+from tapml.models.stored import StoredDecoder
+from tapml.package.manifest import TokenizerNote, ValidatedDevice
+from tapml.package.shipped import Shipped
+from tapml.plan.graph_plan import (
     Entry,
     GraphPlan,
     StateBinding,
@@ -13,9 +16,6 @@ from tapml.graph.plan import (
     TensorSpecification,
     Value,
 )
-from tapml.models.stored import StoredDecoder
-from tapml.package.manifest import TokenizerNote, ValidatedDevice
-from tapml.package.shipped import Shipped
 from tapml_targets.expression import Expression
 from tapml_targets.library import (
     BufferArgument,

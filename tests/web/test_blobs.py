@@ -13,8 +13,8 @@ from tapml_rpc.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
+from tests.targets.libraries import library as small_library
 from tests.web.doorway import Doorway
-from tests.web.libraries import add_library
 from tests.web.pages import NAME, DevicePage, device_page
 
 MEBIBYTE = 1 << 20
@@ -61,7 +61,7 @@ def bring(session: Session, weights: list[bytes]) -> int:
         at = len(data) // 3
         assert bytes(session.read(buffer, 1000, at)) == data[at : at + 1000]
         assert bytes(session.read(buffer, 5, len(data) - 5)) == data[-5:]
-    library = session.upload(add_library())
+    library = session.upload(small_library("webgpu"))
     tensor = RemoteTensor(buffers[0], 0, (256,), "float32")
     session.fill(buffers[0], bytes(4))
     session.call(library, "add_one", [tensor, tensor])
@@ -107,7 +107,7 @@ def test_where_a_person_wants_it_weights_outlive_the_page(
     weights = [content(seed, MEBIBYTE // 2) for seed in (200, 201)]
 
     def visit() -> int:
-        """Load the page anew, bring the weights there; bytes that were sent."""
+        """Load the page again, bring the weights there; bytes that were sent."""
         shown.open()
         shown.wait_ready()
         with open_device(f"tracker:{NAME}") as session:
@@ -118,7 +118,7 @@ def test_where_a_person_wants_it_weights_outlive_the_page(
     assert visit() == MEBIBYTE
     shown.click("#keep")
     # What is here already is copied.
-    shown.wait("#disk", "1.00 MiB")
+    shown.wait("#disk", "1 MiB")
     assert visit() == 0
     assert shown.evaluate("document.querySelector('#keep').checked")
     # A copy that is damaged is none, and is brought again.
@@ -126,6 +126,6 @@ def test_where_a_person_wants_it_weights_outlive_the_page(
     wait_for(lambda: shown.evaluate("document.body.dataset.damaged"))
     assert visit() == MEBIBYTE // 2
     shown.click("#keep")
-    shown.wait("#disk", "0 B")
+    shown.wait("#disk", "0 bytes")
     assert visit() == MEBIBYTE
     assert shown.page.complaints == []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tapml_targets.errors import CompileError, InputError, LimitExceededError
-from tests.targets.webgpu.wgsl import ADD, slow_result
-from tests.web.libraries import add_library, overrun_library, slow_library, with_dialect
+from tapml_targets.library import Library
+from tests.targets.libraries import edited, slow_library, slow_result
+from tests.targets.libraries import library as small_library
 from tests.web.pages import DevicePage
 
 VALUES = np.arange(1000, dtype=np.float32)
+LIBRARY = small_library("webgpu")
 
 
 def tensor(session: Session, values: np.ndarray, byte_offset: int = 0) -> RemoteTensor:
@@ -26,19 +30,30 @@ def read(session: Session, given: RemoteTensor) -> np.ndarray:
     return np.frombuffer(data, np.float32)
 
 
+def with_dialect(of: Library, dialect: str) -> Library:
+    """The same Library with its text called something else."""
+    return replace(of, modules=tuple(replace(each, dialect=dialect) for each in of.modules))
+
+
 def test_an_operator_and_an_entry_run_in_the_browser(session: Session) -> None:
     assert session.device.platform == "webgpu"
     assert session.device.limits.offset_alignment in (32, 256)
-    library = session.upload(add_library())
+    uploaded = session.upload(LIBRARY)
     a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
-    for name, more in (("add_one", 1), ("add_two", 2), ("chain", 4)):
-        session.call(library, name, [a, o])
-        np.testing.assert_array_equal(read(session, o), VALUES + more)
+    for name, expected in (
+        ("add_one", VALUES + 1),
+        ("double_add", 2 * VALUES + 1),
+        ("chain", 2 * VALUES + 2),
+        # All intermediates in one storage: a kernel reads and writes one buffer.
+        ("shared", VALUES + 3),
+    ):
+        session.call(uploaded, name, [a, o])
+        np.testing.assert_array_equal(read(session, o), expected)
 
 
 def test_a_read_waits_for_the_work_before_it(session: Session) -> None:
     """A paper's porter read zeros: the work had been submitted and was not done."""
-    library = session.upload(slow_library())
+    library = session.upload(slow_library("webgpu"))
     expected = slow_result(4096)
     o = tensor(session, 0 * expected)
     session.call(library, "slow", [o])
@@ -47,7 +62,7 @@ def test_a_read_waits_for_the_work_before_it(session: Session) -> None:
 
 
 def test_tensors_may_begin_anywhere_and_share_a_buffer(session: Session) -> None:
-    library = session.upload(add_library())
+    library = session.upload(LIBRARY)
     buffer = session.allocate(3 * VALUES.nbytes)
     for target, source in ((4, VALUES.nbytes + 8), (0, VALUES.nbytes), (0, 1024), (12, 12)):
         session.write(buffer, VALUES, source)
@@ -61,7 +76,7 @@ def test_a_grid_beyond_what_a_dimension_holds_is_folded(session: Session) -> Non
     count = 64 * 65535 + 100
     values = np.arange(count, dtype=np.float32)
     a, o = tensor(session, values), tensor(session, 0 * values)
-    session.call(session.upload(add_library()), "add_one", [a, o])
+    session.call(session.upload(LIBRARY), "add_one", [a, o])
     np.testing.assert_array_equal(read(session, o), values + 1)
 
 
@@ -96,66 +111,69 @@ def test_a_long_tensor_goes_there_and_back_in_pieces(session: Session) -> None:
 
 
 def test_recorded_calls_and_programs_run_by_name(session: Session) -> None:
-    library = session.upload(add_library())
+    library = session.upload(LIBRARY)
     a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
-    recorded = session.record(library, "add_two", [a, o])
+    recorded = session.record(library, "double_add", [a, o])
     with session.program("step") as program:
         program.write(a.buffer, VALUES.nbytes)
         program.run(recorded)
         program.read(o.buffer, VALUES.nbytes)
     for more in (0, 5):
         (got,) = session.execute(program, VALUES + more)
-        np.testing.assert_array_equal(np.frombuffer(got, np.float32), VALUES + more + 2)
+        np.testing.assert_array_equal(np.frombuffer(got, np.float32), 2 * (VALUES + more) + 1)
 
 
 def test_a_poisoned_workspace_shows_who_writes_around_it(session: Session) -> None:
-    library = session.upload(overrun_library())
-    o = tensor(session, VALUES)
+    library = session.upload(LIBRARY)
+    a, o = tensor(session, VALUES), tensor(session, VALUES)
 
     def damaged(place: int) -> tuple[str, ...]:
         report = session.call_and_report(
-            library, "overrun", [o], {"place": place}, workspace_poison=b"\x5a"
+            library, "overrun", [a, o], {"place": place}, workspace_poison=b"\x5a"
         )
         return report.damaged_guards
 
-    assert (damaged(0), damaged(1023), damaged(1024)) == ((), (), ("w",))
-    timed = session.call_and_report(library, "overrun", [o], {"place": 0}, timed=True)
+    assert (damaged(0), damaged(999), damaged(1000)) == ((), (), ("w",))
+    timed = session.call_and_report(library, "overrun", [a, o], {"place": 0}, timed=True)
     assert timed.kernel_nanoseconds is not None and timed.kernel_nanoseconds > 0
 
 
 def test_a_poisoned_call_shows_who_writes_behind_a_tensor(session: Session) -> None:
     """WebGPU moves a stray write into what is bound, so a guard band is bound as well."""
-    library = session.upload(overrun_library(target="o"))
+    library = session.upload(LIBRARY)
+    a = tensor(session, VALUES[:10])
     buffer = session.allocate(4096)
     for place, poison, damaged in ((9, None, False), (9, b"\x5a", False), (10, b"\x5a", True)):
         session.fill(buffer, b"\xee")
         o = RemoteTensor(buffer, 256, (10,), "float32")
-        session.call_and_report(library, "overrun", [o], {"place": place}, workspace_poison=poison)
+        session.call_and_report(
+            library, "overrun_output", [a, o], {"place": place}, workspace_poison=poison
+        )
         band = bytes(session.read(buffer, 4096 - 296, 296))
         assert (band != b"\xee" * len(band)) == damaged, place
         assert bytes(session.read(buffer, 256)) == b"\xee" * 256
 
 
 def test_a_guard_band_ends_where_another_tensor_of_the_call_begins(session: Session) -> None:
-    library = session.upload(add_library())
+    library = session.upload(LIBRARY)
     buffer = session.allocate(3 * 1024)
     session.write(buffer, VALUES[:256], 1024)
     a, o, p = (RemoteTensor(buffer, at, (256,), "float32") for at in (1024, 2048, 0))
     for target in (o, p):
-        session.call_and_report(library, "chain", [a, target], workspace_poison=b"\x5a")
-        np.testing.assert_array_equal(read(session, target), VALUES[:256] + 4)
+        session.call_and_report(library, "shared", [a, target], workspace_poison=b"\x5a")
+        np.testing.assert_array_equal(read(session, target), VALUES[:256] + 3)
     np.testing.assert_array_equal(read(session, a), VALUES[:256])
 
 
 def test_a_bad_shader_gives_everything_the_compiler_says(
     session: Session, shown: DevicePage
 ) -> None:
-    broken = add_library(ADD.replace("arguments.amount; }", "arguments.amonut; }"))
+    broken = edited(LIBRARY, "+ amount;", "+ amonut;")
     with pytest.raises(CompileError) as caught:
         session.upload(broken)
     text = str(caught.value)
     assert "kernel 'add' does not compile" in text
-    assert "line 11" in text and "amonut" in text
+    assert "line 13" in text and "amonut" in text
     shown.wait("#log", "amonut")
     # The session goes on.
     test_an_operator_and_an_entry_run_in_the_browser(session)
@@ -163,13 +181,13 @@ def test_a_bad_shader_gives_everything_the_compiler_says(
 
 def test_a_library_for_another_dialect_is_refused(session: Session, shown: DevicePage) -> None:
     with pytest.raises(CompileError, match=r"'wgsl' modules.*'opencl-c'"):
-        session.upload(with_dialect(add_library(), "opencl-c"))
+        session.upload(with_dialect(LIBRARY, "opencl-c"))
     shown.wait("#log", "opencl-c")
 
 
 def test_a_text_that_does_not_fit_its_launches_is_refused(session: Session) -> None:
-    text = ADD.replace("@workgroup_size(64, 1, 1)", "@workgroup_size(32, 1, 1)")
-    library = session.upload(add_library(text))
+    narrow = edited(LIBRARY, "@workgroup_size(64, 1, 1)", "@workgroup_size(32, 1, 1)")
+    library = session.upload(narrow)
     a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
     session.call(library, "add_one", [a, o])
     with pytest.raises(InputError, match=r"workgroups of \(32, 1, 1\)"):
@@ -181,9 +199,9 @@ def test_too_many_threads_and_too_large_a_buffer_name_the_limit(
     session: Session, shown: DevicePage
 ) -> None:
     most = session.device.limits.max_threads_per_block
-    text = ADD.replace("@workgroup_size(64, 1, 1)", f"@workgroup_size({2 * most}, 1, 1)")
+    wide = edited(LIBRARY, "@workgroup_size(64, 1, 1)", f"@workgroup_size({2 * most}, 1, 1)")
     with pytest.raises(LimitExceededError, match=f"needs {2 * most} threads.*has {most}"):
-        session.upload(add_library(text))
+        session.upload(wide)
     session.allocate(session.device.limits.max_buffer_bytes + 4)
     with pytest.raises(LimitExceededError, match="maxBufferSize"):
         session.fence()
@@ -198,7 +216,7 @@ def test_what_is_refused_is_told_by_the_page_and_not_left_to_the_console(
     """A browser's console gets what nobody has taken: an error that was not caught, a warning."""
     test_an_operator_and_an_entry_run_in_the_browser(session)
     with pytest.raises(CompileError):
-        session.upload(add_library("this is no shader"))
+        session.upload(edited(LIBRARY, "fn add(", "this is no shader("))
     session.allocate(session.device.limits.max_buffer_bytes + 4)
     with pytest.raises(LimitExceededError):
         session.fence()

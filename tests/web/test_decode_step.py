@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tapml.execute.plan_runner import PlanRunner
-from tapml.graph.plan import (
+from tapml.plan.graph_plan import (
     Entry,
     GraphPlan,
     StateBinding,

@@ -73,7 +73,6 @@ def test_the_page_itself_has_nothing_to_complain_about(shown: DevicePage) -> Non
     assert others == []
 
 
-@pytest.mark.slow
 def test_the_same_kernels_in_firefox_and_chromium_are_compared(
     shown: DevicePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

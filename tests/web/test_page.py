@@ -185,9 +185,9 @@ def test_who_does_not_show_the_lease_or_speaks_another_version_is_refused(
     shown: DevicePage, tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with request_device(tracker.address, name="page") as lease:
-        with pytest.raises(SetupError, match="another one's device"):
+        with pytest.raises(SetupError, match="lent to another client"):
             connect(lease.address, lease="guess")
-        shown.wait("#log", "refused: this is another one's device")
+        shown.wait("#log", "refused: this device is lent to another client")
         monkeypatch.setattr("tapml_rpc.wire.VERSION", 99)
         with pytest.raises(ProtocolError, match=r"version 1, the client \[99\]"):
             connect(lease.address, lease=lease)

@@ -40,7 +40,7 @@ def assert_lost(session: Session, within: float = 30.0) -> DeviceLostError:
 
 
 def assert_works(tracker: TrackerProcess) -> None:
-    """The page is lent anew and computes."""
+    """The page is lent again and computes."""
     wait_for(lambda: list_devices(tracker.address))
     with open_device(f"tracker:{NAME}") as session:
         buffer = session.allocate(8)
@@ -115,7 +115,7 @@ def test_a_page_that_is_reloaded_in_the_middle_of_an_upload_ends_the_upload(
     assert_works(tracker)
 
 
-def test_a_gpu_that_is_lost_is_named_and_opened_anew(
+def test_a_gpu_that_is_lost_is_named_and_opened_again(
     shown: DevicePage, tracker: TrackerProcess, session: Session
 ) -> None:
     session.fence()
@@ -136,7 +136,7 @@ def test_a_page_that_comes_back_holds_nothing_of_the_session_before(
         session.fence()
         wait_for(lambda: list_devices(tracker.address)[0].load["device_bytes"] >= held.nbytes)
     wait_for(lambda: list_devices(tracker.address)[0].load["device_bytes"] == 0)
-    shown.wait("#memory", "0 B")
+    shown.wait("#memory", "0 bytes")
     assert_works(tracker)
 
 

@@ -14,7 +14,7 @@ from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker import list_devices
 from tests.report.browser import Page, open_browser
 from tests.rpc.tracker.trackers import TrackerProcess
-from tests.web.libraries import add_library
+from tests.targets.libraries import library as small_library
 from tests.web.pages import NAME, WEBGPU_FLAGS, DevicePage
 from tests.web.test_browser_device import VALUES, read, tensor
 
@@ -73,6 +73,6 @@ def test_a_page_over_tls_is_a_device_once_a_person_trusts_its_certificate(
     monkeypatch.setenv("TAPML_TRACKER_FINGERPRINT", line["fingerprint"])
     with open_device(f"tracker:{NAME}") as session:
         a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
-        session.call(session.upload(add_library()), "add_one", [a, o])
+        session.call(session.upload(small_library("webgpu")), "add_one", [a, o])
         np.testing.assert_array_equal(read(session, o), VALUES + 1)
     assert page.complaints == []

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tapml.cli.remote_devices import print_remote_devices, remote_devices
-from tapml.offload.device_facts import SELF_TEST, settle_self_test
+from tapml.session.device_facts import SELF_TEST, record_self_test
 from tapml_rpc import known_self_test
 from tapml_rpc.known_self_test import session_self_test
 from tapml_rpc.session import Session
@@ -46,7 +46,7 @@ def test_a_page_is_measured_once_and_remembered(
     again = session_self_test(session)
     assert again == found
     # A session's folder has it as that of any device.
-    assert settle_self_test(tmp_path, session, again, lambda event: None) == found
+    assert record_self_test(tmp_path, session, again, lambda event: None) == found
     kept = json.loads((tmp_path / SELF_TEST).read_text("utf-8"))
     assert from_plain(kept["latest"]) == found
     assert session.device.name in kept["device"]

@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 const web = dirname(dirname(fileURLToPath(import.meta.url)));
 const MAX_SCRIPT_BYTES = 100 << 10;
@@ -18,10 +18,16 @@ AUTHOR BE LIABLE FOR ANY SPECIAL, DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR 
 RESULTING FROM LOSS OF USE, DATA OR PROFITS, WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER
 TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE USE OR PERFORMANCE OF THIS SOFTWARE. */`;
 
+const TOKENIZERS =
+  "/*! Holds @huggingface/tokenizers. Copyright Hugging Face. Apache License, Version 2.0: " +
+  "http://www.apache.org/licenses/LICENSE-2.0 */";
+
 const asIs = (folder) =>
   new Map(readdirSync(folder).sort().map((name) => [name, readFileSync(join(folder, name))]));
 const ours = asIs(join(web, "static"));
 const runner = asIs(join(web, "runner"));
+const minified = async (...styles) =>
+  Buffer.from((await transform(Buffer.concat(styles).toString(), { loader: "css", minify: true })).code);
 
 // A page: where its source lies, the scripts with their banners, and the files beside them.
 const pages = [
@@ -31,18 +37,18 @@ const pages = [
     target: join(dirname(web), "rpc_server", "tapml_rpc", "web_page"),
     format: "iife",
     scripts: { page: "", worker: LICENCE },
-    files: ours,
+    files: new Map([...ours, ["style.css", await minified(ours.get("style.css"))]]),
   },
   {
     name: "runner",
     source: join(web, "src", "runner"),
     target: join(dirname(web), "tapml", "package", "browser_page"),
     format: "esm",
-    scripts: { page: "", tapml: "", worker: LICENCE },
+    scripts: { page: "", tapml: TOKENIZERS, worker: `${LICENCE}\n${TOKENIZERS}` },
     files: new Map([
       ["index.html", runner.get("index.html")],
       ["icon.svg", ours.get("icon.svg")],
-      ["style.css", Buffer.concat([ours.get("style.css"), runner.get("runner.css")])],
+      ["style.css", await minified(ours.get("style.css"), runner.get("runner.css"))],
     ]),
   },
 ];

@@ -1,10 +1,9 @@
 /**
  * How far a session runs ahead of the GPU.
  *
- * A browser neither stops nor takes back what was submitted. So little of a session's work is there
- * at any time: two submits, each of about as many commands as took the GPU a fifth of a second
- * before. The rest waits in the page, where other sessions' submits come in between, and where it
- * ends with its session.
+ * A browser cannot stop or withdraw submitted work. So a session has at most two submits on the GPU,
+ * each sized to take about a fifth of a second by the last measurement. The rest waits in the page,
+ * where other sessions take turns and the work ends with its session.
  */
 
 import { noticed } from "./noticed";
@@ -12,9 +11,9 @@ import { noticed } from "./noticed";
 const MOST_AHEAD = 2;
 const AIM_MILLISECONDS = 200;
 const GROWTH = 2;
-/** Before anything is known of how long a session's commands take. */
+/** Before the first measurement. */
 const FIRST_COMMANDS = 4;
-/** Some systems take a GPU away from whom one submit keeps it busy for seconds. */
+/** Some systems reset the GPU if one submit takes seconds. */
 export const MOST_COMMANDS = 64;
 
 interface Submitted {
@@ -23,14 +22,14 @@ interface Submitted {
 }
 
 export class Backlog {
-  /** How many commands the next submit is to hold. */
+  /** Commands of the next submit. */
   commands = FIRST_COMMANDS;
   private readonly ahead: Submitted[] = [];
   private over = false;
-  /** Ends the wait of the batch that runs; they run one after the other. */
+  /** Ends the wait of the running batch. */
   private end: () => void = () => undefined;
 
-  /** Note a submit of so many commands; `done` gives the milliseconds for which it held the GPU. */
+  /** Note a submit; `done` resolves to the milliseconds it took. */
   submitted(stage: string, commands: number, done: Promise<number>): void {
     const work: Submitted = {
       stage,
@@ -44,31 +43,28 @@ export class Backlog {
     this.ahead.push(work);
   }
 
-  /** Whether nothing more is to be submitted for now. */
   get isFull(): boolean {
     return !this.over && this.ahead.length >= MOST_AHEAD;
   }
 
-  /** What the submit does that is waited for first. */
+  /** The stage of the oldest submit. */
   get oldest(): string {
     return this.ahead[0]?.stage ?? "";
   }
 
-  /** Wait until the oldest submit is done, or nobody cares any more. */
+  /** Wait until the oldest submit is done or the session ends. */
   async next(queue: GPUQueue): Promise<void> {
     const [oldest] = this.ahead;
     if (oldest !== undefined && !this.over) {
       const next = new Promise<void>((resolve) => {
         this.end = resolve;
-        void oldest.done.then(() => {
-          resolve();
-        });
+        void oldest.done.then(() => resolve());
       });
       await noticed(queue, next);
     }
   }
 
-  /** The session is over: nobody waits any more. */
+  /** End the session and its wait. */
   close(): void {
     this.over = true;
     this.end();

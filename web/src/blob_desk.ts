@@ -1,16 +1,15 @@
-/** The `blob` messages of one session: what it asks, what it is answered, what its batches may read. */
+/** The `blob` messages of one session: requests, replies, and the blobs that its batches may read. */
 
 import type { Arrival, BlobStore } from "./blob_store";
 import { inputError, protocolError, TapmlError } from "./errors";
 import { failureToWire } from "./failures";
-import { BOUNDS, type Session } from "./session";
+import { BOUNDS, checkWindow, type Session } from "./session";
 import { array, integer, MAX_EXACT, shown, text, type Header } from "./wire";
 
 const MAX_ARRIVALS = 4;
 const MAX_DIGESTS = 4096;
 const DIGEST = /^[0-9a-f]{64}$/;
 
-/** One session at the counter of the blob store. */
 export class BlobDesk {
   private readonly arrivals = new Map<string, Arrival>();
   private readonly bound: number;
@@ -19,7 +18,7 @@ export class BlobDesk {
   private closed = false;
   private last = Promise.resolve();
 
-  /** `owner` is who the session is: it sees what this one has sent, and nothing else. */
+  /** `owner` identifies the client: a session sees its owner's blobs only. */
   constructor(
     private readonly store: BlobStore,
     private readonly session: Session,
@@ -29,25 +28,15 @@ export class BlobDesk {
     this.bound = Math.min(BOUNDS.session_bytes, Math.floor(store.budget / 2));
   }
 
-  /** Until what was asked so far is answered; null where nothing waits. */
+  /** Resolves once all requests so far are answered; null if none waits. */
   get settled(): Promise<void> | null {
     return this.waiting > 0 ? this.last : null;
   }
 
-  /** Take a message; they are answered in their order. */
+  /** Take a message; replies come in the order of requests. */
   take(header: Header, chunk: Uint8Array): void {
     const sequence = integer(header["sequence"], "sequence", MAX_EXACT);
-    if (this.waiting >= BOUNDS.unanswered) {
-      throw protocolError(
-        `${this.waiting} messages wait for an answer; at most ${BOUNDS.unanswered} may`,
-      );
-    }
-    if (this.waitingBytes + chunk.length > BOUNDS.upload_window) {
-      throw protocolError(
-        `${this.waitingBytes + chunk.length} bytes wait for an answer; at most ` +
-          `${BOUNDS.upload_window} may`,
-      );
-    }
+    checkWindow("messages", this.waiting, this.waitingBytes + chunk.length);
     this.waiting += 1;
     this.waitingBytes += chunk.length;
     this.last = this.last.then(async () => {
@@ -65,7 +54,7 @@ export class BlobDesk {
     });
   }
 
-  /** The session has ended: its uploads go, and what it had attached may. */
+  /** End the session: abandon its uploads, detach its blobs. */
   close(): void {
     this.closed = true;
     for (const arrival of this.arrivals.values()) {
@@ -108,12 +97,7 @@ export class BlobDesk {
     }
   }
 
-  private async put(
-    digest: string,
-    total: number,
-    offset: number,
-    piece: Uint8Array,
-  ): Promise<boolean> {
+  private async put(digest: string, total: number, offset: number, piece: Uint8Array): Promise<boolean> {
     if (offset === 0) {
       this.begin(digest, total);
     }
@@ -174,7 +158,7 @@ export class BlobDesk {
       return false;
     }
     const attached = [...blobs.values()].reduce((sum, each) => sum + each.length, bytes.length);
-    // It may have ended while a disk was read.
+    // The session may have ended while the disk was read.
     if (this.isClosed() || attached > this.bound) {
       this.store.detach(this.session, digest);
       throw inputError(

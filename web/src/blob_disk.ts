@@ -1,7 +1,6 @@
 /**
- * Blobs in the browser's cache storage, which outlives the page. Each lies under its owner's name: on
- * disk nobody shares, so that who may see what needs no book of its own. What is read is not believed:
- * whoever asks hashes it.
+ * Blobs in the browser's cache storage, which outlives the page. Each owner has separate copies, so no
+ * access list is needed. Readers verify the hash.
  */
 
 import type { BlobDisk, Bytes } from "./blob_store";
@@ -14,9 +13,9 @@ const PLACE = /\/kept\/([^/]+)\/([0-9a-f]{64})\/([0-9]{1,12})$/;
 
 export class CacheDisk implements BlobDisk {
   nbytes = 0;
-  /** Sizes by owner and digest, those used longest ago first. */
+  /** Sizes by owner and digest, least recently used first. */
   private readonly sizes = new Map<string, number>();
-  /** What is written or removed now: one after the other, or what is removed would come behind. */
+  /** The last write or removal: they run one after the other. */
   private last: Promise<unknown> = Promise.resolve();
 
   private constructor(
@@ -25,7 +24,7 @@ export class CacheDisk implements BlobDisk {
     readonly budget: number,
   ) {}
 
-  /** What an earlier life of the page has left, and room for more within `budget` bytes. */
+  /** Open a shelf with the blobs that an earlier page left there. */
   static async of(shelf: Shelf, origin: string, budget: number): Promise<CacheDisk> {
     const disk = new CacheDisk(shelf, origin, budget);
     for (const { url } of await shelf.keys()) {
@@ -37,7 +36,7 @@ export class CacheDisk implements BlobDisk {
     return disk;
   }
 
-  /** This page's own, within a quarter of what the browser grants; null where it grants none. */
+  /** This page's disk, a quarter of the browser's quota; null if there is none. */
   static async open(): Promise<CacheDisk | null> {
     try {
       const { quota = 0 } = await navigator.storage.estimate();
@@ -48,12 +47,12 @@ export class CacheDisk implements BlobDisk {
     }
   }
 
-  /** Remove all that any page of this origin has kept. */
+  /** Remove all blobs of this origin. */
   static async clear(): Promise<void> {
     try {
       await caches.delete(NAME);
     } catch {
-      // What has no storage has nothing in it.
+      // Without storage there is nothing to remove.
     }
   }
 
@@ -94,7 +93,7 @@ export class CacheDisk implements BlobDisk {
     await this.shelf.delete(this.place(owner, digest, nbytes));
   }
 
-  /** Remove those used longest ago until so many bytes fit. */
+  /** Remove the least recently used until `nbytes` fit. */
   private async makeRoom(nbytes: number): Promise<void> {
     for (const each of [...this.sizes.keys()]) {
       if (this.nbytes + nbytes <= this.budget) {

@@ -1,7 +1,7 @@
 /**
- * Bytes by their SHA-256, kept for whoever has sent them: in memory for as long as the page lives, and
- * on the browser's disk where its user wants that. Each has a budget; what no session has attached goes
- * when room is needed, that used longest ago first.
+ * Bytes by their SHA-256, kept for the client that sent them: in memory while the page is open, and on
+ * the browser's disk if its user wants that. Each has a budget; when room is needed, unattached blobs
+ * are evicted, least recently used first.
  */
 
 import { inputError, messageOf, protocolError, TapmlError } from "./errors";
@@ -12,13 +12,12 @@ export type Bytes = Uint8Array<ArrayBuffer>;
 const MAX_BLOBS = 65536;
 const MAX_OWNERS = 256;
 
-/** What outlives the page; every owner's on their own. */
+/** Storage that outlives the page, separate for each owner. */
 export interface BlobDisk {
-  /** All of them together. */
   readonly nbytes: number;
-  /** Its bytes; 0 where it is not there. */
+  /** Its bytes; 0 if absent. */
   size(owner: string, digest: string): number;
-  /** The bytes as they lie there, which proves nothing; null where they are gone. */
+  /** The bytes, unverified; null if they are gone. */
   read(owner: string, digest: string): Promise<Bytes | null>;
   write(owner: string, digest: string, bytes: Bytes): Promise<void>;
   remove(owner: string, digest: string): Promise<void>;
@@ -31,7 +30,7 @@ interface Held {
   readonly users: Set<object>;
 }
 
-/** A blob on its way in: pieces in order, and room set aside for them. */
+/** A blob being uploaded: pieces in order, with reserved room. */
 export class Arrival {
   received = 0;
   /** Whether it was kept or given up. */
@@ -43,7 +42,7 @@ export class Arrival {
     readonly bytes: Bytes,
   ) {}
 
-  /** Take the next piece; true where it was the last. */
+  /** Take the next piece; returns whether it was the last. */
   take(offset: number, piece: Uint8Array): boolean {
     const end = offset + piece.length;
     if (offset !== this.received || piece.length === 0 || end > this.bytes.length) {
@@ -57,7 +56,7 @@ export class Arrival {
     return end === this.bytes.length;
   }
 
-  /** Whether the bytes are what they were announced as; raises a ProtocolError where not. */
+  /** Check the bytes against the announced digest; raises a ProtocolError. */
   async verify(): Promise<void> {
     const found = await hashOf(this.bytes);
     if (found !== this.digest) {
@@ -89,37 +88,36 @@ export class BlobStore {
     return this.held.size;
   }
 
-  /** Bytes in memory, unfinished uploads among them. */
+  /** Bytes in memory, including unfinished uploads. */
   get nbytes(): number {
     return this.used + this.reserved;
   }
 
-  /** Bytes on disk. */
   get diskBytes(): number {
     return this.disk?.nbytes ?? 0;
   }
 
-  /** Keep copies on a disk from now on, those of what is here among them; on none where null. */
+  /** Keep copies on a disk from now on, also of present blobs; null for no disk. */
   async use(disk: BlobDisk | null): Promise<void> {
     this.disk = disk;
     for (const [digest, { bytes, owners }] of disk === null ? [] : [...this.held]) {
       for (const owner of owners) {
         if (this.disk !== disk) {
-          // Another was chosen meanwhile, or none.
+          // The choice has changed meanwhile.
           return;
         }
-        // Without a copy the page works as it would without a disk.
+        // A missing copy costs only a later upload.
         await disk?.write(owner, digest, bytes).catch(() => null);
       }
     }
   }
 
-  /** Whether `owner` has sent a blob that is here. */
+  /** Whether a blob of `owner` is here. */
   holds(owner: string, digest: string): boolean {
     return this.owned(owner, digest) !== null || this.sizeOnDisk(owner, digest) > 0;
   }
 
-  /** Set room aside for a blob that will come in pieces; an InputError where there is none. */
+  /** Reserve room for an upload; raises an InputError if there is none. */
   begin(owner: string, digest: string, total: number): Arrival {
     this.reserve(owner, total);
     try {
@@ -140,7 +138,7 @@ export class BlobStore {
     }
   }
 
-  /** Keep a blob that has come whole and was verified: who sent it owns it from now on. */
+  /** Keep a complete, verified blob; its sender owns it. */
   keep(arrival: Arrival): void {
     if (arrival.over) {
       return;
@@ -150,12 +148,11 @@ export class BlobStore {
     this.received += 1;
     this.put(owner, digest, bytes);
     if (this.sizeOnDisk(owner, digest) === 0) {
-      // Nobody waits for it; without a copy the page works as it would without a disk.
       this.disk?.write(owner, digest, bytes).catch(() => null);
     }
   }
 
-  /** Give a session a blob, which stays until `detach`; null where its owner has none such here. */
+  /** Give a session a blob, which stays until `detach`; null if its owner has none here. */
   async attach(session: object, owner: string, digest: string): Promise<Bytes | null> {
     if (this.owned(owner, digest) === null && this.sizeOnDisk(owner, digest) > 0) {
       const one = `${digest} ${owner}`;
@@ -177,7 +174,7 @@ export class BlobStore {
     this.held.get(digest)?.users.delete(session);
   }
 
-  /** A blob of an owner's, which then counts as used. */
+  /** A blob of an owner; marks it as used. */
   private owned(owner: string, digest: string): Held | null {
     const found = this.held.get(digest);
     if (found?.owners.has(owner) !== true) {
@@ -205,7 +202,7 @@ export class BlobStore {
     return this.disk?.size(owner, digest) ?? 0;
   }
 
-  /** Set room aside for so many bytes; what nobody uses goes for it. */
+  /** Reserve bytes, evicting unused blobs. */
   private reserve(owner: string, nbytes: number): void {
     const room = this.budget - this.reserved - nbytes;
     const full = (): boolean => this.used > room || this.held.size >= MAX_BLOBS;
@@ -224,7 +221,7 @@ export class BlobStore {
     this.reserved += nbytes;
   }
 
-  /** Why a blob does not fit: what is attached of this owner's, and of others'. */
+  /** Why a blob does not fit: what this owner and others have attached. */
   private refusal(owner: string, nbytes: number): string {
     let own = 0;
     let others = 0;
@@ -247,12 +244,12 @@ export class BlobStore {
     this.used -= blob.bytes.length;
   }
 
-  /** Bring a blob from the disk into memory, if it is what it should be. */
+  /** Load a blob from disk if its hash is right. */
   private async load(owner: string, digest: string): Promise<void> {
     const nbytes = this.sizeOnDisk(owner, digest);
     this.reserve(owner, nbytes);
     try {
-      // A disk that fails is no reason for a client not to send the bytes.
+      // If the disk fails, the client sends the bytes again.
       const bytes = (await this.disk?.read(owner, digest).catch(() => null)) ?? null;
       if (bytes?.length === nbytes && (await hashOf(bytes)) === digest) {
         this.put(owner, digest, bytes);

@@ -1,8 +1,8 @@
 /**
  * Copies between storage buffers at any byte.
  *
- * WebGPU copies whole words at whole words. Where tensors of bytes or halves lie otherwise, this
- * kernel writes every word of the target window, taking each byte from where it lies.
+ * WebGPU copies aligned 4-byte words only. For tensors of bytes or halves at other offsets this
+ * kernel assembles every word of the target window byte by byte.
  */
 
 import { Submission } from "./submission";
@@ -95,7 +95,7 @@ export class ByteCopy {
     Submission.for(device).discard(uniform);
   }
 
-  /** A binding that may begin there, and how far into it the bytes are. */
+  /** An aligned binding around the bytes, and their offset in it. */
   private window(place: Place, nbytes: number): { binding: GPUBufferBinding; inner: number } {
     const alignment = this.device.limits.minStorageBufferOffsetAlignment;
     const offset = Math.floor(place.byteOffset / alignment) * alignment;

@@ -1,13 +1,14 @@
 /**
- * From a call with concrete shapes to the flat list of launches it means, as `call_plan.py`.
+ * From a call with concrete shapes to a flat list of launches; mirrors `call_plan.py`.
  *
  * Pure: no device, no memory. A call's memory is numbered in slots: first the caller's tensors, then
- * workspaces and intermediates. Golden vectors hold the two evaluators together.
+ * workspaces and intermediates. Golden vectors compare the two evaluators.
  */
 
 import { bitsOf, nbytesOf } from "./dtype";
 import { inputError } from "./errors";
 import { bindShape, evaluate, render, type Expression, type Symbols } from "./expression";
+import { quotient } from "./quotient";
 import type {
   EntryProgram,
   Extents,
@@ -18,7 +19,7 @@ import type {
   Statement,
 } from "./library";
 
-/** Statements one call may execute: what stops a host loop that would never end. */
+/** Bound on the statements of one call, against endless host loops. */
 export const MAX_STATEMENTS = 1 << 18;
 const MAX_BYTES = 1n << 48n;
 const MAX_EXTENT = (1n << 63n) - 1n;
@@ -36,9 +37,14 @@ export interface WorkspaceSlot {
 }
 
 export type PlannedArgument =
-  | { readonly kind: "buffer"; readonly slot: number; readonly byteOffset: number; readonly nbytes: number }
-  | { readonly kind: "tensor"; readonly slot: number; readonly byteOffset: number } & TensorShape
-  | { readonly kind: "scalar"; readonly value: bigint; readonly dtype: string };
+  | {
+      readonly kind: "buffer";
+      readonly slot: number;
+      readonly byteOffset: number;
+      readonly nbytes: number;
+    }
+  | ({ readonly kind: "tensor"; readonly slot: number; readonly byteOffset: number } & TensorShape)
+  | { readonly kind: "scalar"; readonly value: bigint | number; readonly dtype: string };
 
 export interface PlannedLaunch {
   readonly kernel: string;
@@ -46,6 +52,7 @@ export interface PlannedLaunch {
   readonly grid: Extents<bigint>;
   readonly block: Extents<bigint>;
   readonly step: number;
+  readonly dynamicSharedBytes: bigint;
 }
 
 /** All launches of one call. Slot `tensors.length + i` is `workspaces[i]`. */
@@ -61,14 +68,13 @@ interface Window {
   readonly tensor: TensorShape;
 }
 
-/** Bytes the elements of a tensor take. */
 export const tensorBytes = (tensor: TensorShape): bigint =>
   nbytesOf(
     tensor.dtype,
     tensor.shape.reduce((product, extent) => product * extent, 1n),
   );
 
-/** Work out what calling the operator or entry `name` launches; raises an InputError. */
+/** Plan the launches of a call to the operator or entry `name`; raises an InputError. */
 export function planCall(
   library: Library,
   name: string,
@@ -91,10 +97,7 @@ export function planCall(
   return { tensors, workspaces: planner.workspaces, launches: planner.launches };
 }
 
-function callerWindows(
-  program: OperatorProgram | EntryProgram,
-  tensors: readonly TensorShape[],
-): Window[] {
+function callerWindows(program: OperatorProgram | EntryProgram, tensors: readonly TensorShape[]): Window[] {
   if (tensors.length !== program.parameters.length) {
     const names = program.parameters.map((each) => `${each.name} (${each.role})`).join(", ");
     throw inputError(
@@ -124,7 +127,7 @@ function bindParameters(
       `${name}: it takes no symbol '${unknown}'; its symbols: ${expected.join(", ") || "none"}`,
     );
   }
-  // A compound extent may read symbols that only a later parameter gives: then once more.
+  // A compound extent may read symbols bound by a later parameter: then take a second pass.
   const late = parameters.some((each) => each.shape.some((extent) => typeof extent === "object"));
   for (let round = 0; round < (late ? 2 : 1); round += 1) {
     parameters.forEach((parameter, index) => {
@@ -161,15 +164,10 @@ class Planner {
     const tensors = windows.map((window) => window.tensor);
     bindParameters(name, parameters, tensors, symbols, operator.symbols);
     this.slots ||= windows.length;
-    const known = new Map(
-      windows.map((window, index) => [parameters[index]?.name ?? "", window] as const),
+    const known = new Map(windows.map((window, index) => [parameters[index]?.name ?? "", window] as const));
+    operator.workspaces.forEach((workspace, index) =>
+      known.set(workspace.name, this.workspace(workspace.name, workspace.nbytes, symbols, shared + index)),
     );
-    operator.workspaces.forEach((workspace, index) => {
-      known.set(
-        workspace.name,
-        this.workspace(workspace.name, workspace.nbytes, symbols, shared + index),
-      );
-    });
     this.run(operator.statements, symbols, known, name, step);
   }
 
@@ -181,9 +179,9 @@ class Planner {
     );
     bindParameters(entry.name, entry.parameters, tensors, symbols, entry.symbols);
     this.slots = tensors.length;
-    entry.storages.forEach((storage, index) => {
-      storages.set(storage.name, this.workspace(storage.name, storage.nbytes, symbols, index));
-    });
+    entry.storages.forEach((storage, index) =>
+      storages.set(storage.name, this.workspace(storage.name, storage.nbytes, symbols, index)),
+    );
     const values = new Map<string, Window>();
     for (const value of entry.values) {
       const base = storages.get(value.storage);
@@ -262,9 +260,7 @@ class Planner {
         case "bind": {
           const bound = evaluate(statement.value, symbols);
           if (bound < -MAX_EXTENT || bound > MAX_EXTENT) {
-            throw inputError(
-              `${name}: '${statement.symbol}' = ${render(statement.value)} exceeds 64 bits`,
-            );
+            throw inputError(`${name}: '${statement.symbol}' = ${render(statement.value)} exceeds 64 bits`);
           }
           symbols.set(statement.symbol, bound);
         }
@@ -295,6 +291,10 @@ class Planner {
     const planned = launch.arguments.map((argument): PlannedArgument => {
       if (argument.kind === "scalar") {
         const value = evaluate(argument.value, symbols);
+        if (argument.divisor !== 1n) {
+          const divisor = evaluate(argument.divisor, symbols);
+          return { kind: "scalar", value: quotient(value, divisor, argument.dtype, what), dtype: argument.dtype };
+        }
         checkScalar(value, argument.dtype, what);
         return { kind: "scalar", value, dtype: argument.dtype };
       }
@@ -320,15 +320,15 @@ class Planner {
       const byteOffset = Number(window.byteOffset + inner);
       return { kind: "buffer", slot, byteOffset, nbytes: Number(nbytes) };
     });
-    this.launches.push({ kernel: launch.kernel, arguments: planned, grid, block, step });
+    const dynamicSharedBytes = evaluate(launch.dynamicSharedBytes, symbols);
+    if (dynamicSharedBytes < 0n || dynamicSharedBytes > MAX_BYTES) {
+      throw inputError(`${what}: ${dynamicSharedBytes} bytes of shared memory`);
+    }
+    this.launches.push({ kernel: launch.kernel, arguments: planned, grid, block, step, dynamicSharedBytes });
   }
 }
 
-function extents(
-  expressions: Extents<Expression>,
-  symbols: Symbols,
-  what: string,
-): Extents<bigint> {
+function extents(expressions: Extents<Expression>, symbols: Symbols, what: string): Extents<bigint> {
   const [x, y, z] = expressions.map((each) => evaluate(each, symbols)) as [bigint, bigint, bigint];
   if ([x, y, z].some((extent) => extent < 0n || extent > MAX_EXTENT)) {
     throw inputError(`${what}: extents (${x}, ${y}, ${z}) cannot be launched`);

@@ -1,4 +1,4 @@
-/** The commands that run operators and entries: each said in full, or recorded and run by handle. */
+/** Commands that run operators and entries: given in full, or recorded and run by handle. */
 
 import { inputError, protocolError, TapmlError } from "./errors";
 import { KernelTimer } from "./kernel_timer";
@@ -8,7 +8,7 @@ import type { TensorUse } from "./loaded_library";
 import type { DeviceBuffer, Memory } from "./memory";
 import { workDone } from "./noticed";
 import { Readback, type StagePool } from "./readback";
-import type { Index, RunningBatch } from "./running_batch";
+import type { Fields, Index, RunningBatch, Waiting } from "./running_batch";
 import { array, handleOf, integer, map, octets, shown, text } from "./wire";
 
 const MAX_RANK = 32;
@@ -23,7 +23,7 @@ export interface Counters {
 }
 
 export class Calls {
-  /** Null where kernels are timed by wall clock. */
+  /** Null if kernels are timed by wall clock. */
   private readonly timer: KernelTimer | null;
 
   constructor(
@@ -34,15 +34,7 @@ export class Calls {
     this.timer = KernelTimer.on(memory, pool);
   }
 
-  call(
-    batch: RunningBatch,
-    index: Index,
-    library: unknown,
-    name: unknown,
-    tensors: unknown,
-    symbols: unknown,
-    options: unknown,
-  ): Promise<void> | undefined {
+  call(batch: RunningBatch, index: Index, [library, name, tensors, symbols, options]: Fields): Waiting {
     const { loaded } = builtOf(batch, library);
     const given = map(options, "options of a call");
     const poison = given["workspace_poison"];
@@ -63,15 +55,7 @@ export class Calls {
     return this.poisoned(batch, index, loaded, called, uses, values, pattern, timed);
   }
 
-  record(
-    batch: RunningBatch,
-    _index: Index,
-    handle: unknown,
-    library: unknown,
-    name: unknown,
-    tensors: unknown,
-    symbols: unknown,
-  ): void {
+  record(batch: RunningBatch, _index: Index, [handle, library, name, tensors, symbols]: Fields): void {
     const { session } = batch;
     const number = session.newHandle(handle);
     session.newRecording();
@@ -79,9 +63,7 @@ export class Calls {
     const called = text(name, "operator name");
     const uses = tensorsOf(batch, tensors);
     const call = built.loaded.record(batch.steps, called, uses, symbolsOf(symbols));
-    const handles = new Set(
-      array(tensors, "tensors").map((tensor) => handleOf(array(tensor, "tensor")[0])),
-    );
+    const handles = new Set(array(tensors, "tensors").map((tensor) => handleOf(array(tensor, "tensor")[0])));
     session.recordings.set(number, {
       library: handleOf(library),
       built,
@@ -95,12 +77,7 @@ export class Calls {
     });
   }
 
-  run(
-    batch: RunningBatch,
-    index: Index,
-    handle: unknown,
-    options: unknown,
-  ): Promise<void> | undefined {
+  run(batch: RunningBatch, index: Index, [handle, options]: Fields): Waiting {
     const { session } = batch;
     const recording = session.recordings.get(handleOf(handle));
     if (recording === undefined) {
@@ -114,9 +91,7 @@ export class Calls {
     }
     for (const [number, held] of recording.buffers) {
       if (session.buffers.get(number) !== held) {
-        throw inputError(
-          `the recorded call ${String(handle)} uses buffer ${number}: it is gone`,
-        );
+        throw inputError(`the recorded call ${String(handle)} uses buffer ${number}: it is gone`);
       }
     }
     this.counters.calls += 1;
@@ -126,21 +101,14 @@ export class Calls {
     return this.launch(batch, index, bind, timed);
   }
 
-  private launch(
-    batch: RunningBatch,
-    index: Index,
-    bind: () => LaunchSequence,
-    timed: boolean,
-  ): Promise<void> | undefined {
+  private launch(batch: RunningBatch, index: Index, bind: () => LaunchSequence, timed: boolean): Waiting {
     if (timed) {
       return this.timer === null
         ? this.byWallClock(batch, index, bind)
         : this.byDeviceClock(batch, index, bind(), this.timer);
     }
     const launches = bind();
-    batch.steps.encode(this.counted(launches), (encoder) => {
-      launches.encode(encoder);
-    });
+    batch.steps.encode(this.counted(launches), (encoder) => launches.encode(encoder));
     return undefined;
   }
 
@@ -156,14 +124,10 @@ export class Calls {
   }
 
   /**
-   * Launches are waited for between two points where the GPU is idle. They are bound only then: while
-   * this one waits, another session may move what both are bound to.
+   * Measure from an idle GPU to an idle GPU. Launches are bound after the first wait: meanwhile another
+   * session may move the workspaces that both use.
    */
-  private async byWallClock(
-    batch: RunningBatch,
-    index: Index,
-    bind: () => LaunchSequence,
-  ): Promise<void> {
+  private async byWallClock(batch: RunningBatch, index: Index, bind: () => LaunchSequence): Promise<void> {
     const { queue } = this.memory.device;
     batch.steps.flush();
     await workDone(queue);
@@ -172,15 +136,13 @@ export class Calls {
     }
     const launches = bind();
     const started = performance.now();
-    batch.steps.encode(this.counted(launches), (encoder) => {
-      launches.encode(encoder);
-    });
+    batch.steps.encode(this.counted(launches), (encoder) => launches.encode(encoder));
     await batch.steps.settle();
     await workDone(queue);
     batch.give(index, [Math.round((performance.now() - started) * 1e6), []]);
   }
 
-  /** Count launches for the page; what is done with them, in words. */
+  /** Count launches for the page; returns the stage's name. */
   private counted({ count }: LaunchSequence): string {
     this.counters.kernels += count;
     return `launching ${count} kernels of '${this.counters.lastCall}'`;
@@ -191,7 +153,7 @@ export class Calls {
     return performance.now();
   }
 
-  /** Run with memory of its own for every workspace, poisoned, between two guard bands. */
+  /** Run with separate memory for every workspace, poisoned, between two guard bands. */
   private async poisoned(
     batch: RunningBatch,
     index: Index,
@@ -204,19 +166,24 @@ export class Calls {
   ): Promise<void> {
     const { memory } = this;
     const { steps } = batch;
-    // Another poison has other guard bands: what reads them gives another result.
+    // The guard bands depend on the poison: a kernel that reads them gives different results.
     const pattern = Uint8Array.from(GUARD_PATTERN, (byte) => byte ^ (poison[0] ?? 0));
     const buffers: DeviceBuffer[] = [];
     let owned: LaunchSequence | undefined;
     try {
-      const { plan, launches } = loaded.bindOn(steps, name, tensors, symbols, (planned) =>
-        planned.workspaces.map(({ nbytes }): SlotPlace => {
-          const buffer = memory.allocate(steps, nbytes + 2 * GUARD_BYTES);
-          buffers.push(buffer);
-          memory.fill(steps, buffer, 0, buffer.nbytes, pattern);
-          memory.fill(steps, buffer, GUARD_BYTES, nbytes, poison);
-          return { buffer, byteOffset: GUARD_BYTES, band: { nbytes, behind: GUARD_BYTES } };
-        }),
+      const { plan, launches } = loaded.bindOn(
+        steps,
+        name,
+        tensors,
+        symbols,
+        (planned) =>
+          planned.workspaces.map(({ nbytes }): SlotPlace => {
+            const buffer = memory.allocate(steps, nbytes + 2 * GUARD_BYTES);
+            buffers.push(buffer);
+            memory.fill(steps, buffer, 0, buffer.nbytes, pattern);
+            memory.fill(steps, buffer, GUARD_BYTES, nbytes, poison);
+            return { buffer, byteOffset: GUARD_BYTES, band: { nbytes, behind: GUARD_BYTES } };
+          }),
         GUARD_BYTES,
       );
       owned = launches;
@@ -228,9 +195,7 @@ export class Calls {
       } else {
         steps.flush();
         started = timed ? await this.idle() : 0;
-        steps.encode(this.counted(launches), (encoder) => {
-          launches.encode(encoder);
-        });
+        steps.encode(this.counted(launches), (encoder) => launches.encode(encoder));
       }
       const guards = new Readback(memory, this.pool, Math.max(1, 2 * GUARD_BYTES * buffers.length));
       batch.readbacks.push(guards);
@@ -270,9 +235,7 @@ function intact(bytes: Uint8Array, at: number, pattern: Uint8Array, phase: numbe
 function builtOf(batch: RunningBatch, library: unknown): BuiltLibrary {
   const built = batch.session.libraries.get(handleOf(library));
   if (built === undefined) {
-    throw inputError(
-      `no Library has the handle ${String(library)}: it was never loaded or unloaded`,
-    );
+    throw inputError(`no Library has the handle ${String(library)}: it was never loaded or unloaded`);
   }
   return built;
 }

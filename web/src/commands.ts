@@ -1,4 +1,4 @@
-/** What each command of the protocol does on the GPU. */
+/** The protocol's commands on the GPU. */
 
 import { Calls, type Counters } from "./calls";
 import { inputError, protocolError, TapmlError } from "./errors";
@@ -9,7 +9,7 @@ import type { Memory } from "./memory";
 import { workDone } from "./noticed";
 import { checkProgram, MAX_PROGRAM_NAME, type ProgramBody } from "./program_body";
 import { Readback, StagePool } from "./readback";
-import type { Index, RunningBatch } from "./running_batch";
+import type { Fields, Index, RunningBatch, Waiting } from "./running_batch";
 import { BOUNDS, type Send } from "./session";
 import { aligned, handleOf, integer, octets, shown, text, type Handle } from "./wire";
 
@@ -18,9 +18,7 @@ const INLINE_READ_BYTES = 1 << 20;
 const PIECE_BYTES = 2 << 20;
 const MAX_PATTERN_BYTES = 4096;
 
-/** What is still to come of a command; nothing where it is done. */
-type Waiting = Promise<void> | undefined;
-type Handler = (batch: RunningBatch, index: Index, ...fields: unknown[]) => Waiting;
+type Handler = (batch: RunningBatch, index: Index, fields: Fields) => Waiting;
 
 interface Command {
   readonly fields: number;
@@ -41,7 +39,7 @@ export class Commands {
     this.pool = new StagePool(gpu.device);
     const calls = new Calls(memory, this.pool, counters);
     const byHash = new HashCommands(memory, libraries);
-    const of = (fields: number, run: (...all: never[]) => unknown): Command => ({
+    const of = (fields: number, run: (...all: Parameters<Handler>) => unknown): Command => ({
       fields,
       run: run as Handler,
     });
@@ -69,8 +67,8 @@ export class Commands {
   }
 
   /**
-   * Run one command; raises what is wrong with it. Where it waits for something, what was encoded has
-   * been submitted, so that others may have their turn.
+   * Run one command; raises its errors. Before it waits, encoded work is submitted, so that other
+   * sessions can run.
    */
   run(batch: RunningBatch, index: Index, command: unknown): Waiting {
     const [name, ...fields] = Array.isArray(command) ? (command as unknown[]) : [command];
@@ -82,14 +80,14 @@ export class Commands {
     if (fields.length !== found.fields) {
       throw protocolError(`wrong number of fields in '${String(name)}'`);
     }
-    const waiting = found.run(batch, index, ...fields);
+    const waiting = found.run(batch, index, fields);
     if (waiting !== undefined) {
       batch.steps.flush();
     }
     return waiting;
   }
 
-  /** Wait until the GPU is no further behind than it may be; the deadline is its oldest work's. */
+  /** Wait for room in the backlog; the deadline is that of its oldest work. */
   async room(batch: RunningBatch): Promise<void> {
     const { session, steps } = batch;
     const { backlog } = session;
@@ -101,7 +99,7 @@ export class Commands {
     session.running = null;
   }
 
-  private allocate(batch: RunningBatch, _index: Index, handle: unknown, nbytes: unknown): void {
+  private allocate(batch: RunningBatch, _index: Index, [handle, nbytes]: Fields): void {
     const { session } = batch;
     const number = session.newHandle(handle);
     const size = integer(nbytes, "byte count");
@@ -121,7 +119,7 @@ export class Commands {
     });
   }
 
-  private free(batch: RunningBatch, _index: Index, handle: unknown): void {
+  private free(batch: RunningBatch, _index: Index, [handle]: Fields): void {
     const number = handleOf(handle);
     if (!this.freeBuffer(batch, number)) {
       batch.session.recordings.get(number)?.call.bound.launches.close();
@@ -140,25 +138,12 @@ export class Commands {
     return true;
   }
 
-  private write(
-    batch: RunningBatch,
-    _index: Index,
-    handle: unknown,
-    offset: unknown,
-    nbytes: unknown,
-    chunkOffset: unknown,
-  ): void {
+  private write(batch: RunningBatch, _index: Index, [handle, offset, nbytes, chunkOffset]: Fields): void {
     const { buffer, start, length } = batch.span(handle, offset, nbytes);
     this.memory.write(batch.steps, buffer, start, batch.window(chunkOffset, length));
   }
 
-  private read(
-    batch: RunningBatch,
-    index: Index,
-    handle: unknown,
-    offset: unknown,
-    nbytes: unknown,
-  ): Waiting {
+  private read(batch: RunningBatch, index: Index, [handle, offset, nbytes]: Fields): Waiting {
     const { buffer, start, length } = batch.span(handle, offset, nbytes);
     const position = aligned(batch.inlineBytes);
     if (position + length > INLINE_READ_BYTES) {
@@ -179,7 +164,7 @@ export class Commands {
     return made;
   }
 
-  /** Send a long read in pieces, the next one on its way while one is sent. */
+  /** Send a long read in pieces, reading the next while one is sent. */
   private async stream(
     batch: RunningBatch,
     index: Index,
@@ -193,7 +178,7 @@ export class Commands {
       readback.add(steps, buffer, start + offset, size, 0);
       steps.flush();
       const ready = readback.ready();
-      // Where the batch fails before this one is awaited, its loss is nobody's error.
+      // Unhandled if the batch fails before it is awaited.
       ready.catch(() => null);
       return { readback, size, ready };
     };
@@ -217,14 +202,7 @@ export class Commands {
     batch.give(index, length);
   }
 
-  private fill(
-    batch: RunningBatch,
-    _index: Index,
-    handle: unknown,
-    offset: unknown,
-    nbytes: unknown,
-    pattern: unknown,
-  ): void {
+  private fill(batch: RunningBatch, _index: Index, [handle, offset, nbytes, pattern]: Fields): void {
     const { buffer, start, length } = batch.span(handle, offset, nbytes);
     const repeated = octets(pattern, "pattern", MAX_PATTERN_BYTES);
     if (repeated.length === 0) {
@@ -238,20 +216,12 @@ export class Commands {
   private copy(
     batch: RunningBatch,
     _index: Index,
-    source: unknown,
-    sourceOffset: unknown,
-    target: unknown,
-    targetOffset: unknown,
-    nbytes: unknown,
+    [source, sourceOffset, target, targetOffset, nbytes]: Fields,
   ): void {
     const from = batch.span(source, sourceOffset, nbytes);
     const into = batch.span(target, targetOffset, nbytes);
     const { length } = from;
-    if (
-      from.buffer === into.buffer &&
-      from.start < into.start + length &&
-      into.start < from.start + length
-    ) {
+    if (from.buffer === into.buffer && from.start < into.start + length && into.start < from.start + length) {
       throw inputError("a copy within one buffer must not overlap itself");
     }
     if (length > 0) {
@@ -266,13 +236,13 @@ export class Commands {
   }
 
   private async reset(batch: RunningBatch): Promise<void> {
-    // Whatever was still running ends here; its error, if any, belongs to the past.
+    // Earlier work ends here; its errors are obsolete.
     await batch.steps.settle().catch(() => null);
     await workDone(this.gpu.device.queue);
     batch.session.failures.delete(batch.message.stream);
   }
 
-  private program(batch: RunningBatch, _index: Index, name: unknown, commands: unknown): void {
+  private program(batch: RunningBatch, _index: Index, [name, commands]: Fields): void {
     const { programs } = batch.session;
     const body = checkProgram(name, commands, BOUNDS.program_commands);
     if (programs.has(body.name)) {
@@ -283,25 +253,17 @@ export class Commands {
     }
     const held = [...programs.values()].reduce((sum, each) => sum + each.nbytes, body.nbytes);
     if (held > BOUNDS.program_bytes) {
-      throw inputError(
-        `programs of ${held} bytes; a session holds at most ${BOUNDS.program_bytes}`,
-      );
+      throw inputError(`programs of ${held} bytes; a session holds at most ${BOUNDS.program_bytes}`);
     }
     programs.set(body.name, body);
     batch.makes(() => programs.delete(body.name));
   }
 
-  private forget(batch: RunningBatch, _index: Index, name: unknown): void {
+  private forget(batch: RunningBatch, _index: Index, [name]: Fields): void {
     batch.session.programs.delete(text(name, "program name", MAX_PROGRAM_NAME));
   }
 
-  private execute(
-    batch: RunningBatch,
-    index: Index,
-    name: unknown,
-    given: unknown,
-    chunkOffset: unknown,
-  ): Waiting {
+  private execute(batch: RunningBatch, index: Index, [name, given, chunkOffset]: Fields): Waiting {
     const called = text(name, "program name", MAX_PROGRAM_NAME);
     const body = batch.session.programs.get(called);
     if (body === undefined) {
@@ -316,7 +278,7 @@ export class Commands {
     return this.proceed(batch, typeof index === "number" ? index : index[0], body, values, 0);
   }
 
-  /** Run a program from a place on: without a pause, as long as none of its commands waits. */
+  /** Run a program from a place on, synchronously until a command waits. */
   private proceed(
     batch: RunningBatch,
     outer: number,
@@ -353,7 +315,7 @@ export class Commands {
     try {
       return this.proceed(...rest);
     } finally {
-      // Others may have their turn before the batch goes on, and the encoder is the device's.
+      // Other sessions may run before the batch continues, and the encoder is the device's.
       rest[0].steps.flush();
     }
   }

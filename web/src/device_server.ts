@@ -8,7 +8,7 @@ import { failureToWire } from "./failures";
 import type { Gpu } from "./gpu";
 import { GpuClock } from "./gpu_clock";
 import { Interpreter } from "./interpreter";
-import { BOUNDS, Session, type Message, type Send } from "./session";
+import { BOUNDS, checkWindow, Session, type Message, type Send } from "./session";
 import { array, hex, integer, MAX_EXACT, octets, shown, VERSION, type Header } from "./wire";
 
 const FEATURES = [
@@ -24,12 +24,12 @@ const FEATURES = [
 ];
 const KERNEL_DEADLINE_SECONDS = 60;
 const SILENCE_SECONDS = 60;
-/** So long over its time may a kernel still hold the GPU before that is given up. */
+/** Grace beyond a kernel's deadline before the GPU is given up. */
 const HELD_SECONDS = 2;
 const LOOK_MILLISECONDS = 250;
 const SERVER = "tapml browser 0.1.0";
 
-/** One of a session's connections as the server needs it. */
+/** One of a session's connections. */
 export interface Leg {
   send(header: Header, chunk?: Uint8Array): void;
   close(code: number, reason: string): void;
@@ -62,9 +62,7 @@ export class DeviceServer {
   ) {
     this.interpreter = new Interpreter(gpu, this.counters, report);
     this.clock = new GpuClock(gpu.device);
-    this.timer = setInterval(() => {
-      this.look();
-    }, LOOK_MILLISECONDS);
+    this.timer = setInterval(() => this.look(), LOOK_MILLISECONDS);
   }
 
   get sessions(): number {
@@ -75,7 +73,7 @@ export class DeviceServer {
     return this.interpreter.memory.allocated;
   }
 
-  /** What runs now, of any session. */
+  /** The running command of any session. */
   get running(): string {
     for (const { session } of this.served.values()) {
       if (session.running !== null) {
@@ -86,8 +84,8 @@ export class DeviceServer {
   }
 
   /**
-   * Take a message of a control connection; the token of the session it is for, if any. Its lease says
-   * by `token` that the hello may come, and by `identity` whose it is.
+   * Take a message of a control connection; returns its session's token, if any. The lease's `token`
+   * authorizes a hello, its `identity` names the client.
    */
   control(
     leg: Leg,
@@ -115,7 +113,7 @@ export class DeviceServer {
     }
   }
 
-  /** Take a message of a data connection that is `token`'s, or nobody's yet. */
+  /** Take a message of a data connection; `token` is its session's, or empty before the first. */
   data(leg: Leg, header: Header, chunk: Uint8Array<ArrayBuffer>, token: string): string {
     if (hex(octets(header["epoch"], "epoch", 64)) !== hex(this.epoch)) {
       throw new TapmlError(
@@ -127,10 +125,7 @@ export class DeviceServer {
     const named = hex(octets(header["session"], "session", 64));
     const served = this.served.get(named);
     if (served === undefined || (token !== "" && token !== named)) {
-      throw new TapmlError(
-        "DeviceLostError",
-        "the session has ended: it was closed or went silent",
-      );
+      throw new TapmlError("DeviceLostError", "the session has ended: it was closed or went silent");
     }
     if (served.data === null) {
       served.data = leg;
@@ -157,7 +152,7 @@ export class DeviceServer {
     return named;
   }
 
-  /** End a session: free what it holds, close its connections. */
+  /** End a session: free its objects, close its connections. */
   end(token: string, why: string, error: TapmlError | null = null): void {
     const served = this.served.get(token);
     if (served === undefined) {
@@ -174,7 +169,7 @@ export class DeviceServer {
     }
   }
 
-  /** End every session, with the error where there is one. */
+  /** End every session, with an error if given. */
   close(why: string, error: TapmlError | null = null): void {
     clearInterval(this.timer);
     for (const token of [...this.served.keys()]) {
@@ -199,7 +194,7 @@ export class DeviceServer {
     if (header["lease"] !== lease.token) {
       throw new TapmlError(
         "SetupError",
-        "this is another one's device: the hello does not show the lease's token",
+        "this device is lent to another client: the hello lacks the lease's token",
       );
     }
     if (!array(header["versions"], "versions").includes(VERSION)) {
@@ -220,9 +215,7 @@ export class DeviceServer {
       this.clock,
     );
     const token = hex(session.token);
-    const desk = new BlobDesk(this.blobs, session, lease.identity, (reply) => {
-      served.data?.send(reply);
-    });
+    const desk = new BlobDesk(this.blobs, session, lease.identity, (reply) => served.data?.send(reply));
     const served: Served = {
       session,
       desk,
@@ -280,17 +273,7 @@ export class DeviceServer {
       chunk,
       after: served.desk.settled,
     };
-    if (served.queue.length >= BOUNDS.unanswered) {
-      throw protocolError(
-        `${served.queue.length} batches wait for an answer; at most ${BOUNDS.unanswered} may`,
-      );
-    }
-    if (served.queuedBytes + chunk.length > BOUNDS.upload_window) {
-      throw protocolError(
-        `${served.queuedBytes + chunk.length} bytes wait for an answer; at most ` +
-          `${BOUNDS.upload_window} may`,
-      );
-    }
+    checkWindow("batches", served.queue.length, served.queuedBytes + chunk.length);
     served.accepted = sequence;
     served.queue.push(message);
     served.queuedBytes += chunk.length;
@@ -299,7 +282,7 @@ export class DeviceServer {
     }
   }
 
-  /** Run a session's batches, one after the other; other sessions have their turns in between. */
+  /** Run a session's batches in order, interleaved with those of other sessions. */
   private async work(served: Served): Promise<void> {
     const { session } = served;
     const send: Send = (header, chunk) => served.data?.send(header, chunk);
@@ -310,13 +293,13 @@ export class DeviceServer {
         if (message.after !== null) {
           await message.after;
           if (this.served.get(hex(session.token)) !== served) {
-            // It ended meanwhile: what a command of it made nobody would free.
+            // The session ended meanwhile: nothing would free what its commands make.
             break;
           }
         }
         await this.interpreter.run(session, message, send);
       } catch (error) {
-        // A fault of ours costs this session alone, and must be seen.
+        // A bug of the page ends this session only, and is reported.
         const failure = new TapmlError("DeviceLostError", `the page failed: ${messageOf(error)}`);
         this.report(failureToWire(error, "a batch"));
         this.end(hex(session.token), "the page failed", failure);
@@ -329,7 +312,7 @@ export class DeviceServer {
     served.working = false;
   }
 
-  /** What time alone brings about. */
+  /** Check deadlines and silence. */
   private look(): void {
     const now = performance.now();
     for (const [token, { session }] of [...this.served]) {
@@ -353,9 +336,8 @@ export class DeviceServer {
   }
 
   /**
-   * A browser cannot stop a kernel. Where work of a session that has ended holds the GPU for longer
-   * than one kernel might, all of it together, the GPU is given up: at once where nobody else is
-   * here, else after as long as any session's kernel may take.
+   * A browser cannot stop a kernel. If the work of an ended session holds the GPU for longer than a
+   * kernel's deadline, give the GPU up: its own deadline if no other session is here, else the longest.
    */
   private watchHeld(): void {
     const { clock } = this;
@@ -373,7 +355,7 @@ export class DeviceServer {
       "DeviceLostError",
       `work of another session, which has ended, has held the GPU for ${Math.round(held)} s and ` +
         "a browser cannot stop it: the page gives the GPU up, with all that is on it, and opens it " +
-        "anew; connect again",
+        "again; connect again",
     );
     this.report(failureToWire(lost));
     for (const token of [...this.served.keys()]) {

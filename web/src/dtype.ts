@@ -22,7 +22,7 @@ const BITS: ReadonlyMap<string, number> = new Map([
   ["bool", 8],
 ]);
 
-/** Bits of one element; raises an InputError for a name that no dtype has. */
+/** Bits of one element; raises an InputError for an unknown name. */
 export function bitsOf(name: string): number {
   const bits = BITS.get(name);
   if (bits === undefined) {
@@ -35,6 +35,6 @@ export function bitsOf(name: string): number {
 /** Bytes of the smallest addressable unit. */
 export const itemsizeOf = (name: string): number => Math.max(1, bitsOf(name) / 8);
 
-/** Bytes that so many elements take, rounded up to whole bytes. */
+/** Bytes of `elements` elements, rounded up. */
 export const nbytesOf = (name: string, elements: bigint): bigint =>
   (elements * BigInt(bitsOf(name)) + 7n) / 8n;

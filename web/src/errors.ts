@@ -1,6 +1,6 @@
 /**
- * The error tree of tapml as this device raises it: a kind, by its name in `tapml_targets/errors.py`,
- * and a message that says what was expected, what came and what to do.
+ * The errors of `tapml_targets/errors.py` by kind; a message states what was expected, what came, and
+ * what to do next.
  */
 
 export type ErrorKind =
@@ -14,7 +14,7 @@ export type ErrorKind =
   | "RemoteError"
   | "SetupError";
 
-/** An error with a kind that the client rebuilds; `log` is what the browser's WebGPU said. */
+/** An error that the client rebuilds by its kind; `log` is the browser's WebGPU message. */
 export class TapmlError extends Error {
   readonly kind: ErrorKind;
   readonly log: string;
@@ -29,10 +29,8 @@ export class TapmlError extends Error {
 
 export const inputError = (message: string): TapmlError => new TapmlError("InputError", message);
 
-export const protocolError = (message: string): TapmlError =>
-  new TapmlError("ProtocolError", message);
+export const protocolError = (message: string): TapmlError => new TapmlError("ProtocolError", message);
 
-/** The message of whatever was thrown. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message || error.name : String(error);
 }

@@ -1,6 +1,5 @@
 /**
- * Integer expressions over shape symbols: the same values as `expression.py`, for integers of any
- * length, hence `bigint`.
+ * Integer expressions over shape symbols, with the values of `expression.py`: unbounded, hence `bigint`.
  */
 
 import { inputError, protocolError } from "./errors";
@@ -61,7 +60,7 @@ const OPERATIONS: ReadonlyMap<string, readonly [number, Compute]> = new Map<
   ["ceil_log2", [1, (a) => (a <= 1n ? 0n : BigInt((a - 1n).toString(2).length))]],
 ]);
 
-/** The value of an expression where `symbols` gives every symbol's value. */
+/** Evaluate an expression; `symbols` must hold all its symbols. */
 export function evaluate(expression: Expression, symbols: ReadonlyMap<string, bigint>): bigint {
   if (typeof expression === "bigint") {
     return expression;
@@ -93,12 +92,7 @@ export function evaluate(expression: Expression, symbols: ReadonlyMap<string, bi
   }
 }
 
-/** Whether `symbols` gives a value to every symbol the expression reads. */
-export function isKnown(expression: Expression, symbols: { has(name: string): boolean }): boolean {
-  return unknownSymbol(expression, symbols) === undefined;
-}
-
-/** A symbol that the expression reads and `symbols` does not have. */
+/** A symbol of the expression that `symbols` lacks. */
 export function unknownSymbol(
   expression: Expression,
   symbols: { has(name: string): boolean },
@@ -118,7 +112,6 @@ export function unknownSymbol(
   return undefined;
 }
 
-/** The expression as a person reads it. */
 export function render(expression: Expression): string {
   if (typeof expression !== "object") {
     return String(expression);
@@ -134,9 +127,7 @@ export function bindShape(
   what: string,
 ): void {
   const differs = (said: string): Error =>
-    inputError(
-      `${what}: expected ${said} (${declared.map(render).join(", ")}), got (${actual.join(", ")})`,
-    );
+    inputError(`${what}: expected ${said} (${declared.map(render).join(", ")}), got (${actual.join(", ")})`);
   if (declared.length !== actual.length) {
     throw differs(`${declared.length} dimensions`);
   }
@@ -144,13 +135,13 @@ export function bindShape(
     const value = actual[axis] ?? 0n;
     if (typeof extent === "string" && !symbols.has(extent)) {
       symbols.set(extent, value);
-    } else if (isKnown(extent, symbols) && evaluate(extent, symbols) !== value) {
+    } else if (unknownSymbol(extent, symbols) === undefined && evaluate(extent, symbols) !== value) {
       throw differs("shape");
     }
   });
 }
 
-/** Check plain data from outside and return it as an expression. */
+/** Check received data and return it as an expression. */
 export function expressionFrom(data: unknown, depth = 0): Expression {
   if (typeof data === "bigint") {
     return data;

@@ -1,17 +1,17 @@
-/** What a person wants to know of the adapter. */
+/** The adapter's facts, for people. */
 
 import type { Gpu } from "./gpu";
 import { hasDeviceClock } from "./kernel_timer";
 import type { Facts } from "./messages";
 
-/** Bytes as a person reads them. */
+/** Bytes with a unit. */
 export const amount = (count: number): string => {
   const unit = count >= 2 ** 30 ? 30 : count >= 2 ** 20 ? 20 : count >= 2 ** 10 ? 10 : 0;
   const names: Record<number, string> = { 30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes" };
   return `${Number((count / 2 ** unit).toFixed(2))} ${names[unit]}`;
 };
 
-/** The adapter's names and limits, in the order in which they are shown. */
+/** The adapter's names and limits, in display order. */
 export function factsOf(gpu: Gpu): Facts {
   const { limits } = gpu.device;
   const workgroup = [

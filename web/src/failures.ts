@@ -1,4 +1,4 @@
-/** Errors as they go over the wire: class by name, message, trace, command and the browser's log. */
+/** Errors in wire form: class name, message, trace, command and the browser's log. */
 
 import { messageOf, TapmlError } from "./errors";
 import { shown, type Header } from "./wire";
@@ -7,7 +7,7 @@ const MESSAGE_CHARACTERS = 16 << 10;
 const LOG_CHARACTERS = 64 << 10;
 const COMMAND_CHARACTERS = 400;
 
-/** A command as a person reads it, shortened. */
+/** A short readable form of a command. */
 export function renderCommand(command: unknown): string {
   if (typeof command === "string") {
     return command.slice(0, COMMAND_CHARACTERS);
@@ -37,7 +37,7 @@ export function failureToWire(error: unknown, command: unknown = "", index = 0):
   };
 }
 
-/** Keep the head and the tail: a log's start says where, a message's end says what. */
+/** Keep head and tail: a log's start shows where, a message's end what. */
 export function shorten(value: string, bound: number): string {
   if (value.length <= bound) {
     return value;

@@ -4,7 +4,7 @@ import { TapmlError } from "./errors";
 import { hasDeviceClock } from "./kernel_timer";
 import type { Header } from "./wire";
 
-/** Limits that are asked for as large as the adapter has them. */
+/** Limits requested at the adapter's maximum. */
 const WANTED_LIMITS = [
   "maxBindGroups",
   "maxBufferSize",
@@ -29,7 +29,7 @@ const FEATURES: readonly (readonly [GPUFeatureName, string])[] = [
   ["subgroups", "subgroups"],
 ];
 
-/** The compiler that reads WGSL here. */
+/** The browser's WGSL compiler. */
 export type ShaderCompiler = "tint" | "naga" | "unknown";
 
 export interface Gpu {
@@ -38,11 +38,13 @@ export interface Gpu {
   /** Names of features as kernels state them. */
   readonly features: ReadonlySet<string>;
   readonly compiler: ShaderCompiler;
-  /** What the adapter says of itself, for people. */
+  /** Threads of every subgroup; 0 where that is not known or not one number. */
+  readonly subgroupWidth: number;
+  /** The adapter's name, for people. */
   readonly name: string;
 }
 
-/** Bytes that a kernel may be given as one buffer. */
+/** The most bytes that a kernel binds as one buffer. */
 export const mostBound = (limits: GPUSupportedLimits): number =>
   Math.min(MOST_BOUND, Math.floor(limits.maxStorageBufferBindingSize / 4) * 4);
 
@@ -67,23 +69,25 @@ export async function openGpu(): Promise<Gpu> {
         "(chrome://gpu says so), or the graphics driver is missing",
     );
   }
-  const requiredFeatures = [...FEATURES.map(([feature]) => feature), "timestamp-query"].filter(
-    (feature) => adapter.features.has(feature),
+  const requiredFeatures = [...FEATURES.map(([feature]) => feature), "timestamp-query"].filter((feature) =>
+    adapter.features.has(feature),
   ) as GPUFeatureName[];
-  const requiredLimits = Object.fromEntries(
-    WANTED_LIMITS.map((name) => [name, adapter.limits[name]]),
-  );
+  const requiredLimits = Object.fromEntries(WANTED_LIMITS.map((name) => [name, adapter.limits[name]]));
   const device = await adapter.requestDevice({ requiredFeatures, requiredLimits });
   const compiler = compilerOf(navigator.userAgent);
   return {
     device,
     compiler,
     description: describe(adapter.info, device, compiler),
-    features: new Set(
-      FEATURES.filter(([feature]) => device.features.has(feature)).map(([, name]) => name),
-    ),
+    features: new Set(FEATURES.filter(([feature]) => device.features.has(feature)).map(([, name]) => name)),
+    subgroupWidth: subgroupWidthOf(adapter.info),
     name: nameOf(adapter.info),
   };
+}
+
+function subgroupWidthOf({ subgroupMinSize: least, subgroupMaxSize: most }: GPUAdapterInfo): number {
+  // WGSL cannot ask for one of several. Some browsers state neither.
+  return least > 0 && least === most ? least : 0;
 }
 
 function compilerOf(agent: string): ShaderCompiler {
@@ -108,10 +112,10 @@ function browserOf(agent: string): string {
 function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompiler): Header {
   const limit = (name: LimitName): number => device.limits[name];
   const perDimension = limit("maxComputeWorkgroupsPerDimension");
-
-  const software = info.isFallbackAdapter || /swiftshader|llvmpipe/i.test(
-    `${info.description} ${info.device} ${info.architecture}`,
-  );
+  const width = subgroupWidthOf(info);
+  const software =
+    info.isFallbackAdapter ||
+    /swiftshader|llvmpipe/i.test(`${info.description} ${info.device} ${info.architecture}`);
   return {
     platform: "webgpu",
     index: 0,
@@ -126,7 +130,7 @@ function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompi
         limit("maxComputeWorkgroupSizeY"),
         limit("maxComputeWorkgroupSizeZ"),
       ],
-      // What is wider than one dimension is folded into another.
+      // A grid wider than one dimension is folded into another.
       max_grid: [Math.min(perDimension ** 2, MOST_BLOCKS), perDimension, perDimension],
       max_shared_memory_bytes: limit("maxComputeWorkgroupStorageSize"),
       max_buffer_bytes: limit("maxBufferSize"),
@@ -135,6 +139,7 @@ function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompi
       max_binding_bytes: mostBound(device.limits),
       max_storage_buffers: limit("maxStorageBuffersPerShaderStage"),
       offset_alignment: limit("minStorageBufferOffsetAlignment"),
+      ...(width === 0 ? {} : { subgroup_widths: [width, width] }),
       features: FEATURES.filter(([feature]) => device.features.has(feature))
         .map(([, name]) => name)
         .sort(),
@@ -144,7 +149,6 @@ function describe(info: GPUAdapterInfo, device: GPUDevice, compiler: ShaderCompi
       architecture: info.architecture,
       device: info.device,
       compiler,
-      // What a kernel's time is read from: the GPU's own clock, or this page's from idle to idle.
       kernel_clock: hasDeviceClock(device) ? "gpu" : "wall",
       user_agent: navigator.userAgent,
     },

@@ -1,13 +1,12 @@
 /**
- * Whose work the GPU does, and for how long: what was submitted runs in order, one after the other.
+ * Whose work the GPU does, and for how long; submits run in order.
  *
- * A deadline is held against a session's own work. How long it waited behind another's is told here.
+ * Deadlines count a session's own work only: this clock separates it from the time of others.
  */
 
-/** Something that was submitted and is not done. */
 interface Work {
   readonly owner: object;
-  /** Told for how many milliseconds it had the GPU. */
+  /** Called with the milliseconds for which it had the GPU. */
   readonly told: (milliseconds: number) => void;
 }
 
@@ -19,7 +18,7 @@ export class GpuClock {
 
   constructor(private readonly device: GPUDevice) {}
 
-  /** Note that something of `owner` was submitted; the milliseconds it will have taken. */
+  /** Note a submit of `owner`; resolves to the milliseconds it took. */
   submitted(owner: object): Promise<number> {
     if (this.queue.length === 0) {
       this.headSince = performance.now();
@@ -27,29 +26,27 @@ export class GpuClock {
     return new Promise((told) => {
       const work = { owner, told };
       this.queue.push(work);
-      const done = (): void => {
-        this.done(work);
-      };
+      const done = (): void => this.done(work);
       this.device.queue.onSubmittedWorkDone().then(done, done);
     });
   }
 
-  /** Whose work runs now; null where the GPU is idle. */
+  /** The owner of the running work; null if the GPU is idle. */
   get owner(): object | null {
     return this.queue[0]?.owner ?? null;
   }
 
-  /** Milliseconds for which what runs now has run. */
+  /** Milliseconds since the running work began. */
   get headMilliseconds(): number {
     return this.queue.length === 0 ? 0 : performance.now() - this.headSince;
   }
 
-  /** Milliseconds for which the GPU has done an owner's work so far. */
+  /** Milliseconds of the owner's work so far. */
   own(owner: object): number {
     return (this.spent.get(owner) ?? 0) + (this.owner === owner ? this.headMilliseconds : 0);
   }
 
-  /** Milliseconds for which the GPU has done others' work so far. */
+  /** Milliseconds of others' work so far. */
   others(owner: object): number {
     const now = this.owner === null || this.owner === owner ? 0 : this.headMilliseconds;
     return this.total - (this.spent.get(owner) ?? 0) + now;

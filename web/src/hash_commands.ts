@@ -1,13 +1,13 @@
-/** Commands that name what they need by its hash: Libraries, and blobs to paste from. */
+/** Commands that name Libraries and blobs by their hash. */
 
 import { inputError, TapmlError } from "./errors";
 import type { LibraryStore } from "./library_store";
 import type { Memory } from "./memory";
-import type { Index, RunningBatch } from "./running_batch";
+import type { Fields, Index, RunningBatch, Waiting } from "./running_batch";
 import { BOUNDS } from "./session";
 import { array, handleOf, integer, text } from "./wire";
 
-/** Of a blob, between two looks at the deadline and at other messages. */
+/** Bytes pasted before the deadline restarts and other messages are served. */
 const PASTE_BYTES = 16 << 20;
 
 export class HashCommands {
@@ -16,16 +16,8 @@ export class HashCommands {
     private readonly libraries: LibraryStore,
   ) {}
 
-  /** A write whose bytes are here. */
-  paste(
-    batch: RunningBatch,
-    _index: Index,
-    handle: unknown,
-    offset: unknown,
-    digest: unknown,
-    blobOffset: unknown,
-    nbytes: unknown,
-  ): Promise<void> | undefined {
+  /** Write bytes of an attached blob. */
+  paste(batch: RunningBatch, _index: Index, [handle, offset, digest, blobOffset, nbytes]: Fields): Waiting {
     const { buffer, start, length } = batch.span(handle, offset, nbytes);
     const name = text(digest, "hash", 64);
     const first = integer(blobOffset, "blob offset");
@@ -64,7 +56,7 @@ export class HashCommands {
     return rest();
   }
 
-  holds(batch: RunningBatch, index: Index, digests: unknown): void {
+  holds(batch: RunningBatch, index: Index, [digests]: Fields): void {
     const names = array(digests, "hashes", BOUNDS.handles);
     batch.give(
       index,
@@ -75,11 +67,7 @@ export class HashCommands {
   async upload(
     batch: RunningBatch,
     _index: Index,
-    digest: unknown,
-    total: unknown,
-    offset: unknown,
-    nbytes: unknown,
-    chunkOffset: unknown,
+    [digest, total, offset, nbytes, chunkOffset]: Fields,
   ): Promise<void> {
     await this.libraries.receive(
       batch.session.uploads,
@@ -90,12 +78,7 @@ export class HashCommands {
     );
   }
 
-  async load(
-    batch: RunningBatch,
-    index: Index,
-    handle: unknown,
-    digest: unknown,
-  ): Promise<void> {
+  async load(batch: RunningBatch, index: Index, [handle, digest]: Fields): Promise<void> {
     const { session } = batch;
     const number = session.newHandle(handle);
     const name = text(digest, "hash", 64);
@@ -105,14 +88,12 @@ export class HashCommands {
       throw new TapmlError("DeviceLostError", "the session ended while a Library was built");
     }
     session.libraries.set(number, built);
-    batch.makes(() => {
-      this.unload(batch, index, number);
-    });
+    batch.makes(() => this.unload(batch, index, [number]));
     const { operators, entries } = built.loaded.library;
     batch.give(index, [[...operators.keys()], [...entries.keys()]]);
   }
 
-  unload(batch: RunningBatch, _index: Index, handle: unknown): void {
+  unload(batch: RunningBatch, _index: Index, [handle]: Fields): void {
     const number = handleOf(handle);
     const built = batch.session.libraries.get(number);
     if (built !== undefined) {

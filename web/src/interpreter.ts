@@ -1,4 +1,4 @@
-/** Runs batches: in order, past errors, and answers each once. */
+/** Runs batches in order, continues after errors, and answers each batch once. */
 
 import { messageOf, TapmlError } from "./errors";
 import { Commands } from "./commands";
@@ -12,7 +12,7 @@ import { BOUNDS, type Message, type Send, type Session } from "./session";
 import { StepError, Steps } from "./steps";
 import type { Header } from "./wire";
 
-/** These run on a poisoned stream too: a client must always be able to give memory back. */
+/** These run on a poisoned stream, too: a client must always be able to free memory. */
 const ALWAYS: ReadonlySet<string> = new Set(["forget", "free", "unload", "reset"]);
 const LOAD_FACTOR = 10;
 
@@ -28,16 +28,11 @@ export class Interpreter {
     private readonly report: (failure: Header) => void,
   ) {
     this.memory = new Memory(gpu.device);
-    this.libraries = new LibraryStore(
-      gpu,
-      this.memory,
-      BOUNDS.held_library_bytes,
-      BOUNDS.library_bytes,
-    );
+    this.libraries = new LibraryStore(gpu, this.memory, BOUNDS.held_library_bytes, BOUNDS.library_bytes);
     this.commands = new Commands(gpu, this.memory, this.libraries, counters, (batch) => {
       const send = this.sends.get(batch);
       if (send === undefined) {
-        throw new TapmlError("DeviceLostError", "nobody takes what is sent");
+        throw new TapmlError("DeviceLostError", "the session's connection is gone");
       }
       return send;
     });
@@ -46,9 +41,7 @@ export class Interpreter {
   /** Run a batch and answer it. */
   async run(session: Session, message: Message, send: Send): Promise<void> {
     const steps = new Steps(this.gpu.device, () => session.backlog.commands);
-    steps.submitted = (stage, commands) => {
-      session.submitted(stage, commands);
-    };
+    steps.submitted = (stage, commands) => session.submitted(stage, commands);
     const batch = new RunningBatch(session, message, steps);
     this.sends.set(batch, send);
     try {
@@ -95,14 +88,11 @@ export class Interpreter {
     await this.answer(batch, send);
   }
 
-  /** Free everything a session holds. */
   release(session: Session, why: string): void {
-    session.release(this.memory, (built) => {
-      this.libraries.release(built);
-    }, why);
+    session.release(this.memory, (built) => this.libraries.release(built), why);
   }
 
-  /** Poison the stream with its first error; one that comes late may be an earlier command's. */
+  /** Poison the stream with its first error; a late error may belong to an earlier command. */
   private async fail(batch: RunningBatch, error: unknown): Promise<void> {
     const { session, message, steps } = batch;
     let first = error;
@@ -160,7 +150,7 @@ export class Interpreter {
     try {
       send(header, batch.results.length > 0 ? chunk : new Uint8Array(0));
     } catch (error) {
-      // Results that no header holds: the session goes on without them.
+      // The results do not fit into a header: the session continues without them.
       if (!(error instanceof TapmlError) || error.kind !== "ProtocolError") {
         throw error;
       }

@@ -1,4 +1,4 @@
-/** The time that launches take by the GPU's own clock, where the adapter lets it be read. */
+/** Kernel times by the GPU's clock, if the adapter exposes it. */
 
 import type { LaunchSequence } from "./launches";
 import type { Memory } from "./memory";
@@ -11,7 +11,7 @@ const COPY_SRC = 0x04;
 const MAP_READ = 1;
 const NBYTES = 16;
 
-/** Whether kernels are timed by the GPU's clock: else it is wall clock, from idle to idle. */
+/** Whether kernels are timed by the GPU's clock, not by wall clock. */
 export const hasDeviceClock = (device: GPUDevice): boolean =>
   (device.features as ReadonlySet<string> | undefined)?.has("timestamp-query") === true;
 
@@ -28,12 +28,12 @@ export class KernelTimer {
     this.resolved = device.createBuffer({ size: NBYTES, usage: QUERY_RESOLVE | COPY_SRC });
   }
 
-  /** A timer, where the device has a clock. */
+  /** A timer, if the device has a clock. */
   static on(memory: Memory, pool: StagePool): KernelTimer | null {
     return hasDeviceClock(memory.device) ? new KernelTimer(memory, pool) : null;
   }
 
-  /** Encode launches, and give what waits for the nanoseconds they took. */
+  /** Encode launches; the result waits for the nanoseconds they took. */
   encode(steps: Steps, stage: string, launches: LaunchSequence): () => Promise<number> {
     const stamps = this.pool.take(NBYTES);
     steps.encode(stage, (encoder) => {
@@ -47,7 +47,7 @@ export class KernelTimer {
       const [begin = 0n, end = 0n] = new BigUint64Array(stamps.getMappedRange(0, NBYTES));
       stamps.unmap();
       this.pool.giveBack(stamps);
-      // The clock has steps, 0.1 ms in some browsers, and may be set back: no time is none at all.
+      // The clock is coarse, 0.1 ms in some browsers, and may go back: report at least 1 ns.
       return launches.count === 0 ? 0 : Math.max(1, Number(end - begin));
     };
   }

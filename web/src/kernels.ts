@@ -1,4 +1,4 @@
-/** Kernels built from WGSL, with everything the browser's compiler says when it refuses one. */
+/** Kernels built from WGSL, with the browser's compiler messages. */
 
 import { messageOf, TapmlError } from "./errors";
 import type { Gpu } from "./gpu";
@@ -24,8 +24,8 @@ export class BuiltKernel {
   ) {}
 
   /**
-   * The pipeline in which these `read` bindings count as written: a buffer that one dispatch both
-   * reads and writes must be bound in one way throughout.
+   * The pipeline that binds these `read` bindings as written: WebGPU wants one way of binding for a
+   * buffer that a dispatch both reads and writes.
    */
   pipeline(written: ReadonlySet<number>): Pipeline {
     if (written.size === 0) {
@@ -52,6 +52,7 @@ export class BuiltKernel {
 
 const COMPUTE = 4; // GPUShaderStage.COMPUTE
 const DIALECT = "wgsl";
+const KIND = "source";
 const NONE: ReadonlySet<number> = new Set();
 
 /** Build every kernel of a Library, all at once; raises the first kernel's error. */
@@ -87,6 +88,18 @@ function checkModule(module: CodeModule): void {
         "for the target webgpu",
     );
   }
+  if (module.kind !== KIND) {
+    throw new TapmlError(
+      "CompileError",
+      `a module says that it is ${module.kind} code, and '${DIALECT}' is ${KIND} code`,
+    );
+  }
+  if (module.architecture !== "") {
+    throw new TapmlError(
+      "LimitExceededError",
+      `a module needs architecture ${module.architecture}, which no browser names`,
+    );
+  }
   if (module.options.length > 0) {
     throw new TapmlError(
       "CompileError",
@@ -100,15 +113,12 @@ async function build(gpu: Gpu, kernel: Kernel, module: CodeModule): Promise<Buil
   const source = textOf(module, kernel);
   const shape = shapeOf(source, kernel);
   checkLimits(gpu, kernel, shape);
-  // On one line with the text, so that the lines of the compiler's messages are the text's own.
+  // On the text's first line, so that line numbers in messages stay right.
   const code = prologue(gpu, kernel) + source;
   const module_ = scoped(gpu.device, "compiling", () =>
     gpu.device.createShaderModule({ label: kernel.name, code }),
   );
-  const [info, refused] = await Promise.all([
-    module_.result.getCompilationInfo(),
-    module_.verdict,
-  ]);
+  const [info, refused] = await Promise.all([module_.result.getCompilationInfo(), module_.verdict]);
   const messages = info.messages.map(({ type, lineNum, linePos, message }) => ({
     type,
     line: lineNum,
@@ -158,6 +168,9 @@ function shapeOf(source: string, kernel: Kernel): ShaderShape {
 
 function checkFeatures(gpu: Gpu, kernel: Kernel): void {
   const missing = kernel.features.filter((feature) => !gpu.features.has(feature));
+  if (kernel.subgroupWidth !== 0 && kernel.subgroupWidth !== gpu.subgroupWidth) {
+    missing.push(`subgroup_widths ${kernel.subgroupWidth}`);
+  }
   if (missing.length > 0) {
     throw new TapmlError(
       "LimitExceededError",
@@ -166,7 +179,7 @@ function checkFeatures(gpu: Gpu, kernel: Kernel): void {
   }
 }
 
-/** Not left to the browser: some compilers let a text pass that needs more than the device has. */
+/** Checked here since some compilers accept kernels that exceed the device's limits. */
 function checkLimits(gpu: Gpu, kernel: Kernel, shape: ShaderShape): void {
   const { limits } = gpu.device;
   const [x, y, z] = shape.workgroup;
@@ -209,11 +222,7 @@ function prologue(gpu: Gpu, kernel: Kernel): string {
   return lines.map((line) => `${line} `).join("");
 }
 
-function layoutOf(
-  device: GPUDevice,
-  shape: ShaderShape,
-  written: ReadonlySet<number>,
-): GPUBindGroupLayout {
+function layoutOf(device: GPUDevice, shape: ShaderShape, written: ReadonlySet<number>): GPUBindGroupLayout {
   const types: GPUBufferBindingType[] = shape.buffers.map((access, binding) =>
     access === "read" && !written.has(binding) ? "read-only-storage" : "storage",
   );
@@ -225,9 +234,8 @@ function layoutOf(
   });
 }
 
-/** Whether there is a binding behind those of the buffers. */
-export const hasUniform = (shape: ShaderShape): boolean =>
-  shape.scalars.length > 0 || shape.packsGrid;
+/** Whether a uniform binding follows the buffers. */
+export const hasUniform = (shape: ShaderShape): boolean => shape.scalars.length > 0 || shape.packsGrid;
 
 interface CompilerMessage {
   readonly type: string;
@@ -250,7 +258,7 @@ function compileError(
     const quoted = lines[line - 1];
     return `${type}${place}: ${text}${quoted === undefined || quoted.trim() === "" ? "" : `\n    ${quoted.trim()}`}`;
   });
-  // The browser's own error repeats the messages where there are any.
+  // The browser's error repeats the messages, if any.
   const said = told.length > 0 ? told.join("\n") : message;
   return new TapmlError(
     "CompileError",

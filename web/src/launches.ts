@@ -1,10 +1,10 @@
 /**
  * Launches bound to memory: bind groups, scalars, and copies where WebGPU would refuse a binding.
  *
- * A binding begins at a multiple of 256 bytes, and one dispatch either reads a buffer or writes it.
- * So a window that is read on a buffer that is also written is bound as if it were written, by a
- * variant of the pipeline; where windows overlap, or begin elsewhere, scratch memory stands in, with
- * copies before the dispatch and, where it is written, behind it.
+ * A binding starts at a multiple of 256 bytes, and a dispatch either reads a buffer or writes it. If a
+ * dispatch also writes the buffer of a read window, a pipeline variant binds the window as written. If
+ * windows overlap or are not aligned, scratch memory replaces them, with copies before the dispatch
+ * and, for outputs, after it.
  */
 
 import type { PlannedLaunch } from "./call_plan";
@@ -23,7 +23,7 @@ const SCRATCH = 0x80 | 0x04 | 0x08;
 export interface SlotPlace {
   readonly buffer: DeviceBuffer;
   readonly byteOffset: number;
-  /** The slot's bytes and those of a guard band behind it: WebGPU keeps a kernel within its binding. */
+  /** Bytes of the slot and of the guard band behind it: WebGPU confines a kernel to its binding. */
   readonly band?: { readonly nbytes: number; readonly behind: number };
 }
 
@@ -42,14 +42,13 @@ interface BoundLaunch {
   readonly copies: readonly Copy[];
 }
 
-/** Launches of one compute pass, and the copies around it. */
 interface Pass {
   readonly before: readonly Copy[];
   readonly launches: BoundLaunch[];
   readonly after: readonly Copy[];
 }
 
-/** Where the times at which a sequence begins and ends on the GPU are written. */
+/** Where the GPU writes a sequence's start and end times. */
 export interface Timestamps {
   readonly querySet: GPUQuerySet;
   readonly begin: number;
@@ -61,18 +60,18 @@ interface Binding {
   readonly offset: number;
   readonly nbytes: number;
   readonly access: Access;
-  /** How it is bound: as its text says, as if it were written, or by scratch memory. */
+  /** Bound as declared, as if written, or through scratch memory. */
   way: "plain" | "written" | "scratch";
 }
 
-/** Launches ready to be encoded as often as wanted. */
+/** Bound launches that can be encoded repeatedly. */
 export class LaunchSequence {
   readonly count: number;
-  /** What it is bound to was not there after all: it is to be bound anew. */
+  /** Its memory turned out to be missing: bind again. */
   broken = false;
   private readonly owned: GPUBuffer[] = [];
   private readonly passes: readonly Pass[];
-  /** Bindings that go through scratch memory, each time. */
+  /** Bindings through scratch memory per run. */
   copies = 0;
 
   constructor(
@@ -158,9 +157,7 @@ export class LaunchSequence {
     const slot = hasUniform(built.shape)
       ? scalars.add(values, built.shape.packsGrid ? packed : undefined)
       : undefined;
-    const written = new Set(
-      bindings.flatMap((binding, index) => (binding.way === "written" ? [index] : [])),
-    );
+    const written = new Set(bindings.flatMap((binding, index) => (binding.way === "written" ? [index] : [])));
     return () => {
       const copies: Copy[] = [];
       const entries: GPUBindGroupEntry[] = bindings.map((binding, index) => ({
@@ -185,7 +182,7 @@ export class LaunchSequence {
     const scratch = this.memory.device.createBuffer({ size, usage: SCRATCH });
     this.memory.allocated += size;
     this.owned.push(scratch);
-    // A binding shows something, always; a kernel over nothing does not look.
+    // A binding is never empty; a kernel over an empty tensor does not read it.
     if (nbytes > 0) {
       this.copies += 1;
       copies.push({ window: buffer.gpu, offset, scratch, nbytes, back: access === "read_write" });
@@ -194,7 +191,7 @@ export class LaunchSequence {
   }
 }
 
-/** Launches in as few passes as the copies between them allow. */
+/** Group launches into as few passes as their copies allow. */
 function passesOf(launches: readonly BoundLaunch[]): Pass[] {
   const passes: Pass[] = [];
   let open: Pass | undefined;
@@ -242,7 +239,7 @@ function overlap(a: Binding, b: Binding): boolean {
   );
 }
 
-/** Decide how each binding of a dispatch is bound, so that WebGPU takes them together. */
+/** Decide how to bind each window so that WebGPU accepts the combination. */
 function settle(built: BuiltKernel, bindings: readonly Binding[]): void {
   const written = bindings.filter((each) => each.access === "read_write");
   written.forEach((binding, index) => {
@@ -250,7 +247,7 @@ function settle(built: BuiltKernel, bindings: readonly Binding[]): void {
     if (other !== undefined) {
       throw inputError(
         `kernel '${built.kernel.name}' is to write two windows that overlap, at bytes ` +
-          `${other.offset} and ${binding.offset} of one buffer; give them memory apart`,
+          `${other.offset} and ${binding.offset} of one buffer; give them separate memory`,
       );
     }
   });
@@ -313,20 +310,19 @@ function bindingsOf(
           `browser's adapter binds at most ${most}`,
       );
     }
-    // A stray write goes to the last word of what is bound: that has to be a guard band's.
+    // WebGPU clamps a stray write to the end of the binding: that must lie in a guard band.
     const { band = { nbytes: -1, behind: 0 } } = place;
     const ends = band.nbytes === window.byteOffset + window.nbytes;
     const watched = ends && window.nbytes > 0 && !built.shape.asksLength;
     const nbytes = watched ? Math.min(window.nbytes + band.behind, most) : window.nbytes;
     const size = boundSize(nbytes);
-    const fits =
-      offset % limits.minStorageBufferOffsetAlignment === 0 && offset + size <= buffer.gpu.size;
+    const fits = offset % limits.minStorageBufferOffsetAlignment === 0 && offset + size <= buffer.gpu.size;
     const access = buffers[index] ?? "read";
     return { buffer, offset, nbytes, access, way: fits ? "plain" : "scratch" };
   });
 }
 
-/** The grid as it is dispatched, and what the kernel is told as `packGridDimX`. */
+/** The dispatched grid, and the value of `packGridDimX`. */
 function foldGrid(
   built: BuiltKernel,
   launch: PlannedLaunch,

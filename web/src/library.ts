@@ -1,8 +1,10 @@
-/** A Library as it is uploaded to a device: the same parts as `tapml_targets/library.py`. */
+/** A Library as uploaded to a device; mirrors `tapml_targets/library.py`. */
 
 import type { Expression } from "./expression";
 
 export type Role = "input" | "output" | "inout";
+/** Text for the device's compiler, code of a virtual machine, or of a processor. */
+export type ModuleKind = "source" | "portable" | "machine";
 export type Extents<T> = readonly [T, T, T];
 
 export interface Parameter {
@@ -25,6 +27,8 @@ export interface Kernel {
   readonly threadsPerBlock: number;
   readonly sharedMemoryBytes: number;
   readonly features: readonly string[];
+  /** Threads of a subgroup that it was compiled for; 0 for any number. */
+  readonly subgroupWidth: number;
 }
 
 export type Argument =
@@ -32,11 +36,16 @@ export type Argument =
       readonly kind: "buffer";
       readonly name: string;
       readonly byteOffset: Expression;
-      /** To the end of the tensor where it is not there. */
+      /** To the end of the tensor if absent. */
       readonly nbytes?: Expression;
     }
   | { readonly kind: "tensor"; readonly name: string }
-  | { readonly kind: "scalar"; readonly value: Expression; readonly dtype: string };
+  | {
+      readonly kind: "scalar";
+      readonly value: Expression;
+      readonly dtype: string;
+      readonly divisor: Expression;
+    };
 
 export interface Launch {
   readonly kind: "launch";
@@ -44,6 +53,7 @@ export interface Launch {
   readonly arguments: readonly Argument[];
   readonly grid: Extents<Expression>;
   readonly block: Extents<Expression>;
+  readonly dynamicSharedBytes: Expression;
 }
 
 export interface Loop {
@@ -103,6 +113,9 @@ export interface EntryProgram {
 
 export interface CodeModule {
   readonly dialect: string;
+  readonly kind: ModuleKind;
+  /** The only one that takes it; empty for any. */
+  readonly architecture: string;
   readonly code: Uint8Array;
   readonly options: readonly string[];
 }

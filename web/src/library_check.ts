@@ -1,22 +1,14 @@
 /**
- * What must hold within a Library before it is loaded: the rules of `library_check.py`.
+ * The rules that a Library must satisfy before it is loaded, as in `library_check.py`.
  *
- * References exist, names are plain, every symbol an expression reads has a value, and counts and
- * nesting stay within bounds, so that the code that plans a call needs no such checks.
+ * References exist, names are printable, expressions read known symbols, and counts and nesting stay
+ * within bounds, so that planning a call needs no such checks.
  */
 
 import { bitsOf } from "./dtype";
 import { messageOf, protocolError } from "./errors";
 import { unknownSymbol, type Expression } from "./expression";
-import type {
-  EntryProgram,
-  Kernel,
-  Launch,
-  Library,
-  OperatorProgram,
-  Parameter,
-  Statement,
-} from "./library";
+import type { EntryProgram, Kernel, Launch, Library, OperatorProgram, Parameter, Statement } from "./library";
 
 export const MAX_NAME = 512;
 export const MAX_NESTING = 16;
@@ -31,9 +23,10 @@ const MAX_ITEMS = 1 << 20;
 
 const IDENTIFIER = /^[A-Za-z_][A-Za-z0-9_$.]*$/;
 const OPTION = /^[a-z][a-z0-9]*(-[a-z0-9]+)*$/;
-// What Python calls printable: no control, format, surrogate, private or unassigned characters, and
-// of the separators the plain space alone.
+// The complement of Python's str.isprintable: \p{C} and separators other than the plain space.
 const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
+const KINDS: ReadonlySet<string> = new Set(["source", "portable", "machine"]);
+const DYNAMIC_SHARED_MEMORY = "dynamic_shared_memory";
 const ROLES: ReadonlySet<string> = new Set(["input", "output", "inout"]);
 
 /** Raise a ProtocolError at the first fault; it names the operator, entry or kernel. */
@@ -45,6 +38,12 @@ export function checkLibrary(library: Library): void {
   checkCount(library.entries.size, MAX_ENTRIES, "entries");
   library.modules.forEach((module, index) => {
     checkName(module.dialect, `module ${index}: dialect`);
+    if (!KINDS.has(module.kind)) {
+      throw protocolError(`module ${index}: its kind must be source, portable or machine`);
+    }
+    if (module.architecture !== "") {
+      checkName(module.architecture, `module ${index}: architecture`);
+    }
     checkOptions(module.options, `module ${index}: build options`);
   });
   for (const kernel of library.kernels.values()) {
@@ -58,9 +57,7 @@ export function checkLibrary(library: Library): void {
   for (const entry of library.entries.values()) {
     checkName(entry.name, "entry");
     if (library.operators.has(entry.name)) {
-      throw protocolError(
-        `entry '${entry.name}' has the name of an operator; rename one of them`,
-      );
+      throw protocolError(`entry '${entry.name}' has the name of an operator; rename one of them`);
     }
     checkEntry(entry, library.operators);
   }
@@ -70,11 +67,11 @@ function checkOptions(options: readonly string[], where: string): void {
   checkCount(options.length, MAX_OPTIONS, where);
   options.forEach((option, index) => {
     if (option.length > MAX_NAME || !OPTION.test(option)) {
-      throw protocolError(`${where}: '${option.slice(0, 80)}' is no name like 'fast-math'`);
+      throw protocolError(`${where}: '${option.slice(0, 80)}' is not a name like 'fast-math'`);
     }
     const before = options[index - 1];
     if (before !== undefined && before >= option) {
-      throw protocolError(`${where}: they must be sorted and none be there twice`);
+      throw protocolError(`${where}: they must be sorted and unique`);
     }
   });
 }
@@ -85,11 +82,9 @@ function checkKernel(kernel: Kernel, modules: number): void {
     throw protocolError(`${where}: '${kernel.symbol.slice(0, 80)}' is not a function name`);
   }
   if (kernel.module < 0 || kernel.module >= modules) {
-    throw protocolError(
-      `${where}: module ${kernel.module} does not exist; there are ${modules}`,
-    );
+    throw protocolError(`${where}: module ${kernel.module} does not exist; there are ${modules}`);
   }
-  if (kernel.threadsPerBlock < 0 || kernel.sharedMemoryBytes < 0) {
+  if (kernel.threadsPerBlock < 0 || kernel.sharedMemoryBytes < 0 || kernel.subgroupWidth < 0) {
     throw protocolError(`${where}: threads and shared memory must not be negative`);
   }
   for (const feature of kernel.features) {
@@ -97,7 +92,7 @@ function checkKernel(kernel: Kernel, modules: number): void {
   }
 }
 
-/** Walks the statements of one operator with the symbols that are in scope. */
+/** Walks an operator's statements with the symbols in scope. */
 class OperatorCheck {
   private readonly where: string;
   private readonly parameters: ReadonlySet<string>;
@@ -123,11 +118,7 @@ class OperatorCheck {
     this.statements(operator.statements, symbols, 0);
   }
 
-  private statements(
-    statements: readonly Statement[],
-    symbols: ReadonlySet<string>,
-    depth: number,
-  ): void {
+  private statements(statements: readonly Statement[], symbols: ReadonlySet<string>, depth: number): void {
     if (depth > MAX_NESTING) {
       throw protocolError(`${this.where}: nested deeper than ${MAX_NESTING} statements`);
     }
@@ -159,11 +150,17 @@ class OperatorCheck {
 
   private launch(launch: Launch, symbols: ReadonlySet<string>): void {
     const where = `${this.where}: launch of '${launch.kernel.slice(0, 80)}'`;
-    if (!this.kernels.has(launch.kernel)) {
+    const kernel = this.kernels.get(launch.kernel);
+    if (kernel === undefined) {
       throw protocolError(`${where}: the Library has no such kernel`);
     }
-    for (const extent of [...launch.grid, ...launch.block]) {
+    for (const extent of [...launch.grid, ...launch.block, launch.dynamicSharedBytes]) {
       checkKnown(extent, symbols, where);
+    }
+    if (launch.dynamicSharedBytes !== 0n && !kernel.features.includes(DYNAMIC_SHARED_MEMORY)) {
+      throw protocolError(
+        `${where}: it asks for shared memory, and its kernel lacks the feature '${DYNAMIC_SHARED_MEMORY}'`,
+      );
     }
     for (const argument of launch.arguments) {
       if (argument.kind === "buffer") {
@@ -179,15 +176,16 @@ class OperatorCheck {
       } else {
         checkDtype(argument.dtype, where);
         checkKnown(argument.value, symbols, where);
+        checkKnown(argument.divisor, symbols, where);
+        if (argument.divisor !== 1n && !/^b?float/.test(argument.dtype)) {
+          throw protocolError(`${where}: a quotient is not ${argument.dtype}`);
+        }
       }
     }
   }
 }
 
-function checkEntry(
-  entry: EntryProgram,
-  operators: ReadonlyMap<string, OperatorProgram>,
-): void {
+function checkEntry(entry: EntryProgram, operators: ReadonlyMap<string, OperatorProgram>): void {
   const where = `entry '${entry.name}'`;
   const symbols = checkParameters(entry.parameters, entry.symbols, where);
   checkCount(entry.storages.length, MAX_ITEMS, `${where}: storages`);
@@ -206,7 +204,7 @@ function checkEntry(
     checkName(value.name, `${where}: value`);
     checkDtype(value.dtype, at);
     if (values.has(value.name)) {
-      throw protocolError(`${at} is there twice`);
+      throw protocolError(`${at} occurs twice`);
     }
     if (!known.has(value.storage)) {
       throw protocolError(`${at}: no parameter or storage '${value.storage.slice(0, 80)}'`);
@@ -245,7 +243,7 @@ function checkEntry(
   });
 }
 
-/** Check tensors in calling order; the symbols that a call gives values. */
+/** Check parameters; returns the symbols that a call binds. */
 function checkParameters(
   parameters: readonly Parameter[],
   symbols: readonly string[],
@@ -288,8 +286,7 @@ function checkName(name: string, what: string): void {
   const { length } = Array.from(name);
   if (length === 0 || length > MAX_NAME || UNPRINTABLE.test(name)) {
     throw protocolError(
-      `${what}: expected a name of 1 to ${MAX_NAME} printable characters, ` +
-        `got '${name.slice(0, 80)}'`,
+      `${what}: expected a name of 1 to ${MAX_NAME} printable characters, ` + `got '${name.slice(0, 80)}'`,
     );
   }
 }
@@ -304,7 +301,7 @@ function checkUnique(names: readonly string[], where: string): void {
   const seen = new Set<string>();
   for (const name of names) {
     if (seen.has(name)) {
-      throw protocolError(`${where}: the name '${name.slice(0, 80)}' is there twice`);
+      throw protocolError(`${where}: the name '${name.slice(0, 80)}' occurs twice`);
     }
     seen.add(name);
   }

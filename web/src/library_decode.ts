@@ -1,4 +1,4 @@
-/** From a decoded msgpack header to a Library, checking every type on the way. */
+/** From a decoded msgpack header to a Library, checking every type. */
 
 import { protocolError } from "./errors";
 import { expressionFrom, type Expression } from "./expression";
@@ -11,6 +11,7 @@ import type {
   Extents,
   Kernel,
   Library,
+  ModuleKind,
   OperatorProgram,
   Parameter,
   Role,
@@ -60,7 +61,7 @@ function text(data: unknown, what: string): string {
   return data;
 }
 
-/** A count that is used as such; one beyond 2^53 is as wrong as a negative one. */
+/** A count; `library_check` bounds it. */
 function count(data: unknown, what: string): number {
   const value = typeof data === "bigint" ? Number(data) : data;
   if (!Number.isSafeInteger(value)) {
@@ -77,13 +78,11 @@ function expression(data: unknown): Expression {
   return value;
 }
 
-const texts = (data: unknown, what: string): string[] =>
-  items(data, what).map((item) => text(item, what));
+const texts = (data: unknown, what: string): string[] => items(data, what).map((item) => text(item, what));
 
-const expressions = (data: unknown, what: string): Expression[] =>
-  items(data, what).map(expression);
+const expressions = (data: unknown, what: string): Expression[] => items(data, what).map(expression);
 
-/** Order is that of code points, as Python sorts text. */
+/** In order of code points, as Python sorts text. */
 function precedes(first: string, second: string): boolean {
   const a = Array.from(first);
   const b = Array.from(second);
@@ -101,7 +100,7 @@ function named<T extends { readonly name: string }>(list: T[]): Map<string, T> {
   list.forEach((item, index) => {
     const before = list[index - 1];
     if (before !== undefined && !precedes(before.name, item.name)) {
-      throw wrong("named items must be sorted and none be there twice");
+      throw wrong("named items must be sorted and unique");
     }
   });
   return new Map(list.map((item) => [item.name, item]));
@@ -121,13 +120,15 @@ function metadataFrom(data: unknown): Map<string, string> {
 function modulesFrom(data: unknown, code: Uint8Array): CodeModule[] {
   let position = 0;
   const modules = items(data, "modules").map((item, index) => {
-    const [dialect, size, options] = fields(item, 3, "module");
+    const [dialect, kind, architecture, size, options] = fields(item, 5, "module");
     const end = position + count(size, "module size");
     if (end < position || end > code.length) {
       throw wrong(`module ${index} is cut short or has no size`);
     }
     const module = {
       dialect: text(dialect, "dialect"),
+      kind: text(kind, "module kind") as ModuleKind,
+      architecture: text(architecture, "architecture"),
       code: code.subarray(position, end),
       options: texts(options, "options"),
     };
@@ -141,7 +142,7 @@ function modulesFrom(data: unknown, code: Uint8Array): CodeModule[] {
 }
 
 function kernelFrom(data: unknown): Kernel {
-  const [name, symbol, module, threads, shared, features] = fields(data, 6, "kernel");
+  const [name, symbol, module, threads, shared, features, width] = fields(data, 7, "kernel");
   return {
     name: text(name, "kernel name"),
     symbol: text(symbol, "kernel symbol"),
@@ -149,6 +150,7 @@ function kernelFrom(data: unknown): Kernel {
     threadsPerBlock: count(threads, "threads per block"),
     sharedMemoryBytes: count(shared, "shared memory"),
     features: texts(features, "kernel features"),
+    subgroupWidth: count(width, "subgroup width"),
   };
 }
 
@@ -191,13 +193,14 @@ function statementsFrom(data: unknown, depth: number): Statement[] {
 
 function statementFrom(data: unknown, depth: number): Statement {
   const [kind, ...rest] = items(data, "statement");
-  if (kind === "launch" && rest.length === 4) {
+  if (kind === "launch" && rest.length === 5) {
     return {
       kind,
       kernel: text(rest[0], "kernel name"),
       arguments: items(rest[1], "arguments").map(argumentFrom),
       grid: extents(rest[2]),
       block: extents(rest[3]),
+      dynamicSharedBytes: expression(rest[4]),
     };
   }
   if (kind === "loop" && rest.length === 4) {
@@ -245,8 +248,14 @@ function argumentFrom(data: unknown): Argument {
   if (kind === "tensor" && rest.length === 1) {
     return { kind, name: text(rest[0], "argument name") };
   }
-  if (kind === "scalar" && rest.length === 2) {
-    return { kind, value: expression(rest[0]), dtype: text(rest[1], "argument dtype") };
+  if (kind === "scalar" && rest.length === 3) {
+    const [value, dtype, divisor] = rest;
+    return {
+      kind,
+      value: expression(value),
+      dtype: text(dtype, "argument dtype"),
+      divisor: expression(divisor),
+    };
   }
   throw wrong("expected a buffer, tensor or scalar argument");
 }

@@ -12,17 +12,10 @@ const MAGIC = "TAPMLLIB";
 const FRAME_BYTES = 16;
 const MAX_HEADER_BYTES = 16 << 20;
 
-/** The version of the form that is read here. */
-export const LIBRARY_VERSION = 2;
+export const LIBRARY_VERSION = 3;
 
-// Maps and byte strings do not occur in a header.
-const BOUNDS = {
-  text: MAX_HEADER_BYTES,
-  octets: -1,
-  array: MAX_HEADER_BYTES,
-  map: -1,
-  depth: 256,
-};
+// A header holds no maps and no byte strings.
+const BOUNDS = { text: MAX_HEADER_BYTES, octets: -1, array: MAX_HEADER_BYTES, map: -1, depth: 256 };
 
 /** Read packed bytes, trusting nothing in them; raises a ProtocolError. */
 export function unpackLibrary(data: Uint8Array): Library {
@@ -38,8 +31,8 @@ export function unpackLibrary(data: Uint8Array): Library {
   }
   if (version !== LIBRARY_VERSION) {
     throw protocolError(
-      `Library version ${version} is not supported, expected ${LIBRARY_VERSION}; ` +
-        "install the same tapml on both sides",
+      `a Library of version ${version}, and this tapml reads version ${LIBRARY_VERSION}: compile it ` +
+        "again with this tapml, or install the same tapml on both sides",
     );
   }
   if (headerBytes > MAX_HEADER_BYTES || headerBytes > data.length - FRAME_BYTES) {

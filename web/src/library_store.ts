@@ -1,11 +1,11 @@
-/** Libraries this device holds: packed ones by hash, and those built, shared by sessions. */
+/** Libraries of this device: packed ones by hash, and built ones, which sessions share. */
 
+import { hashOf } from "./blob_store";
 import { inputError, protocolError } from "./errors";
 import type { Gpu } from "./gpu";
 import { unpackLibrary } from "./library_format";
 import { LoadedLibrary } from "./loaded_library";
 import type { Memory } from "./memory";
-import { hex } from "./wire";
 
 const MAX_IDLE_BUILT = 64;
 const MAX_UPLOADS = 4;
@@ -47,9 +47,7 @@ export class LibraryStore {
     piece: Uint8Array,
   ): Promise<void> {
     if (total <= 0 || total > this.libraryBytes) {
-      throw protocolError(
-        `a Library of ${total} bytes; this device takes at most ${this.libraryBytes}`,
-      );
+      throw protocolError(`a Library of ${total} bytes; this device takes at most ${this.libraryBytes}`);
     }
     if (offset === 0) {
       if (!uploads.has(digest) && uploads.size >= MAX_UPLOADS) {
@@ -70,16 +68,14 @@ export class LibraryStore {
       return;
     }
     uploads.delete(digest);
-    const found = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", upload.data)));
+    const found = await hashOf(upload.data);
     if (found !== digest) {
-      throw protocolError(
-        `Library announced as ${digest.slice(0, 12)} arrived as ${found.slice(0, 12)}`,
-      );
+      throw protocolError(`Library announced as ${digest.slice(0, 12)} arrived as ${found.slice(0, 12)}`);
     }
     this.keep(digest, upload.data);
   }
 
-  /** Build a held Library, or one that came as a blob, or take the one already built. */
+  /** Build a held Library or one from a blob, or reuse the built one. */
   async load(digest: string, attached?: Uint8Array): Promise<BuiltLibrary> {
     let building = this.built.get(digest);
     if (building === undefined) {
@@ -92,9 +88,11 @@ export class LibraryStore {
           `a Library of ${packed.length} bytes; this device takes at most ${this.libraryBytes}`,
         );
       }
-      building = LoadedLibrary.load(this.gpu, this.memory, unpackLibrary(packed)).then(
-        (loaded) => ({ digest, loaded, users: 0 }),
-      );
+      building = LoadedLibrary.load(this.gpu, this.memory, unpackLibrary(packed)).then((loaded) => ({
+        digest,
+        loaded,
+        users: 0,
+      }));
       this.built.set(digest, building);
       building.catch(() => this.built.delete(digest));
     }
@@ -107,13 +105,12 @@ export class LibraryStore {
     return built;
   }
 
-  /** One handle less names it; idle ones beyond a bound are dropped, oldest first. */
+  /** Release a handle; idle Libraries beyond a bound are dropped, oldest first. */
   release(built: BuiltLibrary): void {
     built.users -= 1;
     if (built.users > 0) {
       return;
     }
-    // Kernels are worth keeping, the memory of their last call is not.
     built.loaded.releaseWorkspaces();
     this.idle.push(built);
     while (this.idle.length > MAX_IDLE_BUILT) {

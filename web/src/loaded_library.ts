@@ -1,5 +1,5 @@
 /**
- * A Library whose kernels are built: what calling an operator or an entry means on the GPU.
+ * A Library whose kernels are built: calls of its operators and entries on the GPU.
  *
  * The first call with new shapes plans and checks; a later one only binds memory, and one with the
  * same memory only launches. Workspaces are kept and shared by all calls: launches run in order.
@@ -35,7 +35,6 @@ interface BoundCall {
   readonly generation: number;
 }
 
-/** A call that was checked and bound once. */
 export interface RecordedCall {
   readonly name: string;
   readonly plan: CallPlan;
@@ -43,7 +42,7 @@ export interface RecordedCall {
   bound: BoundCall;
 }
 
-/** A tensor's bytes, and how many behind it belong to no other tensor of the call. */
+/** A tensor's bytes, and those behind it up to the next tensor of the call. */
 function bandOf(
   { buffer, byteOffset }: SlotPlace,
   nbytes: number,
@@ -87,9 +86,7 @@ export class LoadedLibrary {
       prepared.bound.delete(key);
       bound = this.bind(steps, name, prepared.plan, tensors);
       prepared.bound.set(key, bound);
-      this.forgetOldest(prepared.bound, MAX_BOUND, (each) => {
-        each.launches.close();
-      });
+      this.forgetOldest(prepared.bound, MAX_BOUND, (each) => each.launches.close());
     }
     return bound.launches;
   }
@@ -104,7 +101,7 @@ export class LoadedLibrary {
     return { name, plan, tensors, bound: this.bind(steps, name, plan, tensors) };
   }
 
-  /** The launches of a recorded call, bound anew where another call has moved the workspaces. */
+  /** The launches of a recorded call, bound again if another call has moved the workspaces. */
   bindRecorded(steps: Steps, recorded: RecordedCall): LaunchSequence {
     if (this.isStale(recorded.bound)) {
       recorded.bound.launches.close();
@@ -113,7 +110,7 @@ export class LoadedLibrary {
     return recorded.bound.launches;
   }
 
-  /** The launches of a call whose workspaces are the caller's own, e.g. between guard bands. */
+  /** The launches of a call on the caller's workspaces, e.g. between guard bands. */
   bindOn(
     steps: Steps,
     name: string,
@@ -123,18 +120,16 @@ export class LoadedLibrary {
     guardBytes: number,
   ): { readonly plan: CallPlan; readonly launches: LaunchSequence } {
     const { plan } = this.prepare(name, tensors, symbols);
-    const given = this.checkWindows(name, plan, tensors).map(
-      (each, index): SlotPlace => ({
-        ...each,
-        band: bandOf(each, Number(tensorBytes(plan.tensors[index] ?? NOTHING)), tensors, guardBytes),
-      }),
-    );
+    const given = this.checkWindows(name, plan, tensors).map((each, index): SlotPlace => ({
+      ...each,
+      band: bandOf(each, Number(tensorBytes(plan.tensors[index] ?? NOTHING)), tensors, guardBytes),
+    }));
     const places = [...given, ...place(plan)];
     const launches = new LaunchSequence(this.memory, steps, this.kernels, plan.launches, places);
     return { plan, launches };
   }
 
-  /** Free what is kept between calls; the next call allocates anew. */
+  /** Free the memory kept between calls; the next call allocates again. */
   releaseWorkspaces(): void {
     for (const buffer of this.workspaces.values()) {
       this.memory.free(buffer);
@@ -142,9 +137,7 @@ export class LoadedLibrary {
     this.workspaces.clear();
     this.generation += 1;
     for (const prepared of this.prepared.values()) {
-      this.forgetOldest(prepared.bound, 0, (each) => {
-        each.launches.close();
-      });
+      this.forgetOldest(prepared.bound, 0, (each) => each.launches.close());
     }
   }
 
@@ -168,9 +161,7 @@ export class LoadedLibrary {
       prepared = { plan: planCall(this.library, name, shapes, symbols), bound: new Map() };
       this.prepared.set(key, prepared);
       this.forgetOldest(this.prepared, MAX_PLANS, (each) => {
-        this.forgetOldest(each.bound, 0, (bound) => {
-          bound.launches.close();
-        });
+        this.forgetOldest(each.bound, 0, (bound) => bound.launches.close());
       });
     }
     return prepared;
@@ -186,22 +177,13 @@ export class LoadedLibrary {
     }
   }
 
-  private bind(
-    steps: Steps,
-    name: string,
-    plan: CallPlan,
-    tensors: readonly TensorUse[],
-  ): BoundCall {
+  private bind(steps: Steps, name: string, plan: CallPlan, tensors: readonly TensorUse[]): BoundCall {
     const places = [...this.checkWindows(name, plan, tensors), ...this.placeWorkspaces(steps, plan)];
     const launches = new LaunchSequence(this.memory, steps, this.kernels, plan.launches, places);
     return { launches, generation: this.generation };
   }
 
-  private checkWindows(
-    name: string,
-    plan: CallPlan,
-    tensors: readonly TensorUse[],
-  ): readonly SlotPlace[] {
+  private checkWindows(name: string, plan: CallPlan, tensors: readonly TensorUse[]): readonly SlotPlace[] {
     return tensors.map((tensor, index) => {
       const need = tensorBytes(plan.tensors[index] ?? tensor);
       const end = BigInt(tensor.byteOffset) + need;
@@ -252,7 +234,7 @@ export class LoadedLibrary {
     });
   }
 
-  /** Allocate a workspace; where there turns out to be no memory, the next call tries again. */
+  /** Allocate a workspace; if memory runs out, the next call tries again. */
   private place(steps: Steps, shared: number, nbytes: number): void {
     const buffer = this.memory.allocate(steps, nbytes, () => {
       if (this.workspaces.get(shared) === buffer) {

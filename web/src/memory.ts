@@ -18,7 +18,7 @@ export interface DeviceBuffer {
 const words = (nbytes: number): number => Math.max(4, Math.ceil(nbytes / 4) * 4);
 
 export class Memory {
-  /** Bytes allocated now, workspaces and scratch among them. */
+  /** Bytes allocated now, including workspaces and scratch. */
   allocated = 0;
   readonly bytes: ByteCopy;
   private readonly submission: Submission;
@@ -29,7 +29,7 @@ export class Memory {
     this.submission = Submission.for(device);
   }
 
-  /** Memory of so many bytes; `undo` is called when it turns out, later, that there was none. */
+  /** Allocate; `undo` is called if the browser reports later that memory ran out. */
   allocate(steps: Steps, nbytes: number, undo?: () => void): DeviceBuffer {
     const most = this.device.limits.maxBufferSize;
     if (words(nbytes) > most) {
@@ -70,7 +70,7 @@ export class Memory {
     const padded = new Uint8Array(words(data.length));
     padded.set(data);
     if (offset % 4 === 0 && offset + data.length === buffer.nbytes) {
-      // What lies behind the last byte is nobody's.
+      // The padding behind the last byte is unused.
       this.enqueue(steps, stage, buffer.gpu, offset, padded);
       return;
     }
@@ -82,23 +82,15 @@ export class Memory {
     this.submission.discard(bytes);
   }
 
-  fill(
-    steps: Steps,
-    buffer: DeviceBuffer,
-    offset: number,
-    nbytes: number,
-    pattern: Uint8Array,
-  ): void {
+  fill(steps: Steps, buffer: DeviceBuffer, offset: number, nbytes: number, pattern: Uint8Array): void {
     if (pattern.length === 0) {
       throw inputError("fill: the pattern must hold at least one byte");
     }
     if (offset % 4 === 0 && nbytes % 4 === 0 && pattern.every((byte) => byte === 0)) {
-      steps.encode(`clearing ${nbytes} bytes`, (encoder) => {
-        encoder.clearBuffer(buffer.gpu, offset, nbytes);
-      });
+      steps.encode(`clearing ${nbytes} bytes`, (encoder) => encoder.clearBuffer(buffer.gpu, offset, nbytes));
       return;
     }
-    // A whole number of patterns and of words, so that every piece begins alike.
+    // A multiple of pattern and word size, so that every piece starts alike.
     const unit = pattern.length * 4;
     const size = Math.min(Math.ceil(nbytes / unit), Math.max(1, Math.floor(FILL_BYTES / unit)));
     const block = new Uint8Array(size * unit);
@@ -110,7 +102,7 @@ export class Memory {
     }
   }
 
-  /** Copy between two buffers, or within one where the windows do not overlap. */
+  /** Copy between buffers, or between disjoint windows of one. */
   copy(
     steps: Steps,
     source: DeviceBuffer,
@@ -123,15 +115,11 @@ export class Memory {
     const from = { buffer: source.gpu, byteOffset: sourceOffset };
     const into = { buffer: target.gpu, byteOffset: targetOffset };
     if (source !== target) {
-      steps.encode(what, (encoder) => {
-        this.encodeCopy(encoder, from, into, nbytes);
-      });
+      steps.encode(what, (encoder) => this.encodeCopy(encoder, from, into, nbytes));
       return;
     }
     const between = {
-      buffer: steps.run(what, () =>
-        this.device.createBuffer({ size: words(nbytes), usage: USAGE }),
-      ),
+      buffer: steps.run(what, () => this.device.createBuffer({ size: words(nbytes), usage: USAGE })),
       byteOffset: 0,
     };
     steps.encode(what, (encoder) => {
@@ -147,19 +135,13 @@ export class Memory {
       return;
     }
     if (source.byteOffset % 4 === 0 && target.byteOffset % 4 === 0 && nbytes % 4 === 0) {
-      encoder.copyBufferToBuffer(
-        source.buffer,
-        source.byteOffset,
-        target.buffer,
-        target.byteOffset,
-        nbytes,
-      );
+      encoder.copyBufferToBuffer(source.buffer, source.byteOffset, target.buffer, target.byteOffset, nbytes);
     } else {
       this.bytes.encode(encoder, source, target, nbytes);
     }
   }
 
-  /** A write takes its place in the queue at once: what was encoded before it goes first. */
+  /** A write enters the queue immediately, so submit earlier encoded work first. */
   private enqueue(
     steps: Steps,
     stage: string,
@@ -168,9 +150,7 @@ export class Memory {
     data: Uint8Array<ArrayBuffer>,
   ): void {
     steps.flush();
-    steps.run(stage, () => {
-      this.device.queue.writeBuffer(buffer, offset, data);
-    });
+    steps.run(stage, () => this.device.queue.writeBuffer(buffer, offset, data));
   }
 
   private scratch(content: Uint8Array): GPUBuffer {

@@ -1,4 +1,4 @@
-/** What the page and its worker tell each other. */
+/** Messages between the page and its worker. */
 
 export interface Start {
   readonly type: "start";
@@ -10,10 +10,11 @@ export interface Start {
 export type ToWorker =
   | Start
   | { readonly type: "stop" }
-  /** Whether what is kept by hash shall outlive the page; said before the first start. */
+  /** Whether blobs outlive the page; sent before the first start. */
   | { readonly type: "keep"; readonly onDisk: boolean };
 
-export type Connection = "starting" | "connecting" | "registered" | "waiting" | "refused" | "failed" | "stopped";
+export type Connection =
+  "starting" | "connecting" | "registered" | "waiting" | "refused" | "failed" | "stopped";
 
 /** Facts of the adapter, in the order in which they are shown. */
 export type Facts = readonly (readonly [string, string])[];
@@ -21,7 +22,7 @@ export type Facts = readonly (readonly [string, string])[];
 export interface Numbers {
   readonly sessions: number;
   readonly deviceBytes: number;
-  /** What is kept by hash for the next session, in memory and on disk. */
+  /** Blobs kept for the next session, in memory and on disk. */
   readonly keptBytes: number;
   readonly diskBytes: number;
   readonly kernels: number;

@@ -1,9 +1,9 @@
 /**
- * Whether bytes are one msgpack value within bounds, found out before anything is decoded.
+ * Checks that bytes are one msgpack value within bounds, before it is decoded.
  *
- * A decoder makes an array of the length that is announced: nested announcements of a few bytes each
- * would take all memory. Here every announced element must be there, so what is decoded afterwards
- * is never more than some dozen times as large as what came.
+ * A decoder allocates arrays of the announced length: nested announcements of a few bytes each would
+ * exhaust memory. Here every announced element must be present, so the decoded value is at most some
+ * dozen times as large as its bytes.
  */
 
 import { protocolError } from "./errors";
@@ -19,7 +19,7 @@ export interface FormBounds {
 /** Raise a ProtocolError unless `data` is exactly one value within `bounds`, without extensions. */
 export function checkForm(data: Uint8Array, bounds: FormBounds): void {
   const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
-  // Values that are still to come, per open array or map.
+  // Missing values per open array or map.
   const open: number[] = [1];
   let at = 0;
 
@@ -30,8 +30,7 @@ export function checkForm(data: Uint8Array, bounds: FormBounds): void {
   };
   const length = (width: number): number => {
     need(width);
-    const value =
-      width === 1 ? view.getUint8(at) : width === 2 ? view.getUint16(at) : view.getUint32(at);
+    const value = width === 1 ? view.getUint8(at) : width === 2 ? view.getUint16(at) : view.getUint32(at);
     at += width;
     return value;
   };

@@ -1,8 +1,8 @@
 /**
- * Waiting for the GPU where a browser is slow to see that it is done.
+ * Waiting for the GPU in browsers that notice finished work late.
  *
- * Firefox looks for finished work every 100 ms, and whenever something is submitted. So there, while
- * one waits, nothing is submitted now and then: a read of a few bytes takes 2 ms instead of 100.
+ * Firefox polls for finished work every 100 ms and at each submit. There, empty submits during a wait
+ * cut the time of a small read from 100 ms to 2.
  */
 
 const SLOW_TO_SEE = /\bFirefox\//.test((globalThis.navigator as Navigator | undefined)?.userAgent ?? "");
@@ -10,7 +10,7 @@ const FIRST_MILLISECONDS = 1;
 const LONGEST_MILLISECONDS = 20;
 const GROWTH = 1.5;
 
-/** What `promise` gives, seen soon after the GPU has it; `nudge` makes a browser look. */
+/** Await `promise`; with `nudge`, make the browser poll meanwhile. */
 export async function noticed<T>(
   queue: Pick<GPUQueue, "submit">,
   promise: Promise<T>,
@@ -28,7 +28,7 @@ export async function noticed<T>(
     () => null,
   );
   let pause = FIRST_MILLISECONDS;
-  // Another task may have settled it: the flag says so, which the checker cannot know.
+  // Another task sets the flag, which the type checker cannot know.
   while (waiting as boolean) {
     await Promise.race([seen, new Promise((resolve) => setTimeout(resolve, pause))]);
     if (waiting as boolean) {
@@ -39,6 +39,5 @@ export async function noticed<T>(
   return settled;
 }
 
-/** Wait until everything that was submitted has run. */
-export const workDone = (queue: GPUQueue): Promise<undefined> =>
-  noticed(queue, queue.onSubmittedWorkDone());
+/** Wait until all submitted work has run. */
+export const workDone = (queue: GPUQueue): Promise<undefined> => noticed(queue, queue.onSubmittedWorkDone());

@@ -1,6 +1,8 @@
-/** The page: it starts the worker that is the device, and shows what the worker tells. */
+/** The device page: starts the worker that is the device, and shows its reports. */
 
-import type { Connection, Facts, FromWorker, Level, Numbers, ToWorker } from "./messages";
+import { element, input, show, showFacts } from "./dom";
+import { amount } from "./facts";
+import type { Connection, FromWorker, Level, Numbers, ToWorker } from "./messages";
 
 const MAX_LOG = 500;
 const CHART_POINTS = 120;
@@ -16,24 +18,7 @@ const STATES: Record<Connection, string> = {
   stopped: "stopped",
 };
 
-function element(id: string): HTMLElement {
-  const found = document.getElementById(id);
-  if (found === null) {
-    throw new Error(`the page has no element ${id}`);
-  }
-  return found;
-}
-
-const input = (id: string): HTMLInputElement => element(id) as HTMLInputElement;
-
-const show = (id: string, text: string): void => {
-  const target = element(id);
-  if (target.textContent !== text) {
-    target.textContent = text;
-  }
-};
-
-/** A name of this browser's own, kept where the browser lets us. */
+/** A name for this browser, remembered if storage allows. */
 function ownName(): string {
   const kind = /Firefox|Edg|Chrome|Safari/.exec(navigator.userAgent)?.[0].toLowerCase() ?? "browser";
   const made = `${kind}-${Math.random().toString(16).slice(2, 6)}`;
@@ -46,24 +31,13 @@ function ownName(): string {
   }
 }
 
-/** Whether weights shall outlive the page: only where a person has said so here. */
+/** Whether weights are kept on disk: only if the user has chosen it here. */
 function keepsOnDisk(): boolean {
   try {
     return localStorage.getItem(KEEP_KEY) === "yes";
   } catch {
     return false;
   }
-}
-
-function bytes(count: number): string {
-  const units = ["B", "KiB", "MiB", "GiB"];
-  let value = count;
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : 1)} ${units[unit]}`;
 }
 
 class Chart {
@@ -132,26 +106,11 @@ function showConnection(state: Connection, detail: string): void {
   document.title = `${STATES[state]} · tapml device`;
 }
 
-function showFacts(name: string, facts: Facts): void {
-  show("adapter", name);
-  element("facts").replaceChildren(
-    ...facts.map(([term, value]) => {
-      const row = document.createElement("div");
-      const dt = document.createElement("dt");
-      const dd = document.createElement("dd");
-      dt.textContent = term;
-      dd.textContent = value;
-      row.append(dt, dd);
-      return row;
-    }),
-  );
-}
-
 function showNumbers(numbers: Numbers): void {
   chart.add(numbers.kernels);
-  show("memory", bytes(numbers.deviceBytes));
-  show("kept", bytes(numbers.keptBytes));
-  show("disk", bytes(numbers.diskBytes));
+  show("memory", amount(numbers.deviceBytes));
+  show("kept", amount(numbers.keptBytes));
+  show("disk", amount(numbers.diskBytes));
   show("sessions", String(numbers.sessions));
   show("kernels", numbers.kernels.toLocaleString("en"));
   const last = numbers.lastCall === "" ? "nothing" : `idle; last was ${numbers.lastCall}`;
@@ -164,7 +123,8 @@ function take(message: FromWorker): void {
       showConnection(message.state, message.detail);
       break;
     case "adapter":
-      showFacts(message.name, message.facts);
+      show("adapter", message.name);
+      showFacts("facts", message.facts);
       break;
     case "leases":
       show("holder", message.labels.join(", ") || "nobody");
@@ -180,9 +140,7 @@ function take(message: FromWorker): void {
 function say(message: ToWorker): void {
   if (worker === null) {
     worker = new Worker("worker.js");
-    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
-      take(data);
-    };
+    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => take(data);
     worker.onerror = (event) => {
       log("error", `the worker failed: ${event.message}`, "");
       showConnection("failed", event.message);
@@ -202,16 +160,16 @@ function start(): void {
   say({ type: "start", address, name, token });
 }
 
-/** What the address says after `#`, which a browser sends to nobody. */
+/** Settings in the URL fragment, which a browser never sends. */
 const given = new URLSearchParams(location.hash.slice(1));
 input("name").value = given.get("name") ?? "";
 if (!input("name").checkValidity()) {
-  // A name goes into a command that people copy: of whoever made the link we take no other.
+  // The name goes into a command that users copy: take no other from a link.
   input("name").value = ownName();
 }
 input("token").value = given.get("token") ?? "";
 if (given.has("token")) {
-  // A token is nobody's to read from the address bar, or from a picture of it.
+  // Remove the token from the address bar and from screenshots of it.
   history.replaceState(null, "", location.pathname);
 }
 element("settings").onsubmit = (event) => {
@@ -224,7 +182,7 @@ input("keep").onchange = () => {
   try {
     localStorage.setItem(KEEP_KEY, onDisk ? "yes" : "no");
   } catch {
-    // Then it holds for this visit.
+    // No storage: the choice holds for this visit.
   }
   say({ type: "keep", onDisk });
 };
@@ -236,12 +194,12 @@ element("clear").onclick = () => {
 };
 start();
 
-/** A phone whose screen goes dark is no device any more. */
+/** Keep the screen on: a sleeping phone stops serving. */
 async function stayAwake(): Promise<void> {
   try {
     await (navigator as { wakeLock?: WakeLock }).wakeLock?.request("screen");
   } catch {
-    // Not allowed now, e.g. on a low battery: then the person keeps it awake.
+    // Denied, e.g. on a low battery.
   }
 }
 document.addEventListener("visibilitychange", () => {
@@ -251,7 +209,7 @@ document.addEventListener("visibilitychange", () => {
 });
 void stayAwake();
 
-// A page that is left is no device any more, though a browser may keep it to come back to.
+// Stop when the user leaves, though the browser may keep the page for its back button.
 window.addEventListener("pagehide", () => {
   worker?.terminate();
   worker = null;

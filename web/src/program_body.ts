@@ -1,4 +1,4 @@
-/** What a program is: commands that are sent once, and the integers that are said at each run. */
+/** Programs: commands that are sent once, with integer arguments at each run. */
 
 import { inputError, messageOf, protocolError, TapmlError } from "./errors";
 import { array, integer, isMap, packHeader, text, type Header } from "./wire";
@@ -6,7 +6,7 @@ import { array, integer, isMap, packHeader, text, type Header } from "./wire";
 const MAX_ARGUMENTS = 64;
 export const MAX_PROGRAM_NAME = 256;
 const MAX_DEPTH = 4;
-/** What a program may do, and how many fields each has. */
+/** A program's commands and their numbers of fields. */
 const FIELDS: ReadonlyMap<string, number> = new Map([
   ["call", 5],
   ["copy", 5],
@@ -17,7 +17,7 @@ const FIELDS: ReadonlyMap<string, number> = new Map([
   ["run", 2],
   ["write", 4],
 ]);
-/** Fields that are maps of their own: never an argument, though the values in them may be. */
+/** Fields that are maps: never an argument, though their values may be. */
 const MAPS: ReadonlyMap<string, readonly number[]> = new Map([
   ["call", [4, 5]],
   ["run", [2]],
@@ -32,25 +32,22 @@ export class ProgramBody {
     readonly nbytes: number,
   ) {}
 
-  /** The integers of a run, checked. */
+  /** Check the arguments of a run. */
   take(given: unknown): number[] {
     const values = array(given, "arguments", MAX_ARGUMENTS);
     if (values.length !== this.argumentCount) {
-      throw inputError(
-        `program '${this.name}' has ${this.argumentCount} arguments, ${values.length} came`,
-      );
+      throw inputError(`program '${this.name}' has ${this.argumentCount} arguments, ${values.length} came`);
     }
     return values.map((value) => integer(value, "argument"));
   }
 
-  /** A command of a run. */
   command(place: number, values: readonly number[]): readonly unknown[] {
     const command = this.commands[place] ?? [];
     return this.varying[place] === true ? filled(command, (number) => values[number]) : command;
   }
 }
 
-/** Check a program as it came. */
+/** Check a received program. */
 export function checkProgram(name: unknown, commands: unknown, most: number): ProgramBody {
   const called = text(name, "program name", MAX_PROGRAM_NAME);
   if (called === "") {
@@ -72,17 +69,14 @@ export function checkProgram(name: unknown, commands: unknown, most: number): Pr
       return fields;
     } catch (error) {
       const kind = error instanceof TapmlError ? error.kind : "ProtocolError";
-      throw new TapmlError(
-        kind,
-        `command ${place} of program '${called}': ${messageOf(error)}`,
-      );
+      throw new TapmlError(kind, `command ${place} of program '${called}': ${messageOf(error)}`);
     }
   });
   if (used.size > 0 && Math.max(...used) !== used.size - 1) {
     const numbers = [...used].sort((a, b) => a - b).join(", ");
     throw protocolError(`program '${called}' has arguments [${numbers}]: they count from 0`);
   }
-  // Longer integers than 2^53 weigh as the longest others do.
+  // Integers beyond 2^53 count as the longest others.
   const nbytes = packHeader({ commands: narrowed(given) }).length;
   return new ProgramBody(called, checked, varying, used.size, nbytes);
 }
@@ -115,7 +109,7 @@ function checkedCommand(command: unknown): unknown[] {
 
 type ValueOf = (number: number) => unknown;
 
-/** A command with every argument replaced by what `valueOf` makes of its number. */
+/** A command with every argument replaced by its value. */
 function filled(command: readonly unknown[], valueOf: ValueOf): unknown[] {
   const maps = MAPS.get(String(command[0])) ?? [];
   return command.map((field, position) =>

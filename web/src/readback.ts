@@ -1,4 +1,4 @@
-/** Bytes on their way from the GPU: copied into memory that can be mapped, then handed on. */
+/** Reads from the GPU through mappable memory. */
 
 import { TapmlError } from "./errors";
 import type { DeviceBuffer, Memory } from "./memory";
@@ -9,10 +9,10 @@ import { Submission } from "./submission";
 const MAP_READ = 1;
 const COPY_DST = 8;
 const STORAGE_AND_COPIES = 0x80 | 0x04 | 0x08;
-/** Kept for the next read: more is given back at once. */
+/** Buffers kept for later reads. */
 const MAX_KEPT = 4;
 
-/** Memory that can be mapped, used again where it is large enough. */
+/** A pool of mappable buffers. */
 export class StagePool {
   private readonly kept: GPUBuffer[] = [];
 
@@ -49,22 +49,16 @@ export class Readback {
   }
 
   /** Copy a window to `position` of the result, a multiple of 8. */
-  add(
-    steps: Steps,
-    buffer: DeviceBuffer,
-    offset: number,
-    nbytes: number,
-    position: number,
-  ): void {
+  add(steps: Steps, buffer: DeviceBuffer, offset: number, nbytes: number, position: number): void {
     const { device } = this.memory;
     this.end = Math.max(this.end, position + nbytes);
     this.windows.push([position, position + nbytes]);
     const size = Math.ceil(nbytes / 4) * 4;
     const what = `reading ${nbytes} bytes`;
     if (offset % 4 === 0) {
-      steps.encode(what, (encoder) => {
-        encoder.copyBufferToBuffer(buffer.gpu, offset, this.stage, position, size);
-      });
+      steps.encode(what, (encoder) =>
+        encoder.copyBufferToBuffer(buffer.gpu, offset, this.stage, position, size),
+      );
       return;
     }
     const whole = steps.run(what, () => device.createBuffer({ size, usage: STORAGE_AND_COPIES }));
@@ -76,7 +70,7 @@ export class Readback {
     Submission.for(device).discard(whole);
   }
 
-  /** Wait for the bytes, a copy of them. */
+  /** Wait for the bytes and copy them. */
   async take(): Promise<Uint8Array<ArrayBuffer>> {
     const size = Math.ceil(this.end / 8) * 8;
     if (size === 0) {
@@ -89,7 +83,7 @@ export class Readback {
     }
     const bytes = new Uint8Array(this.end);
     const mapped = new Uint8Array(this.stage.getMappedRange(0, size));
-    // Between windows lies what the memory held before; the gaps of a chunk are zero.
+    // Copy windows only: the gaps hold old bytes, and a chunk's gaps are zero.
     for (const [start, end] of this.windows) {
       bytes.set(mapped.subarray(start, end), start);
     }
@@ -98,7 +92,7 @@ export class Readback {
     return bytes;
   }
 
-  /** Wait until the bytes, one window from position 0, can be looked at. */
+  /** Wait until the bytes, one window from position 0, are mapped. */
   async ready(): Promise<void> {
     await this.mapped(Math.ceil(this.end / 8) * 8);
   }
@@ -107,7 +101,7 @@ export class Readback {
     return noticed(this.memory.device.queue, this.stage.mapAsync(MAP_READ, 0, size));
   }
 
-  /** Hand out the bytes where they lie, once `ready` has come, and give the memory back. */
+  /** Lend out the mapped bytes after `ready`, and release the memory. */
   hand(take: (bytes: Uint8Array) => void): void {
     const size = Math.ceil(this.end / 8) * 8;
     take(new Uint8Array(this.stage.getMappedRange(0, size)).subarray(0, this.end));
@@ -115,7 +109,7 @@ export class Readback {
     this.giveBack();
   }
 
-  /** Let go of the memory where nobody has taken the bytes, and nobody will. */
+  /** Release the memory of bytes that were not taken. */
   drop(): void {
     if (!this.over) {
       this.over = true;

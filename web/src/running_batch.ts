@@ -1,4 +1,4 @@
-/** A batch while it runs, and the answer that grows. */
+/** A running batch and its growing answer. */
 
 import { inputError, protocolError } from "./errors";
 import type { DeviceBuffer } from "./memory";
@@ -7,8 +7,14 @@ import type { Message, Session } from "./session";
 import type { Steps } from "./steps";
 import { integer, type Header } from "./wire";
 
-/** Where a result belongs: a command of the batch, or that and the command of its program. */
+/** The place of a result: a command of the batch, or that and a command of its program. */
 export type Index = number | readonly [number, number];
+
+/** The fields of a command behind its name, not yet checked. */
+export type Fields = readonly unknown[];
+
+/** Resolves when a command is done; undefined if it is. */
+export type Waiting = Promise<void> | undefined;
 
 interface Result {
   readonly ordinal: number;
@@ -16,13 +22,13 @@ interface Result {
   readonly value: unknown;
 }
 
-/** Something a command made, which a late error of an earlier one unmakes. */
+/** How to undo what a command made, for a late error of an earlier one. */
 interface Made {
   readonly ordinal: number;
   readonly undo: () => void;
 }
 
-/** Where a command stands and what it says, for an error that comes late. */
+/** A command and its place, for late errors. */
 interface Origin {
   readonly command: unknown;
   readonly index: number;
@@ -31,8 +37,7 @@ interface Origin {
 
 export class RunningBatch {
   readonly results: Result[] = [];
-  readonly damaged: (() => Promise<void>)[] = [];
-  /** Whatever was read; what is left of it goes with the batch. */
+  /** All reads; those not taken are dropped with the batch. */
   readonly readbacks: Readback[] = [];
   inlineBytes = 0;
   inline: Readback | null = null;
@@ -48,13 +53,11 @@ export class RunningBatch {
     readonly steps: Steps,
   ) {}
 
-  /** A command begins. */
   begin(command: unknown, index: number): void {
     this.origins.push({ command, index, program: this.program });
     this.steps.ordinal = this.origins.length - 1;
   }
 
-  /** Where the command of an ordinal stands. */
   origin(ordinal: number): Origin {
     return this.origins[ordinal] ?? { command: "", index: 0, program: null };
   }
@@ -63,12 +66,12 @@ export class RunningBatch {
     this.results.push({ ordinal: this.steps.ordinal, index, value });
   }
 
-  /** Note how to take back what the running command has made. */
+  /** Note how to undo the running command. */
   makes(undo: () => void): void {
     this.made.push({ ordinal: this.steps.ordinal, undo });
   }
 
-  /** Take back what commands from `ordinal` on have given and made: one of them had failed. */
+  /** Undo all commands from `ordinal` on, which failed, with their results. */
   unmakeFrom(ordinal: number): void {
     for (const each of this.made.filter((one) => one.ordinal >= ordinal)) {
       each.undo();
@@ -77,14 +80,11 @@ export class RunningBatch {
     this.results.splice(0, this.results.length, ...kept);
   }
 
-  /** Results as the answer has them. */
   answer(): Header {
-    return this.results.length > 0
-      ? { results: this.results.map(({ index, value }) => [index, value]) }
-      : {};
+    return this.results.length > 0 ? { results: this.results.map(({ index, value }) => [index, value]) } : {};
   }
 
-  /** Count a program's commands; a batch runs no more of them than it could say itself. */
+  /** Count a program's commands: a batch runs no more of them than it could hold itself. */
   count(commands: number, most: number): void {
     this.executed += commands;
     if (this.executed > most) {
@@ -101,9 +101,7 @@ export class RunningBatch {
     const length = integer(nbytes, "byte count");
     const { chunk } = this.message;
     if (start + length > chunk.length) {
-      throw protocolError(
-        `command names bytes ${start} to ${start + length} of a chunk of ${chunk.length}`,
-      );
+      throw protocolError(`command names bytes ${start} to ${start + length} of a chunk of ${chunk.length}`);
     }
     return chunk.subarray(start, start + length);
   }

@@ -1,11 +1,11 @@
-/** The scalars of kernels, as the uniform structs that they read. */
+/** Kernel scalars as uniform structs. */
 
 import { inputError } from "./errors";
 import type { Memory } from "./memory";
 
 const UNIFORM = 0x40;
 
-/** The uniform structs of a sequence, in one buffer. */
+/** All uniform structs of a sequence, in one buffer. */
 export class Scalars {
   private readonly slots: { offset: number; words: DataView }[] = [];
   private nbytes = 0;
@@ -17,11 +17,11 @@ export class Scalars {
   ) {}
 
   add(
-    values: readonly { readonly value: bigint; readonly dtype: string }[],
+    values: readonly { readonly value: bigint | number; readonly dtype: string }[],
     packed: number | undefined,
   ): () => GPUBufferBinding {
     const count = values.length + (packed === undefined ? 0 : 1);
-    // A struct in the uniform address space is bound in whole vectors.
+    // Uniform structs are bound in multiples of 16 bytes.
     const size = Math.max(16, Math.ceil(count / 4) * 16);
     const words = new DataView(new ArrayBuffer(size));
     values.forEach(({ value, dtype }, index) => {

@@ -1,4 +1,4 @@
-/** What one client holds on this device: handles, streams, credit, the batches it has sent. */
+/** The state of one client on this device: handles, streams, credit. */
 
 import { Backlog } from "./backlog";
 import { inputError, protocolError } from "./errors";
@@ -10,7 +10,7 @@ import type { DeviceBuffer, Memory } from "./memory";
 import type { ProgramBody } from "./program_body";
 import { handleOf, shown, type Handle, type Header } from "./wire";
 
-/** What this device grants; every size and count a peer can make it hold. */
+/** Bounds on every size and count that a peer can make this device hold. */
 export const BOUNDS = {
   chunk_bytes: 4 << 20,
   commands: 4096,
@@ -30,13 +30,23 @@ export const BOUNDS = {
 
 const MAX_RECORDINGS = 64;
 
+/** Raise a ProtocolError if a client has more unanswered messages or bytes than allowed. */
+export function checkWindow(what: string, count: number, nbytes: number): void {
+  if (count >= BOUNDS.unanswered) {
+    throw protocolError(`${count} ${what} wait for an answer; at most ${BOUNDS.unanswered} may`);
+  }
+  if (nbytes > BOUNDS.upload_window) {
+    throw protocolError(`${nbytes} bytes wait for an answer; at most ${BOUNDS.upload_window} may`);
+  }
+}
+
 /** A batch as it came. */
 export interface Message {
   readonly sequence: number;
   readonly stream: number;
   readonly commands: readonly unknown[];
   readonly chunk: Uint8Array<ArrayBuffer>;
-  /** What was asked of blobs before it; null where that is answered. */
+  /** Resolves once the blob requests before it are answered; null if they are. */
   readonly after: Promise<void> | null;
 }
 
@@ -47,12 +57,12 @@ export interface Recording {
   readonly buffers: readonly (readonly [Handle, DeviceBuffer])[];
 }
 
-/** What runs now, for pongs and for the deadline. */
+/** The running command, for pongs and for the deadline. */
 export class Running {
   since = performance.now();
   private others: number;
 
-  /** `given` is a command as it came, or words. */
+  /** `given` is a command as received, or a description. */
   constructor(
     private readonly given: unknown,
     private readonly session: Session,
@@ -70,13 +80,13 @@ export class Running {
     return this.session.kernelDeadline * 1000 * this.deadlineFactor;
   }
 
-  /** Begin anew to count: what went before was no work of the session's. */
+  /** Restart the clock: the time before was not the session's own work. */
   restart(): void {
     this.since = performance.now();
     this.others = this.session.othersMilliseconds();
   }
 
-  /** Milliseconds it has taken, but for those in which the GPU was another session's. */
+  /** Milliseconds taken, without those in which other sessions had the GPU. */
   get taken(): number {
     return performance.now() - this.since - (this.session.othersMilliseconds() - this.others);
   }
@@ -92,19 +102,19 @@ export class Session {
   readonly recordings = new Map<Handle, Recording>();
   readonly programs = new Map<string, ProgramBody>();
   readonly uploads = new Map<string, Upload>();
-  /** What is attached, by hash: bytes that nobody changes. */
+  /** Attached blobs by hash; their bytes never change. */
   readonly blobs = new Map<string, Uint8Array<ArrayBuffer>>();
-  /** Per poisoned stream the first error, as it goes over the wire. */
+  /** The first error of each poisoned stream, in wire form. */
   readonly failures = new Map<number, Header>();
   nbytes = 0;
   answered = 0;
   heard = performance.now();
   cancelThrough = -1;
   running: Running | null = null;
-  /** Whether a read waits for its client: no kernel is to blame for how long that takes. */
+  /** Whether a read waits for its client's credit, which no kernel is to blame for. */
   waitsForCredit = false;
   readonly backlog = new Backlog();
-  /** Why it has ended; empty while it lives. */
+  /** Why it ended; empty while it runs. */
   ended = "";
   private ownAtEnd = 0;
   private credit: number;
@@ -118,29 +128,26 @@ export class Session {
     this.credit = Math.min(downloadWindow, BOUNDS.download_window);
   }
 
-  /** A command, or what words say, begins. */
   begin(command: unknown, deadlineFactor = 1): void {
     this.running = new Running(command, this, deadlineFactor);
   }
 
-  /** Milliseconds for which the GPU has done the work of others so far. */
   othersMilliseconds(): number {
     return this.clock?.others(this) ?? 0;
   }
 
-  /** So many commands of this session were submitted to the GPU. */
   submitted(stage: string, commands: number): void {
     if (this.clock !== null) {
       this.backlog.submitted(stage, commands, this.clock.submitted(this));
     }
   }
 
-  /** Milliseconds for which the GPU has worked for it since it ended. */
+  /** Milliseconds of GPU work for this session after its end. */
   heldSinceEnd(): number {
     return this.ended === "" ? 0 : (this.clock?.own(this) ?? 0) - this.ownAtEnd;
   }
 
-  /** The memory behind a handle; raises an InputError where there is none. */
+  /** The buffer of a handle; raises an InputError if there is none. */
   buffer(handle: unknown): DeviceBuffer {
     const exact = typeof handle === "bigint" && handle >= 0n ? handleOf(handle) : handle;
     const found = this.buffers.get(exact as Handle);
@@ -153,7 +160,7 @@ export class Session {
     return found;
   }
 
-  /** Check a handle the client has chosen. */
+  /** Check a new handle, which the client chooses. */
   newHandle(handle: unknown): Handle {
     const number = handleOf(handle);
     const { buffers, libraries, recordings } = this;
@@ -172,13 +179,12 @@ export class Session {
     }
   }
 
-  /** Take what the client allows to be sent. */
   giveCredit(bytes: number): void {
     this.credit = Math.min(this.credit + bytes, BOUNDS.download_window);
     this.wakeForCredit?.();
   }
 
-  /** Wait until so many bytes may be sent, and use that credit up. */
+  /** Wait until `bytes` may be sent, and spend that credit. */
   async takeCredit(bytes: number): Promise<void> {
     this.waitsForCredit = true;
     while (this.credit < bytes && this.ended === "") {
@@ -190,7 +196,7 @@ export class Session {
     this.credit -= bytes;
   }
 
-  /** Free everything; whoever waits for credit is woken. */
+  /** Free everything; wakes reads that wait for credit. */
   release(memory: Memory, releaseLibrary: (built: BuiltLibrary) => void, why: string): void {
     this.ended = this.ended || why;
     this.ownAtEnd = this.clock?.own(this) ?? 0;

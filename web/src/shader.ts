@@ -1,8 +1,8 @@
 /**
  * What a kernel's WGSL declares: its bindings with their access, its scalars, its workgroup.
  *
- * Only what the platform's modules are made of is understood, as in `webgpu/module_text.py`; all
- * else is a CompileError, since a binding that was misread would be bound wrongly.
+ * It accepts only the forms that the platform's modules use, as `webgpu/module_text.py` does. Anything
+ * else is a CompileError, since a misread binding would be bound wrongly.
  */
 
 import { TapmlError } from "./errors";
@@ -14,16 +14,16 @@ export interface ShaderShape {
   readonly symbol: string;
   /** Access of binding 0, 1, ...: the storage buffers. */
   readonly buffers: readonly Access[];
-  /** Where in the text `<storage, read>` stands, per storage binding. */
+  /** Position of `<storage, read>` in the text, per storage binding. */
   readonly qualifiers: readonly (readonly [number, number])[];
   /** Dtypes of the scalars in the uniform behind the buffers. */
   readonly scalars: readonly string[];
-  /** Whether that uniform ends with `packGridDimX`, which whoever launches it fills in. */
+  /** Whether that uniform ends with `packGridDimX`, which the launch fills in. */
   readonly packsGrid: boolean;
   readonly workgroup: Extents<number>;
-  /** Memory of its workgroup variables, as far as their types are understood. */
+  /** Bytes of its workgroup variables whose types are known. */
   readonly workgroupBytes: number;
-  /** Whether it asks how long a binding is, which then has to be as long as its tensor. */
+  /** Whether it reads a binding's length, which must then equal the tensor's. */
   readonly asksLength: boolean;
 }
 
@@ -63,8 +63,8 @@ export function readShader(source: string): ShaderShape {
   const text = withoutComments(source);
   if (ENABLE.test(text)) {
     throw wrong(
-      "the module has an enable line of its own; features belong into Kernel.features, and who " +
-        "compiles the text puts the line before it",
+      "the module has an enable line of its own; features belong into Kernel.features, and the " +
+        "device adds the line",
     );
   }
   const [symbol, workgroup] = entryOf(text);
@@ -79,11 +79,7 @@ export function readShader(source: string): ShaderShape {
 }
 
 /** The text with these `read` bindings made `read_write`. */
-export function writtenText(
-  source: string,
-  shape: ShaderShape,
-  bindings: ReadonlySet<number>,
-): string {
+export function writtenText(source: string, shape: ShaderShape, bindings: ReadonlySet<number>): string {
   const spans = [...bindings]
     .map((binding) => shape.qualifiers[binding] ?? ([0, 0] as const))
     .sort(([a], [b]) => b - a);
@@ -97,7 +93,7 @@ function wrong(what: string): TapmlError {
   return new TapmlError("CompileError", what);
 }
 
-/** The text with blanks where comments were, so that lines and columns stay. */
+/** Replace comments by blanks, which keeps lines and columns. */
 export function withoutComments(text: string): string {
   let kept = "";
   let at = 0;
@@ -136,9 +132,7 @@ function entryOf(text: string): [string, Extents<number>] {
   const parts = sizes.split(",").filter((part) => part.trim() !== "");
   const extents = parts.map((part) => /^\s*(\d+)[iu]?\s*$/.exec(part)?.[1]);
   if (parts.length < 1 || parts.length > 3 || extents.includes(undefined)) {
-    throw wrong(
-      `${name}: expected one to three plain numbers in @workgroup_size, got (${sizes.trim()})`,
-    );
+    throw wrong(`${name}: expected one to three plain numbers in @workgroup_size, got (${sizes.trim()})`);
   }
   const [x = 1, y = 1, z = 1] = extents.map(Number);
   if (x * y * z === 0) {
@@ -160,7 +154,7 @@ function bindingsOf(text: string): {
   uniform: string | null;
 } {
   const matches = [...text.matchAll(BINDING)];
-  // A declaration in any other form would be a binding that nobody fills.
+  // A declaration in another form would be a binding that is never set.
   if ([...text.matchAll(ANY_BINDING)].length !== 2 * matches.length) {
     throw wrong(
       "expected every binding in the form `@group(0) @binding(0) var<storage, read> name : type;` " +
@@ -233,7 +227,7 @@ function scalarsOf(text: string, struct: string): [string[], boolean] {
   return place < 0 ? [dtypes, false] : [dtypes.slice(0, -1), true];
 }
 
-/** Bytes of a workgroup variable; 0 for a type that is not understood. */
+/** Bytes of a workgroup variable; 0 for an unknown type. */
 function bytesOf(type: string): number {
   let count = 1;
   let kind = type;

@@ -1,8 +1,8 @@
 /**
  * Work on the GPU between error scopes, without waiting for each step's verdict.
  *
- * WebGPU says late what was wrong. Each step has three scopes of its own and knows the place of its
- * command; whoever needs certainty, before an answer or a read, waits for all steps at once.
+ * WebGPU reports errors late. Each step has three error scopes and knows the place of its command;
+ * `settle` waits for the verdicts of all steps, before an answer or a read.
  */
 
 import { TapmlError, type ErrorKind } from "./errors";
@@ -31,14 +31,14 @@ interface Step {
   readonly verdict: Promise<TapmlError | null>;
 }
 
-/** What is encoded and not submitted: the command that began it, and what it does. */
+/** Encoded, not yet submitted work: its first command and its stages. */
 interface Gathered {
   readonly ordinal: number;
   readonly stages: Set<string>;
   commands: number;
 }
 
-/** Run `work` between scopes; what they caught comes later. Errors thrown by it come at once. */
+/** Run `work` between error scopes, whose verdict comes later; it may throw at once. */
 export function scoped<T>(
   device: GPUDevice,
   stage: string,
@@ -54,7 +54,7 @@ export function scoped<T>(
     return { result, verdict: verdictOf(popped, stage) };
   } finally {
     if (popped.length === 0) {
-      // A thrown error must not leave scopes behind, which would catch what is not theirs.
+      // After a throw, remove the scopes: they would catch errors of other steps.
       for (const each of popAll(device)) {
         each.catch(() => null);
       }
@@ -87,10 +87,9 @@ async function verdictOf(
   return null;
 }
 
-/** An error as WebGPU gave it, with the stage in which it came. */
+/** A WebGPU error with the stage in which it occurred. */
 export function gpuError(kind: GPUErrorFilter, stage: string, message: string): TapmlError {
-  const hint =
-    kind === "out-of-memory" ? "; free buffers, or close other pages that use the GPU" : "";
+  const hint = kind === "out-of-memory" ? "; free buffers, or close other pages that use the GPU" : "";
   return new TapmlError(
     KINDS[kind],
     `WebGPU reports ${kind === "out-of-memory" ? "that memory ran out" : `an error (${kind})`} ` +
@@ -103,17 +102,17 @@ const MAX_STAGES_TOLD = 4;
 
 /** The steps of one batch. */
 export class Steps {
-  /** Place of the command that runs: its position among all that the batch has begun. */
+  /** Position of the running command among those that the batch has started. */
   ordinal = 0;
-  /** Told of every submit: what it does, and of how many commands it is. */
+  /** Called at every submit with its stages and its number of commands. */
   submitted: (stage: string, commands: number) => void = () => undefined;
   private pending: Step[] = [];
   private gathered: Gathered | null = null;
   private readonly submission: Submission;
 
   /**
-   * With `gathers`, which says how many commands at most, what is encoded waits for `flush`. Whoever lets others run meanwhile, or waits
-   * for the GPU, flushes first: the encoder is the device's, and memory may change hands.
+   * With `gathers`, the most commands of a submit, encoded work waits for `flush`. Flush before other
+   * sessions run and before waiting for the GPU: the encoder is the device's, and memory may change hands.
    */
   constructor(
     private readonly device: GPUDevice,
@@ -122,14 +121,14 @@ export class Steps {
     this.submission = Submission.for(device);
   }
 
-  /** Do something at once; `undo` is called when it turns out, later, that it failed. */
+  /** Do something now; `undo` is called if its verdict is an error. */
   run<T>(stage: string, work: () => T, undo?: () => void): T {
     const { result, verdict } = scoped(this.device, stage, work);
     this.pend(this.ordinal, verdict, undo);
     return result;
   }
 
-  /** Encode commands, to be submitted with what else is encoded. */
+  /** Encode commands for the next submit. */
   encode(stage: string, work: (encoder: GPUCommandEncoder) => void): void {
     const gathered = (this.gathered ??= { ordinal: this.ordinal, stages: new Set(), commands: 0 });
     gathered.stages.add(stage);
@@ -138,9 +137,7 @@ export class Steps {
       if (this.gathers !== null) {
         work(this.submission.open());
       } else {
-        this.run(stage, () => {
-          work(this.submission.open());
-        });
+        this.run(stage, () => work(this.submission.open()));
       }
     } finally {
       if (this.gathers === null || gathered.commands >= this.gathers()) {
@@ -149,7 +146,6 @@ export class Steps {
     }
   }
 
-  /** Submit what was encoded. */
   flush(): void {
     const { gathered } = this;
     if (gathered === null) {
@@ -159,9 +155,7 @@ export class Steps {
     const stages = [...gathered.stages];
     const more = stages.length > MAX_STAGES_TOLD ? [`${stages.length - MAX_STAGES_TOLD} more`] : [];
     const stage = [...stages.slice(0, MAX_STAGES_TOLD), ...more].join(", ");
-    const { verdict } = scoped(this.device, stage, () => {
-      this.submission.submit();
-    });
+    const { verdict } = scoped(this.device, stage, () => this.submission.submit());
     this.pend(gathered.ordinal, verdict);
     this.submitted(stage, gathered.commands);
   }
@@ -184,11 +178,7 @@ export class Steps {
     }
   }
 
-  private pend(
-    ordinal: number,
-    found: Promise<TapmlError | null>,
-    undo: () => void = () => undefined,
-  ): void {
+  private pend(ordinal: number, found: Promise<TapmlError | null>, undo: () => void = () => undefined): void {
     const verdict = found.then((error) => {
       if (error !== null) {
         undo();

@@ -1,9 +1,8 @@
 /**
  * Commands on their way to the GPU's queue.
  *
- * What a batch encodes is gathered in one encoder and submitted at once: a decode step is one submit.
- * At most one encoder is open for a device. Memory that it names may be given back meanwhile, but is
- * destroyed only behind its submit.
+ * A batch encodes into one encoder and submits once: a decode step is one submit. A device has at most
+ * one open encoder. Buffers that it uses may be freed meanwhile; they are destroyed after its submit.
  */
 
 export class Submission {
@@ -14,7 +13,6 @@ export class Submission {
 
   private static readonly of = new WeakMap<GPUDevice, Submission>();
 
-  /** The one of a device. */
   static for(device: GPUDevice): Submission {
     let found = Submission.of.get(device);
     if (found === undefined) {
@@ -24,17 +22,13 @@ export class Submission {
     return found;
   }
 
-  get isOpen(): boolean {
-    return this.encoder !== null;
-  }
-
   /** The encoder that is open, or a new one. */
   open(): GPUCommandEncoder {
     this.encoder ??= this.device.createCommandEncoder();
     return this.encoder;
   }
 
-  /** Submit what was encoded, then destroy what it was the last to use. */
+  /** Submit the encoder, then destroy the discarded buffers. */
   submit(): void {
     const { encoder } = this;
     this.encoder = null;
@@ -49,7 +43,7 @@ export class Submission {
     }
   }
 
-  /** Destroy a buffer, as soon as nothing that was encoded needs it. */
+  /** Destroy a buffer once no open encoder needs it. */
   discard(buffer: GPUBuffer): void {
     if (this.encoder === null) {
       buffer.destroy();

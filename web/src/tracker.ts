@@ -1,6 +1,6 @@
 /**
- * The way out to a tracker: the device registers, is lent, and opens a connection for each that a
- * client waits for. Nobody ever connects to a page.
+ * The connection to a tracker: the device registers, is lent, and opens a connection whenever a client
+ * waits for one. A page accepts no connections.
  */
 
 import type { DeviceServer, Leg } from "./device_server";
@@ -17,14 +17,13 @@ export interface TrackerOptions {
   readonly address: string;
   readonly name: string;
   readonly token: string;
-  /** Random bytes of this page's life, in which it may take its name again. */
+  /** Random bytes of this page's life, with which it may reclaim its name. */
   readonly life: Uint8Array;
 }
 
-/** What whoever shows the connection is told. */
 export interface TrackerEvents {
   registered(name: string): void;
-  /** The tracker does not take this device: trying again at once is of no use. */
+  /** The tracker rejects this device: an immediate retry is of no use. */
   refused(error: Header): void;
   leases(labels: readonly string[]): void;
   note(line: string): void;
@@ -33,7 +32,7 @@ export interface TrackerEvents {
 
 const MAX_REASON_BYTES = 123;
 
-/** What a close frame holds of a reason: more of it would be an error of its own. */
+/** Cut a reason to the size of a close frame; a longer one would be an error. */
 export function shortened(reason: string): string {
   const room = new Uint8Array(MAX_REASON_BYTES);
   const { read } = new TextEncoder().encodeInto(reason, room);
@@ -42,14 +41,13 @@ export function shortened(reason: string): string {
 
 interface Lease {
   readonly token: string;
-  /** Who has it, as the tracker has found out. */
+  /** The holder, as identified by the tracker. */
   readonly identity: string;
   readonly label: string;
   readonly sockets: Set<WebSocket>;
   readonly sessions: Set<string>;
 }
 
-/** One connection to a tracker, from its opening to its end. */
 export class TrackerLink {
   private readonly leases = new Map<string, Lease>();
   private readonly socket: WebSocket;
@@ -168,16 +166,16 @@ export class TrackerLink {
     }
     const label = typeof header["label"] === "string" ? header["label"] : "";
     const token = text(header["token"], "lease token");
-    const told = header["identity"];
-    // Who is nobody shares nothing with anybody.
-    const identity = typeof told === "string" && told !== "" ? told : token;
+    const given = header["identity"];
+    // An anonymous client shares no blobs.
+    const identity = typeof given === "string" && given !== "" ? given : token;
     this.leases.set(id, { token, identity, label, sockets: new Set(), sessions: new Set() });
     this.say({ type: "lease-accepted", lease: id });
-    this.events.note(`lent to ${label || "somebody"}`);
+    this.events.note(`lent to ${label || "an anonymous client"}`);
     this.showLeases();
   }
 
-  /** A client waits at the tracker: come for it. */
+  /** Open a connection for a client that waits at the tracker. */
   private dial(id: string, stream: string, role: string): void {
     const lease = this.leases.get(id);
     if (lease === undefined || lease.sockets.size >= MAX_LEGS) {

@@ -1,8 +1,8 @@
 /**
  * Messages of the tapml protocol: a bounded msgpack header and at most one chunk of raw bytes.
  *
- * Integers of up to 2^53 come as `number`, longer ones as `bigint`; only the integers that symbols
- * stand for can be so long.
+ * Integers up to 2^53 are decoded to `number`, larger ones to `bigint`; only symbol values may be so
+ * large.
  */
 
 import { decode, encode } from "@msgpack/msgpack";
@@ -30,7 +30,7 @@ const BOUNDS = {
 };
 const NO_CHUNK = new Uint8Array(0);
 
-/** Encode a header; raises a ProtocolError where it is longer than any peer accepts. */
+/** Encode a header; raises a ProtocolError if it is longer than any peer accepts. */
 export function packHeader(header: Header): Uint8Array<ArrayBuffer> {
   const packed = encode(header, { maxDepth: 100 });
   if (packed.length > MAX_HEADER_BYTES) {
@@ -42,7 +42,7 @@ export function packHeader(header: Header): Uint8Array<ArrayBuffer> {
   return packed;
 }
 
-/** Decode a header; raises a ProtocolError where it is no map of text to values within bounds. */
+/** Decode a header; raises a ProtocolError unless it is a bounded map with text keys. */
 export function unpackHeader(packed: Uint8Array): Header {
   if (packed.length > MAX_HEADER_BYTES) {
     throw protocolError(`header of ${packed.length} bytes; at most ${MAX_HEADER_BYTES} are allowed`);
@@ -82,12 +82,10 @@ export function join(header: Header, chunk: Uint8Array = NO_CHUNK): Uint8Array<A
   return whole;
 }
 
-/** Take a message apart; the chunk is a view of it. Raises a ProtocolError for any other form. */
+/** Split a message; the chunk is a view of it. Raises a ProtocolError if it is malformed. */
 export function split(message: ArrayBuffer): [Header, Uint8Array<ArrayBuffer>] {
   if (message.byteLength < 4 || message.byteLength > MAX_MESSAGE_BYTES) {
-    throw protocolError(
-      `a message of ${message.byteLength} bytes; it has 4 to ${MAX_MESSAGE_BYTES}`,
-    );
+    throw protocolError(`a message of ${message.byteLength} bytes; it has 4 to ${MAX_MESSAGE_BYTES}`);
   }
   const length = new DataView(message).getUint32(0, true);
   const end = 4 + length;
@@ -116,14 +114,11 @@ export const aligned = (position: number): number => Math.ceil(position / 8) * 8
 
 export function isMap(value: unknown): value is Header {
   return (
-    typeof value === "object" &&
-    value !== null &&
-    !Array.isArray(value) &&
-    !(value instanceof Uint8Array)
+    typeof value === "object" && value !== null && !Array.isArray(value) && !(value instanceof Uint8Array)
   );
 }
 
-/** Check a whole number from 0 to `bound`; beyond 2^53 it is rounded, which no bound lets pass. */
+/** Check an integer from 0 to `bound`. */
 export function integer(value: unknown, what: string, bound = 2 ** 63): number {
   const number = typeof value === "bigint" ? Number(value) : value;
   const whole = typeof value === "bigint" || Number.isSafeInteger(number);
@@ -133,10 +128,10 @@ export function integer(value: unknown, what: string, bound = 2 ** 63): number {
   throw protocolError(`${what} must be an integer from 0 to ${bound}, got ${shown(value)}`);
 }
 
-/** What a client calls a thing of its session: any integer, those beyond 2^53 as `bigint`. */
+/** A client's name for an object of its session: any integer, those beyond 2^53 as `bigint`. */
 export type Handle = number | bigint;
 
-/** The most that an integer which comes back to its sender may be: beyond it would be rounded. */
+/** Integers that are echoed to their sender stay below this: larger ones would be rounded. */
 export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
 
 /** Check a handle; one number has one form, however it was packed. */
@@ -148,7 +143,6 @@ export function handleOf(value: unknown): Handle {
   return integer(value, "handle", MAX_EXACT);
 }
 
-/** Check text of at most `bound` characters. */
 export function text(value: unknown, what: string, bound = 4096): string {
   if (typeof value === "string" && value.length <= bound) {
     return value;
@@ -156,7 +150,6 @@ export function text(value: unknown, what: string, bound = 4096): string {
   throw protocolError(`${what} must be a string of at most ${bound} characters, got ${shown(value)}`);
 }
 
-/** Check a byte string of at most `bound` bytes. */
 export function octets(value: unknown, what: string, bound = MAX_STRING_BYTES): Uint8Array {
   if (value instanceof Uint8Array && value.length <= bound) {
     return value;
@@ -164,7 +157,6 @@ export function octets(value: unknown, what: string, bound = MAX_STRING_BYTES): 
   throw protocolError(`${what} must be at most ${bound} bytes, got ${shown(value)}`);
 }
 
-/** Check an array of at most `bound` elements. */
 export function array(value: unknown, what: string, bound = MAX_ARRAY): unknown[] {
   if (Array.isArray(value) && value.length <= bound) {
     return value;
@@ -172,7 +164,6 @@ export function array(value: unknown, what: string, bound = MAX_ARRAY): unknown[
   throw protocolError(`${what} must be an array of at most ${bound} elements, got ${shown(value)}`);
 }
 
-/** Check a map. */
 export function map(value: unknown, what: string): Header {
   if (isMap(value)) {
     return value;
@@ -180,7 +171,7 @@ export function map(value: unknown, what: string): Header {
   throw protocolError(`${what} must be a map, got ${shown(value)}`);
 }
 
-/** A value as a person reads it, shortened; safe for whatever came. */
+/** A short readable form of any value. */
 export function shown(value: unknown, most = 120, depth = 4): string {
   let text: string;
   if (value instanceof Uint8Array) {

@@ -1,6 +1,6 @@
 /**
- * The device: everything but what is seen. It opens the GPU, goes out to the tracker, and begins
- * anew when either is lost, with a new epoch.
+ * The device without its page. It opens the GPU and connects to the tracker; if it loses either, it
+ * starts again with a new epoch.
  */
 
 import { CacheDisk } from "./blob_disk";
@@ -36,16 +36,16 @@ function reportFailure(failure: Header): void {
 }
 
 const GIBIBYTE = 2 ** 30;
-/** A quarter of the memory that the browser tells of, in part: what is kept must not cost the page. */
+/** The browser reports coarse values; a quarter of it is kept, so that the page itself has room. */
 const memory = (navigator as { deviceMemory?: number }).deviceMemory ?? 4;
-/** They outlive connections and the GPU. */
+/** Kept across connections and losses of the GPU. */
 const blobs = new BlobStore(Math.min(2, memory / 4) * GIBIBYTE);
 let settled: Promise<void> = Promise.resolve();
 
-/** Have what is kept outlive the page, or not: then nothing of it is left. */
+/** Keep blobs on disk beyond the life of the page, or remove those that are there. */
 async function keepOnDisk(wanted: boolean): Promise<void> {
   const disk = wanted ? await CacheDisk.open() : null;
-  // What is here is copied while the device is at work already.
+  // Blobs in memory are copied while the device works.
   void blobs.use(disk);
   if (!wanted) {
     await CacheDisk.clear();
@@ -71,7 +71,7 @@ class Device {
 
   /** Open the GPU, unless it is open, and go to the tracker. */
   async run(): Promise<void> {
-    // What was kept is known before the first client asks for it.
+    // The list of kept blobs is read before a client asks for one.
     await settled;
     if (this.over()) {
       return;
@@ -82,7 +82,7 @@ class Device {
       const gpu = this.server?.gpu ?? (await this.open());
       this.server?.close("a new connection begins");
       if (this.over()) {
-        // Stopped meanwhile: a device that nobody wants must not take the name of the next.
+        // Stopped meanwhile: this device must not take the name of the next one.
         gpu.device.destroy();
         return;
       }
@@ -91,9 +91,7 @@ class Device {
         this.again("the GPU device was lost", null);
         return;
       }
-      server = this.server = new DeviceServer(gpu, blobs, reportFailure, () => {
-        gpu.device.destroy();
-      });
+      server = this.server = new DeviceServer(gpu, blobs, reportFailure, () => gpu.device.destroy());
     } catch (error) {
       log("error", messageOf(error));
       if (this.everRegistered && !this.over()) {
@@ -122,9 +120,7 @@ class Device {
       leases: (labels) => {
         tell({ type: "leases", labels });
       },
-      note: (line) => {
-        log("info", line);
-      },
+      note: (line) => log("info", line),
       closed: (why) => {
         this.link = null;
         this.again(why, refusal);
@@ -188,9 +184,7 @@ class Device {
       connection("starting", GPU_SILENT);
       log("error", GPU_SILENT);
     }, OPEN_MILLISECONDS);
-    const gpu = await openGpu().finally(() => {
-      clearTimeout(slow);
-    });
+    const gpu = await openGpu().finally(() => clearTimeout(slow));
     tell({ type: "adapter", name: gpu.name, facts: factsOf(gpu) });
     gpu.device.onuncapturederror = (event) => {
       log("error", `uncaptured WebGPU error: ${event.error.message}`);
@@ -210,8 +204,14 @@ class Device {
     log("error", line);
     const error = new TapmlError(
       "DeviceLostError",
-      `${line}; the page opens it anew, connect again`,
-      JSON.stringify({ kind: "lost", reason: info.reason, message: info.message, messages: [], stage: "" }),
+      `${line}; the page opens it again, connect again`,
+      JSON.stringify({
+        kind: "lost",
+        reason: info.reason,
+        message: info.message,
+        messages: [],
+        stage: "",
+      }),
     );
     this.server?.close("the GPU device was lost", error);
     this.server = null;
@@ -235,7 +235,7 @@ onmessage = ({ data }: MessageEvent<ToWorker>): void => {
   }
 };
 
-// What nobody expected is not passed over in silence.
+// Report unexpected errors, too.
 addEventListener("unhandledrejection", (event: PromiseRejectionEvent) => {
   log("error", `the page failed: ${messageOf(event.reason)}`);
 });

@@ -25,9 +25,7 @@ class Client {
   private readonly waiting = new Map<number, (header: Header) => void>();
 
   constructor(store: BlobStore, owner = "ada") {
-    this.desk = new BlobDesk(store, this.session, owner, (header) => {
-      this.waiting.get(Number(header["sequence"]))?.(header);
-    });
+    this.desk = new BlobDesk(store, this.session, owner, (header) => this.waiting.get(Number(header["sequence"]))?.(header));
   }
 
   answer(operation: string, fields: Header = {}, chunk: Uint8Array = new Uint8Array(0)): Promise<Header> {
@@ -229,7 +227,7 @@ test("what lies on a disk comes back in the next life of the page, if it is whol
   assert.deepEqual([await next.holds(bad), after.damaged], [[false], 1]);
 });
 
-test("what a failing disk does not give is sent anew", async () => {
+test("what a failing disk does not give is sent again", async () => {
   const disk = new MapDisk();
   const data = content(1, 900);
   await disk.write("ada", digestOf(data), data);

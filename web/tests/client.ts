@@ -27,6 +27,7 @@ function packed(): Uint8Array<ArrayBuffer> {
     [["buffer", target, 0], ["buffer", source, 0]],
     [1, 1, 1],
     [64, 1, 1],
+    0,
   ];
   const parameters = [
     ["a", [64], "uint32", "input"],
@@ -36,14 +37,14 @@ function packed(): Uint8Array<ArrayBuffer> {
   const body = encode([
     "webgpu",
     [],
-    [["wgsl", code.length, []]],
-    [["copy", "copy", 0, 64, 0, []]],
+    [["wgsl", "source", "", code.length, []]],
+    [["copy", "copy", 0, 64, 0, [], 0]],
     [["op", parameters, [launch("w", "a"), launch("o", "w")], [["w", 256]], []]],
     [],
   ]);
   const whole = new Uint8Array(16 + body.length + code.length);
   whole.set(new TextEncoder().encode("TAPMLLIB"));
-  new DataView(whole.buffer).setUint32(8, 2, true);
+  new DataView(whole.buffer).setUint32(8, 3, true);
   new DataView(whole.buffer).setUint32(12, body.length, true);
   whole.set(body, 16);
   whole.set(code, 16 + body.length);
@@ -154,9 +155,7 @@ export function serve(t: TestContext): { fake: FakeGpu; server: DeviceServer; hu
     () => undefined,
     (error) => hung.push(error),
   );
-  t.after(() => {
-    server.close("the test ends");
-  });
+  t.after(() => server.close("the test ends"));
   return { fake, server, hung };
 }
 

@@ -34,9 +34,7 @@ export class FakeGpu {
     this.busy = false;
     const { waiting } = this;
     this.waiting = [];
-    waiting.forEach((resolve) => {
-      resolve();
-    });
+    waiting.forEach((resolve) => resolve());
   }
 
   private note(name: string): void {
@@ -45,9 +43,7 @@ export class FakeGpu {
 
   private done(): Promise<void> {
     return this.busy
-      ? new Promise((resolve) => {
-          this.waiting.push(resolve);
-        })
+      ? new Promise((resolve) => this.waiting.push(resolve))
       : Promise.resolve();
   }
 
@@ -65,9 +61,7 @@ export class FakeGpu {
     const pass = {
       setPipeline: () => undefined,
       setBindGroup: () => undefined,
-      dispatchWorkgroups: () => {
-        this.note("dispatchWorkgroups");
-      },
+      dispatchWorkgroups: () => this.note("dispatchWorkgroups"),
       end: () => undefined,
     };
     return {

@@ -27,8 +27,18 @@ function argument(planned: PlannedArgument): unknown[] {
     case "tensor":
       return ["tensor", planned.slot, planned.byteOffset, planned.shape.map(Number), planned.dtype];
     case "scalar":
-      return ["scalar", String(planned.value), planned.dtype];
+      return ["scalar", written(planned.value), planned.dtype];
   }
+}
+
+/** An integer in decimal, a quotient as the bytes of its float64. */
+function written(value: bigint | number): string {
+  if (typeof value === "bigint") {
+    return String(value);
+  }
+  const bytes = new DataView(new ArrayBuffer(8));
+  bytes.setFloat64(0, value);
+  return bytes.getBigUint64(0).toString(16).padStart(16, "0");
 }
 
 const plain = (plan: CallPlan): unknown => ({
@@ -38,6 +48,7 @@ const plain = (plan: CallPlan): unknown => ({
     grid: launch.grid.map(Number),
     block: launch.block.map(Number),
     step: launch.step,
+    dynamic_shared_bytes: Number(launch.dynamicSharedBytes),
     arguments: launch.arguments.map(argument),
   })),
 });

@@ -26,12 +26,12 @@ const isProtocolError = (error: unknown): boolean =>
 /** A Library of one operator with these parts of its header changed. */
 function pack(change: (header: unknown[]) => void): Uint8Array {
   const parameter = ["a", ["n"], "float32", "inout"];
-  const launch = ["launch", "k", [["buffer", "a", 0]], [1, 1, 1], [1, 1, 1]];
+  const launch = ["launch", "k", [["buffer", "a", 0]], [1, 1, 1], [1, 1, 1], 0];
   const header: unknown[] = [
     "webgpu",
     [],
-    [["wgsl", 2, []]],
-    [["k", "k", 0, 0, 0, []]],
+    [["wgsl", "source", "", 2, []]],
+    [["k", "k", 0, 0, 0, [], 0]],
     [["op", [parameter], [launch], [], []]],
     [],
   ];
@@ -39,7 +39,7 @@ function pack(change: (header: unknown[]) => void): Uint8Array {
   const body = encode(header);
   const whole = new Uint8Array(16 + body.length + 2);
   whole.set(new TextEncoder().encode("TAPMLLIB"));
-  new DataView(whole.buffer).setUint32(8, 2, true);
+  new DataView(whole.buffer).setUint32(8, 3, true);
   new DataView(whole.buffer).setUint32(12, body.length, true);
   whole.set(body, 16);
   return whole;
@@ -74,18 +74,28 @@ test("a Library with any byte changed is read or refused, and nothing else", () 
 });
 
 const WRONG: Record<string, unknown[]> = {
-  "a kernel that is not there": [4, [["op", [], [["launch", "x", [], [1, 1, 1], [1, 1, 1]]], [], []]]],
-  "a module that is not there": [3, [["k", "k", 1, 0, 0, []]]],
+  "a kernel that is not there": [4, [["op", [], [["launch", "x", [], [1, 1, 1], [1, 1, 1], 0]], [], []]]],
+  "a module that is not there": [3, [["k", "k", 1, 0, 0, [], 0]]],
+  "shared memory that the kernel does not have": [
+    4,
+    [["op", [], [["launch", "k", [], [1, 1, 1], [1, 1, 1], 64]], [], []]],
+  ],
+  "a quotient of another dtype": [
+    4,
+    [["op", [], [["launch", "k", [["scalar", 1, "int32", 3]], [1, 1, 1], [1, 1, 1], 0]], [], []]],
+  ],
+  "a subgroup of a negative width": [3, [["k", "k", 0, 0, 0, [], -1]]],
+  "a module of an unknown kind": [2, [["wgsl", "text", "", 2, []]]],
   "a symbol that nothing gives": [4, [["op", [], [["bind", "s", "unknown"]], [], []]]],
-  "names out of order": [3, [["k", "k", 0, 0, 0, []], ["j", "j", 0, 0, 0, []]]],
-  "a function name with a space": [3, [["k", "k k", 0, 0, 0, []]]],
+  "names out of order": [3, [["k", "k", 0, 0, 0, [], 0], ["j", "j", 0, 0, 0, [], 0]]],
+  "a function name with a space": [3, [["k", "k k", 0, 0, 0, [], 0]]],
   "a name that cannot be printed": [0, "web\u0007gpu"],
   "an unknown dtype": [4, [["op", [["a", [], "float33", "input"]], [], [], []]]],
   "an unknown role": [4, [["op", [["a", [], "float32", "both"]], [], [], []]]],
   "an operation of too few operands": [4, [["op", [], [["bind", "s", ["add", 1]]], [], []]]],
   "an unknown operation": [4, [["op", [], [["bind", "s", ["pow", 1, 2]]], [], []]]],
   "a map": [1, {}],
-  "a build option of another form": [2, [["wgsl", 2, ["-O3"]]]],
+  "a build option of another form": [2, [["wgsl", "source", "", 2, ["-O3"]]]],
   "an entry named like an operator": [5, [["op", [], [], [], [], []]]],
 };
 

@@ -35,9 +35,7 @@ test("work that a loss leaves hanging ends with it, and so does all work after i
 test("what a loss spoils is told as the loss, even where that is told later", async () => {
   const [loss, lose] = device();
   const spoiled = loss.during(Promise.reject(new Error("mapping was aborted")));
-  setImmediate(() => {
-    lose("gone");
-  });
+  setImmediate(() => lose("gone"));
   await assert.rejects(spoiled, isLoss);
 });
 

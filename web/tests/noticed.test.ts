@@ -24,9 +24,7 @@ function work(submissions: number, end: (resolve: (value: string) => void) => vo
 }
 
 test("a browser that looks only when something is submitted is made to look", async () => {
-  const { queue, promise } = work(3, (resolve) => {
-    resolve("done");
-  });
+  const { queue, promise } = work(3, (resolve) => resolve("done"));
   assert.equal(await noticed(queue, promise, true), "done");
   assert.equal(queue.count, 3);
 });

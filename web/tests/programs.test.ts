@@ -6,7 +6,7 @@ import { setTimeout as passed } from "node:timers/promises";
 
 import { Client, errorOf, serve, TENSORS } from "./client";
 
-test("a step that is a program is one submit and one answer, and makes nothing anew", async (t) => {
+test("a step that is a program is one submit and one answer, and makes nothing new", async (t) => {
   const { fake, server } = serve(t);
   const client = new Client(server);
   await client.prepare();

@@ -7,15 +7,18 @@ import { test } from "node:test";
 
 import { TapmlError, type ErrorKind } from "../src/errors";
 import type { Gpu } from "../src/gpu";
+import type { Library } from "../src/library";
 import { unpackLibrary } from "../src/library_format";
 import { argmax, checkLengths, entryInputs } from "../src/runner/inputs";
 import { readManifest, type Manifest, type ModelSizes } from "../src/runner/manifest";
+import { PlanRunner } from "../src/runner/plan_runner";
 import { preflight } from "../src/runner/preflight";
 import { TextStream } from "../src/runner/text_stream";
+import type { Memory } from "../src/memory";
+import type { Steps } from "../src/steps";
 import type { ToWorker } from "../src/runner/messages";
 import { Model } from "../src/runner/tapml";
-import { compilePattern } from "../src/runner/tokenizer/pattern";
-import { Tokenizer } from "../src/runner/tokenizer/tokenizer";
+import { compareLines, Tokenizer } from "../src/runner/tokenizer";
 import { place, type Weight } from "../src/runner/weights";
 
 const GOLDEN = join(process.env["TAPML_ROOT"] ?? "..", "tests", "targets", "golden");
@@ -61,15 +64,15 @@ test("a manifest that makes no sense is refused by what is wrong with it", () =>
     [{ format: "tapml package" }, "not that of a folder"],
     [{ version: "1" }, 'version "1" of the format'],
     [{ plan: { version: 2 } }, "version 2 of the plan"],
-    [{ weights: [] }, "weights makes no sense"],
-    [{ weights: ["w.1"] }, 'says nothing of "w.1"'],
+    [{ weights: [] }, "weights is invalid"],
+    [{ weights: ["w.1"] }, 'does not list "w.1"'],
     [{ files: { "library.msgpack": file(1 << 29), "w.0": file(1) } }, "expected at most"],
     [{ files: { "library.msgpack": file(9), "w.0": file(65 << 20) } }, "expected at most"],
     [{ files: { "library.msgpack": file(9), "../w": file(1) } }, 'the file "../w"'],
-    [{ files: { "library.msgpack": file(9), "w.0": { bytes: -1, sha256: "" } } }, "makes no sense"],
+    [{ files: { "library.msgpack": file(9), "w.0": { bytes: -1, sha256: "" } } }, "is invalid"],
     [{ model: { name: "m", dtype: "int8" } }, "the model's dtype"],
-    [{ model: { name: "m", dtype: "float32", context_length: 2 ** 25 } }, "context_length makes"],
-    [{ tokenizer: { reader: "tapml", text: "" } }, 'says nothing of "tokenizer.json"'],
+    [{ model: { name: "m", dtype: "float32", context_length: 2 ** 25 } }, "context_length is invalid"],
+    [{ tokenizer: { reader: "tapml", text: "" } }, 'does not list "tokenizer.json"'],
   ];
   for (const [changes, text] of cases) {
     assert.throws(() => readManifest(manifest(changes)), says("InputError", text), text);
@@ -124,8 +127,8 @@ test("weights are found by their header, and one that is not theirs is refused",
     [first({ a: { dtype: "F32", shape: [3], data_offsets: [0, 12] } }), "hold float32 [3]"],
     [first({ a: { dtype: "F32", shape: [2], data_offsets: [0, 12] } }), "not its shape's"],
     [first({ a: { dtype: "F32", shape: [2], data_offsets: [96, 104] } }), "takes bytes"],
-    [first({ a: { dtype: "F32", shape: [-2], data_offsets: [0, 8] } }), "makes no sense"],
-    [first({ a: { dtype: { toString: 1, valueOf: 1 }, shape: [2] } }), "makes no sense"],
+    [first({ a: { dtype: "F32", shape: [-2], data_offsets: [0, 8] } }), "is invalid"],
+    [first({ a: { dtype: { toString: 1, valueOf: 1 }, shape: [2] } }), "is invalid"],
     [first({}), "hold nothing"],
   ];
   for (const [content, text] of cases) {
@@ -183,6 +186,26 @@ test("a limit that is too small is named with the kernel and the need", () => {
   );
 });
 
+test("a state tensor has a second buffer only if a run replaces it", () => {
+  const parameter = (name: string): object => ({ name, dtype: "float32", shape: [1n, 64n] });
+  const entry = (...names: string[]): object => ({ parameters: names.map(parameter), symbols: [] });
+  const library = {
+    entries: new Map([
+      ["prefill", entry("state:replaced", "next:replaced", "state:inPlace", "output:logits")],
+      ["decode", entry("state:replaced", "state:inPlace", "output:logits")],
+    ]),
+  } as unknown as Library;
+  const tensor = { dtype: "float32", shape: [1, 64] };
+  const about = {
+    entries: new Map([["prefill", {}], ["decode", {}]]),
+    state: new Map([["replaced", tensor], ["inPlace", tensor]]),
+  } as unknown as Manifest;
+  const allocated: number[] = [];
+  const memory = { allocate: (_: unknown, nbytes: number) => allocated.push(nbytes) };
+  new PlanRunner({} as Gpu, memory as unknown as Memory, {} as unknown as Steps, library, about);
+  assert.deepEqual(allocated, [256, 256, 256]);
+});
+
 test("text waits for the rest of a character, and ends with a replacement where none comes", () => {
   const bytes = new Map([[0, [0x61]], [1, [0xf0, 0x9f]], [2, [0x98, 0x80]], [3, [0x62]]]);
   const codec = {
@@ -216,33 +239,88 @@ test("a model that is closed in the middle of a text ends it, and leaving it the
   await assert.rejects(model.encode("a"), says("InputError", "the model was closed"));
 });
 
-test("what a tokenizer uses and is not supported is named", () => {
-  const model = { type: "BPE", vocab: { a: 0, b: 1, ab: 2 }, merges: [["a", "b"]] };
-  const whole = (changes: object): unknown => ({ model, decoder: { type: "Fuse" }, ...changes });
-  assert.deepEqual(new Tokenizer(whole({})).encode("abba"), [2, 1, 0]);
-  const split = (Regex: string): object => ({
-    pre_tokenizer: { type: "Split", pattern: { Regex }, behavior: "Isolated", invert: false },
+/** A tokenizer with a token for each of these, and what `changes` says. */
+function tokenizerOf(tokens: readonly string[], changes: object = {}): Tokenizer {
+  return new Tokenizer({
+    added_tokens: [],
+    normalizer: null,
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder: { type: "Sequence", decoders: [{ type: "ByteFallback" }, { type: "Fuse" }] },
+    model: {
+      type: "BPE",
+      vocab: Object.fromEntries(tokens.map((token, id) => [token, id])),
+      merges: [],
+      byte_fallback: true,
+    },
+    ...changes,
   });
-  // A possessive repetition gives nothing back: there is no "ab" behind all letters.
-  assert.deepEqual(new Tokenizer(whole(split("[ab]++b"))).encode("aab"), [0, 2]);
-  // A character beyond the first plane is one, behind a backslash as well.
-  assert.equal([..."\u{1f600}a".matchAll(compilePattern("\\\u{1f600}"))].length, 1);
-  const cases: [object, string][] = [
-    [{ model: { type: "Unigram" } }, "the model 'Unigram' is not supported"],
-    [{ normalizer: { type: "Precompiled" } }, "the normalizer 'Precompiled'"],
-    [{ pre_tokenizer: { type: "BertPreTokenizer" } }, "the pre-tokenizer 'BertPreTokenizer'"],
-    [{ post_processor: { type: "RobertaProcessing" } }, "the post-processor 'RobertaProcessing'"],
-    [{ decoder: { type: "WordPiece" } }, "the decoder 'WordPiece'"],
-    [{ model: { ...model, merges: [["a", "c"]] } }, "merge 0 makes no sense"],
-    [split("^a"), "the anchor ^"],
-    [split("(?<x>a)"), "the group (?<x"],
-    [split("a{2}+"), "{2}+"],
-    [split("[a&&b]"), "&&"],
-    [split("\\X"), "\\X"],
-    [split("(?i:ss)"), "whose letters fold to one"],
-    [split("(a"), "a group that does not end"],
+}
+
+test("an added token that matches only words is text beside a letter", () => {
+  const word = { id: 2, content: "ab", single_word: true, lstrip: false, rstrip: false, normalized: false, special: false };
+  const tokenizer = tokenizerOf(["a", "b"], { added_tokens: [word] });
+  assert.deepEqual(tokenizer.encode("ab"), [2]);
+  assert.deepEqual(tokenizer.encode("aba"), [0, 1, 0]);
+  assert.deepEqual(tokenizer.encode("bab"), [1, 0, 1]);
+});
+
+test("the behaviours of a split are those of `tapml run`", () => {
+  const words = ["a", "B", "BB", "aB", "Ba", "BBa", "aBB"];
+  const pieces = (behavior: string, invert = false): string[] => {
+    const pre_tokenizer = { type: "Split", pattern: { String: "B" }, behavior, invert };
+    const model = { type: "BPE", vocab: Object.fromEntries(words.map((word, id) => [word, id])), merges: [], ignore_merges: true };
+    return tokenizerOf([], { pre_tokenizer, model }).encode("aBBa").map((id) => words[id] ?? "");
+  };
+  assert.deepEqual(pieces("Isolated"), ["a", "B", "B", "a"]);
+  assert.deepEqual(pieces("Removed"), ["a", "a"]);
+  assert.deepEqual(pieces("Contiguous", true), ["a", "BB", "a"]);
+  assert.deepEqual(pieces("MergedWithPrevious"), ["aB", "B", "a"]);
+  assert.deepEqual(pieces("MergedWithNext"), ["a", "B", "Ba"]);
+  assert.deepEqual(pieces("MergedWithPrevious", true), ["a", "B", "Ba"]);
+});
+
+test("digits are those of every script, one by one or together", () => {
+  const vocab = { "1": 0, "2": 1, "12": 2, "\u0661": 3, "\u0662": 4, "\u0661\u0662": 5 };
+  const merges = [["1", "2"], ["\u0661", "\u0662"]];
+  const ids = (individual_digits: boolean): number[] =>
+    tokenizerOf([], {
+      pre_tokenizer: { type: "Digits", individual_digits },
+      model: { type: "BPE", vocab, merges },
+    }).encode("12\u0661\u0662");
+  assert.deepEqual([ids(true), ids(false)], [[0, 1, 3, 4], [2, 5]]);
+});
+
+test("bytes that are a mark of order are text, and those that are none a replacement each", () => {
+  const tokenizer = tokenizerOf(["a", "<0xEF>", "<0xBB>", "<0xBF>"]);
+  assert.equal(tokenizer.decode([0, 1, 2, 3, 0]), "a\ufeffa");
+  assert.equal(tokenizer.decode([1, 2, 0]), "\ufffd\ufffda");
+  assert.equal(tokenizer.decode([]), "");
+  assert.equal(tokenizer.decode([99]), "");
+  assert.deepEqual(tokenizer.encode("\ufeff"), [1, 2, 3]);
+});
+
+test("a character of several tokens is shown once it is whole", () => {
+  const tokenizer = tokenizerOf(["a", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]);
+  const stream = new TextStream(tokenizer, [0]);
+  const shown = [1, 2, 3, 4, 0, 1].map((token) => stream.push(token));
+  assert.deepEqual(shown, ["", "", "", "\u{1f600}", "a", ""]);
+  assert.equal(stream.finish(), "\ufffd");
+});
+
+test("a tokenizer that gives other tokens than the lines say is refused", () => {
+  const tokenizer = tokenizerOf(["a", "b"]);
+  compareLines(tokenizer, [["ab", [0, 1], "ab"], ["", [], ""]]);
+  const cases: [unknown, string][] = [
+    [[["ab", [1, 0], "ab"]], 'this browser reads "ab" as other tokens'],
+    [[["ab", [0, 1], "ba"]], 'this browser reads "ab" as other tokens'],
+    [[["ab", [0, 1]]], "are invalid"],
+    [{}, "are invalid"],
   ];
-  for (const [changes, text] of cases) {
-    assert.throws(() => new Tokenizer(whole(changes)), says("InputError", text), text);
+  for (const [lines, text] of cases) {
+    assert.throws(() => { compareLines(tokenizer, lines); }, says("InputError", text), text);
   }
+  assert.throws(() => new Tokenizer([]), says("InputError", "expected a JSON object"));
+  assert.throws(() => tokenizerOf([], { decoder: { type: "Odd" } }), /Unknown Decoder type: Odd/);
+  assert.throws(() => tokenizer.encode("a\ud83d"), says("InputError", "half of a surrogate pair"));
 });

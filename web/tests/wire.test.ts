@@ -74,9 +74,7 @@ for (const file of ["websocket.json", "tracker_websocket.json"]) {
 
 const refused = load("websocket.json")["refused"] as { name: string; message: string }[] | undefined;
 for (const { name, message } of refused ?? []) {
-  test(`websocket.json: ${name} is refused`, () => {
-    assert.throws(() => split(bytes(message).buffer), isProtocolError);
-  });
+  test(`websocket.json: ${name} is refused`, () => assert.throws(() => split(bytes(message).buffer), isProtocolError));
 }
 
 test("announced elements must be there before memory is taken for them", () => {

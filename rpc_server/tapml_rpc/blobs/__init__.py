@@ -1,1 +1,1 @@
-"""Weights and Libraries by hash: sent once, kept by the supervisor, given to workers as memory."""
+"""Weights and Libraries by hash: sent once, kept by the supervisor, mapped by workers."""

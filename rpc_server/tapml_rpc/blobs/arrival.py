@@ -1,4 +1,4 @@
-"""A blob on its way in: pieces in order, and the hash they must have."""
+"""A blob during its upload: pieces in order, and the hash they must have."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ from tapml_targets.errors import ProtocolError
 
 
 class Arrival:
-    """The pieces of a blob that have come so far.
+    """The received pieces of a blob.
 
-    Parameters
-    ----------
-    digest
-        SHA-256 it was announced with, in hex.
-    total
-        Its size in bytes, at least 1.
-
-    Attributes
-    ----------
-    memory
-        Where it is put together; sealed when it is complete.
-    received
-        Bytes that have come.
+    `digest` is the announced SHA-256 in hex, `total` the size in bytes, at least 1. `memory` holds
+    the pieces, sealed when complete.
     """
 
     def __init__(self, digest: str, total: int) -> None:
@@ -34,14 +23,10 @@ class Arrival:
         self._found = hashlib.sha256()
 
     def take(self, offset: int, piece: memoryview) -> bool:
-        """Take the next piece; True when the blob is complete and is what it was announced as.
+        """Take the next piece; True when the blob is complete and has its announced hash.
 
-        Raises
-        ------
-        ProtocolError
-            If the piece is out of place, or the whole has another hash. Nothing more can come.
-        SetupError
-            If the machine has no memory left.
+        Raises ProtocolError, after which nothing more can come, if the piece is out of place or the
+        hash differs, and SetupError if the machine has no memory left.
         """
         end = offset + len(piece)
         if offset != self.received or not piece or end > self.total:
@@ -50,7 +35,7 @@ class Arrival:
                 f"{self.received} of {self.total} that are here; begin again at 0"
             )
         self.memory.write(offset, piece)
-        # As they come: with the last piece there is nothing left to wait for.
+        # Hashed as they come: at the last piece nothing is left to wait for.
         self._found.update(piece)
         self.received = end
         if end < self.total:

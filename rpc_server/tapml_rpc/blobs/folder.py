@@ -1,8 +1,8 @@
-"""Blobs on disk: a file by its hash, and beside it who owns it.
+"""Blobs on disk: a file by its hash, and beside it its owners.
 
 A blob counts once its content has its name, which comes last; what a killed process left half
-written is removed by the next. Content is hashed whenever it is read: what a disk has damaged is
-deleted, and was never there.
+written is removed by the next. Content is hashed whenever it is read: a damaged file is deleted and
+counts as missing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from tapml_rpc.blobs.memory import BlobMemory, copy_pieces
-from tapml_targets.boundaries import crossing
 from tapml_targets.errors import SetupError, TapmlError
+from tapml_targets.failpoints import failpoint
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _OWNERS: Final = ".owners"
 _LOCK: Final = "lock"
-# Everything that this module ever writes: the rest of a folder is somebody's.
+# All files that this module writes: any other is somebody else's.
 _OURS: Final = re.compile(rf"{_LOCK}|(\.)?[0-9a-f]{{64}}({re.escape(_OWNERS)})?(?(1)\.partial)")
 _MAX_OWNERS_BYTES: Final = 1 << 20
 
@@ -40,18 +40,10 @@ class StoredBlob:
 
 
 class BlobFolder:
-    """A folder of blobs, for this user and this process alone.
+    """A folder of blobs, for this user and this process only; created if missing.
 
-    Parameters
-    ----------
-    path
-        The folder; made where it is not there.
-
-    Raises
-    ------
-    SetupError
-        If it cannot be made private, another process uses it, or it holds files of others: a
-        mistyped path is left as it was.
+    Raises SetupError if it cannot be made private, another process uses it, or it holds other
+    files: a mistyped path is left unchanged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,13 +72,13 @@ class BlobFolder:
             ) from None
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder for another process."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def scan(self) -> list[StoredBlob]:
-        """The blobs that are whole and owned, those used longest ago first; removes the rest."""
+        """The complete and owned blobs, least recently used first; removes the rest."""
         found = []
         for path in self.path.iterdir():
             if DIGEST.fullmatch(path.name) and (owners := self._owners(path.name)):
@@ -96,7 +88,7 @@ class BlobFolder:
         for path in self.path.iterdir():
             stale = path.name != _LOCK and path.name.removesuffix(_OWNERS) not in whole
             if stale and _ours(path):
-                with suppress(OSError), crossing("remove", path):
+                with suppress(OSError), failpoint("remove", path):
                     path.unlink()
         return [blob for _, blob in sorted(found, key=lambda each: each[0])]
 
@@ -108,12 +100,9 @@ class BlobFolder:
         owners: Collection[str],
         wanted: Callable[[], bool],
     ) -> bool:
-        """Copy a blob from a descriptor; False where it is not `wanted` any more.
+        """Copy a blob from a descriptor; False if it is no longer `wanted`.
 
-        Raises
-        ------
-        OSError
-            If it cannot be written; nothing of it is left.
+        Raises OSError if it cannot be written; nothing of it is left.
         """
         self.write_owners(digest, owners)
         try:
@@ -134,17 +123,14 @@ class BlobFolder:
         return True
 
     def write_owners(self, digest: str, owners: Collection[str]) -> None:
-        """Say who owns a blob; raises OSError where that cannot be written."""
+        """Write a blob's owners; raises OSError if that fails."""
         with self._replacing(self.path / f"{digest}{_OWNERS}") as file:
             os.write(file, json.dumps(sorted(owners)).encode())
 
     def read(self, digest: str, nbytes: int) -> BlobMemory | None:
-        """A blob's content, sealed; None where it is damaged, and then it is deleted.
+        """A blob's content, sealed; None if it is damaged, and then it is deleted.
 
-        Raises
-        ------
-        SetupError
-            If the machine has no memory for it.
+        Raises SetupError if the machine has no memory for it.
         """
         memory = BlobMemory(nbytes)
         found = hashlib.sha256()
@@ -172,19 +158,18 @@ class BlobFolder:
         return memory
 
     def touch(self, digest: str) -> None:
-        """Note that a blob was used now, for the next process to see."""
+        """Mark a blob as used now, for the next process."""
         with suppress(OSError):
             os.utime(self.path / digest)
 
     def remove(self, digest: str) -> None:
-        """Delete a blob, where it is there."""
+        """Delete a blob, if it is there."""
         for name in (digest, f"{digest}{_OWNERS}"):
             path = self.path / name
-            with suppress(OSError), crossing("remove", path):
+            with suppress(OSError), failpoint("remove", path):
                 path.unlink(missing_ok=True)
 
     def _owners(self, digest: str) -> frozenset[str]:
-        """Who owns a blob; nobody where that cannot be read."""
         try:
             with (self.path / f"{digest}{_OWNERS}").open("rb") as file:
                 owners = json.loads(file.read(_MAX_OWNERS_BYTES))
@@ -196,19 +181,19 @@ class BlobFolder:
 
     @contextmanager
     def _replacing(self, path: Path) -> Iterator[int]:
-        """A file to write, which takes the place of `path` once it is on the disk."""
+        """A file to write, which replaces `path` once it is on the disk."""
         partial = path.with_name(f".{path.name}.partial")
         try:
-            with crossing("write", path):
+            with failpoint("write", path):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
                 file = os.open(partial, flags, 0o600)
                 try:
                     yield file
-                    with crossing("fsync", path):
+                    with failpoint("fsync", path):
                         os.fsync(file)
                 finally:
                     os.close(file)
-            with crossing("rename", path):
+            with failpoint("rename", path):
                 partial.replace(path)
         except BaseException:
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""What a blob store holds, what that takes of its budgets, and what goes when more is to come.
+"""A blob store's contents, their use of its budgets, and what is evicted.
 
-Bookkeeping alone: no method waits, and their caller holds the store's lock.
+Bookkeeping only: no method waits, and the caller holds the store's lock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ _MAX_BLOBS: Final = 65536
 class HeldBlob:
     """A blob in memory, on disk, or both.
 
-    Attributes
-    ----------
-    owners
-        Identities that have sent it, in the order in which they did.
-    sessions
-        The sessions that have it attached, and who they are.
+    `owners` are the identities that have sent it, in that order. `sessions` that have it attached
+    map to their identities.
     """
 
     digest: str
@@ -41,27 +37,12 @@ class HeldBlob:
 
 
 class BlobIndex:
-    """The blobs of a store, those used longest ago first.
+    """The blobs of a store, least recently used first.
 
-    Parameters
-    ----------
-    memory_budget, disk_budget
-        Most bytes in memory, in whole pages, and on disk.
-    folder
-        Where copies lie; None for nowhere.
-
-    Attributes
-    ----------
-    blobs
-        By digest.
-    arriving
-        Unfinished uploads, and whose they are.
-    reserved
-        Memory set aside for uploads and for what is being read from disk.
-    memory_used, disk_used
-        What whole blobs take.
-    evicted
-        Times one went from memory or disk for lack of room.
+    Budgets are in bytes, memory in complete pages. Without `folder` there are no copies on disk.
+    `arriving` are unfinished uploads and their identities. `reserved` is memory for uploads and for
+    reads from disk; `memory_used` and `disk_used` are those of complete blobs. `evicted` counts
+    removals from memory or disk for lack of room.
     """
 
     def __init__(self, memory_budget: int, disk_budget: int, folder: BlobFolder | None) -> None:
@@ -79,7 +60,7 @@ class BlobIndex:
             self._most_in_memory = max(16, min(_MAX_IN_MEMORY, descriptors // 2))
 
     def owned(self, identity: str, digest: str) -> HeldBlob | None:
-        """A blob that `identity` owns, which then counts as used; None where there is none."""
+        """A blob that `identity` owns, which then counts as used; None if there is none."""
         blob = self.blobs.get(digest)
         if blob is None or identity not in blob.owners:
             return None
@@ -89,10 +70,7 @@ class BlobIndex:
     def make_room(self, identity: str, nbytes: int) -> None:
         """Evict from memory until `nbytes` more fit.
 
-        Raises
-        ------
-        InputError
-            If they cannot, with what is held by whom.
+        Raises InputError if they cannot, with the bytes that each side holds.
         """
         room = self._memory_budget - self.reserved - cost(nbytes)
         if room >= 0:
@@ -106,7 +84,7 @@ class BlobIndex:
             raise InputError(self._refusal(identity, nbytes))
 
     def make_disk_room(self, nbytes: int) -> bool:
-        """Evict from disk until `nbytes` more fit; False where they cannot."""
+        """Evict from disk until `nbytes` more fit; False if they cannot."""
         for blob in list(self.blobs.values()):
             if self.disk_used + nbytes <= self._disk_budget:
                 break
@@ -116,7 +94,7 @@ class BlobIndex:
         return self.disk_used + nbytes <= self._disk_budget
 
     def bound_count(self) -> None:
-        """Forget blobs that are one too many."""
+        """Forget blobs beyond the maximum number."""
         for blob in list(self.blobs.values())[: max(0, len(self.blobs) - _MAX_BLOBS)]:
             if not blob.sessions:
                 self.drop_from_disk(blob)
@@ -129,7 +107,7 @@ class BlobIndex:
         self._in_memory += 1
 
     def drop_memory(self, blob: HeldBlob) -> None:
-        """A blob leaves memory; it is here no more unless it is on disk."""
+        """A blob leaves memory; it is forgotten unless it is on disk."""
         if blob.memory is not None:
             self.memory_used -= blob.memory.cost
             self._in_memory -= 1
@@ -139,7 +117,7 @@ class BlobIndex:
             self.blobs.pop(blob.digest, None)
 
     def drop_from_disk(self, blob: HeldBlob) -> None:
-        """A blob leaves the disk; it is here no more unless it is in memory."""
+        """A blob leaves the disk; it is forgotten unless it is in memory."""
         if blob.on_disk and self._folder is not None:
             self._folder.remove(blob.digest)
             self.disk_used -= blob.nbytes
@@ -148,11 +126,10 @@ class BlobIndex:
             self.blobs.pop(blob.digest, None)
 
     def _full(self) -> bool:
-        """Whether there are as many blobs in memory as may be."""
         return self._in_memory + len(self.arriving) >= self._most_in_memory
 
     def _refusal(self, identity: str, nbytes: int) -> str:
-        """Why a blob does not fit: what is held by whom, in bytes."""
+        """Why a blob does not fit: the bytes held by this identity and by others."""
         own = others = 0
         for blob in self.blobs.values():
             if identity in blob.sessions.values():

@@ -18,22 +18,11 @@ _F_SEAL_FUTURE_WRITE: Final = 0x10
 
 
 class BlobMemory:
-    """A blob's bytes behind a file descriptor.
+    """A blob's bytes, of fixed size, behind a file descriptor.
 
-    A memfd, which no holder of the descriptor can change once it is sealed. Systems without one get
-    a temporary file without a name, and a descriptor that only reads.
-
-    Parameters
-    ----------
-    nbytes
-        Its size; it never changes.
-    memfd
-        Whether to use a memfd; None for wherever there is one.
-
-    Raises
-    ------
-    SetupError
-        If there is no memory or no descriptor left.
+    A memfd, which no holder of the descriptor can change once it is sealed. Systems without one, or
+    `memfd` false, use a temporary file without a name, and a descriptor that only reads. Raises
+    SetupError if there is no memory or no descriptor left.
     """
 
     def __init__(self, nbytes: int, *, memfd: bool | None = None) -> None:
@@ -63,7 +52,7 @@ class BlobMemory:
 
     @property
     def cost(self) -> int:
-        """Bytes of memory it takes: whole pages."""
+        """Bytes of memory it takes: complete pages."""
         return cost(self.nbytes)
 
     def fileno(self) -> int:
@@ -71,13 +60,7 @@ class BlobMemory:
         return self._descriptor
 
     def write(self, offset: int, piece: memoryview) -> None:
-        """Fill a window of it.
-
-        Raises
-        ------
-        SetupError
-            If the machine has no memory left.
-        """
+        """Write a piece; raises SetupError if the machine has no memory left."""
         try:
             while piece:
                 written = os.pwrite(self._descriptor, piece, offset)
@@ -89,16 +72,16 @@ class BlobMemory:
             ) from None
 
     def seal(self) -> None:
-        """Nobody changes it from now on."""
+        """Make it read-only."""
         if self._reader >= 0:
             os.close(self._descriptor)
             self._descriptor, self._reader = self._reader, -1
             return
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         try:
-            # No mapping that could be written to was ever made of it, so that sealing what is still
-            # to come is as good as F_SEAL_WRITE. That one is refused (EBUSY) while the kernel holds
-            # a page for a purpose of its own, such as moving it.
+            # No writable mapping of it was ever made, so that sealing future writes is as good as
+            # F_SEAL_WRITE. That one is refused (EBUSY) while the kernel holds a page for its own
+            # purposes, such as moving it.
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals | _F_SEAL_FUTURE_WRITE)
         except OSError as error:
             if error.errno != errno.EINVAL:
@@ -106,7 +89,7 @@ class BlobMemory:
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_WRITE)
 
     def close(self) -> None:
-        """Let go of it; whoever has a descriptor of their own, or a mapping, keeps it."""
+        """Release it; other descriptors and mappings keep it."""
         for descriptor in (self._descriptor, self._reader):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -114,12 +97,12 @@ class BlobMemory:
 
 
 def cost(nbytes: int) -> int:
-    """Bytes of memory that `nbytes` bytes take: whole pages."""
+    """Bytes of memory that `nbytes` bytes take: complete pages."""
     return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def copy_pieces(source: int, nbytes: int, take: Callable[[int, memoryview], None]) -> bool:
-    """Hand a file's bytes to `take`, with their offsets, in pieces; False where it is shorter."""
+    """Pass a file's bytes to `take`, with their offsets, in pieces; False if it is shorter."""
     piece = memoryview(bytearray(min(nbytes, PIECE_BYTES)))
     offset = 0
     while offset < nbytes:

@@ -1,4 +1,4 @@
-"""The ``blob`` messages of one session: what it asks, what it is answered, what its worker gets."""
+"""The ``blob`` messages of one session: requests, answers, and what its worker gets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,11 @@ MAX_DIGESTS: Final = 4096
 Answer: TypeAlias = tuple[wire.Header | None, Attachment | None]
 
 
-class BlobDesk:
-    """One session at the counter of the blob store. All methods run on its front's thread.
+class BlobRequests:
+    """One session's access to the blob store. All methods run on its front's thread.
 
-    Parameters
-    ----------
-    store
-        The blobs.
-    identity
-        Who the session is: it sees what this identity owns and nothing else.
-    session_bound
-        Most bytes its unfinished uploads may take, and most it may have attached.
+    The session sees only what its `identity` owns. Its unfinished uploads, and what it has
+    attached, may each take `session_bound` bytes.
     """
 
     def __init__(self, store: BlobStore, identity: str, session_bound: int) -> None:
@@ -42,22 +36,13 @@ class BlobDesk:
         self._waiting: list[tuple[int, str, Future[None]]] = []
 
     def handle(self, header: wire.Header, chunk: memoryview) -> Answer:
-        """Do what a message asks.
+        """Handle a message.
 
-        Returns
-        -------
-        header or None, Attachment or None
-            The reply; None where it comes with :meth:`due`. And what the session's worker is to be
-            told: a descriptor to send along, or with -1 that it is to let go of a blob.
-
-        Raises
-        ------
-        ProtocolError
-            If the message is malformed, a piece is out of place, or the hash differs.
-        InputError
-            If there is no room; the same bytes can be written without the store.
-        SetupError
-            If the machine has no memory left.
+        Returns the reply, None if it comes with :meth:`due`, and what to tell the session's worker:
+        a descriptor to send along, or with -1 to release a blob. Raises ProtocolError if the
+        message is malformed, a piece is out of place, or the hash differs; InputError if there is
+        no room; the same bytes can be written without the store; SetupError if the machine has no
+        memory left.
         """
         sequence = wire.integer(header.get("sequence"), "sequence")
         operation = wire.text(header.get("operation"), "operation", 16)
@@ -80,13 +65,8 @@ class BlobDesk:
             f"unknown blob operation {operation!r}; known: holds, put, attach, detach"
         )
 
-    @property
-    def waits(self) -> bool:
-        """Whether an attach waits for a disk."""
-        return bool(self._waiting)
-
     def due(self) -> list[Answer]:
-        """Answers to attaches that had to wait for a disk; to be asked for while any may be."""
+        """Answers to attaches that waited for a disk; call it while any may."""
         if not self._waiting:
             return []
         waiting, self._waiting = self._waiting, []
@@ -105,7 +85,7 @@ class BlobDesk:
         return answers
 
     def close(self) -> None:
-        """The session has ended: its uploads go, and what it had attached may."""
+        """The session has ended: its uploads and attachments are released."""
         for arrival in self._arrivals.values():
             self._store.abandon(arrival)
         self._arrivals.clear()

@@ -1,4 +1,4 @@
-"""What a blob store holds and has done, for ``tapml devices``."""
+"""The numbers of a blob store, for ``tapml devices``."""
 
 from __future__ import annotations
 
@@ -11,26 +11,10 @@ from typing import Any
 class BlobStatistics:
     """A blob store in numbers; sizes in bytes.
 
-    Attributes
-    ----------
-    blobs
-        Blobs held, in memory or on disk.
-    memory_bytes, memory_budget
-        Memory in use, in whole pages, uploads that are not finished included; and its bound.
-    disk_bytes, disk_budget
-        Disk in use, and its bound.
-    attached_bytes
-        Memory of blobs that live sessions have attached.
-    arriving_bytes
-        Memory of uploads that are not finished.
-    owned_bytes
-        By identity, the blobs it owns; one that two own counts for each.
-    received, attached
-        Blobs that came whole so far, and times one was attached.
-    evicted, damaged
-        Blobs that went from memory or disk for lack of room, and files found damaged.
-    disk_problem
-        Why the last copy was not written, or empty.
+    `memory_bytes` counts complete pages and unfinished uploads. `attached_bytes` are those of live
+    sessions. `owned_bytes` is by identity; a blob with two owners counts for each. `received` and
+    `attached` count blobs and attachments so far, `evicted` and `damaged` removals for lack of room
+    and damaged files. `disk_problem` says why the last copy was not written, or is empty.
     """
 
     blobs: int = 0

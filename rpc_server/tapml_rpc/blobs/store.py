@@ -1,8 +1,9 @@
 """The blobs of one supervisor: by hash, by owner, in memory and on disk, each within a budget.
 
-Content is stored once whoever sent it, but who has not sent it does not learn that it is here: an
-identity owns what it has proved to possess. Sessions attach what their identity owns; what a live
-session has attached stays, anything else goes when room is needed, that used longest ago first.
+Content is stored once for all senders, but an identity that has not sent it does not learn that it
+is here: it owns what it has proved to possess. Sessions attach what their identity owns; what a
+live session has attached stays, anything else is evicted when room is needed, least recently used
+first.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.index import BlobIndex, HeldBlob
 from tapml_rpc.blobs.memory import cost
 from tapml_rpc.blobs.statistics import BlobStatistics
+from tapml_rpc.supervisor.memory import usable_bytes
 from tapml_targets.errors import SetupError
 
-# What is read from disk while its client waits: anything larger would keep others waiting, too.
+# Most bytes that are read from disk while a client waits: larger ones would delay other clients.
 _READ_AT_ONCE_BYTES: Final = 4 << 20
 _MAX_OWNERS: Final = 256
 
 
 class Attachment(NamedTuple):
-    """What a worker is told: a blob's descriptor, or with -1 that its session has let go of it."""
+    """For a worker: a blob's descriptor, or -1 if its session has released the blob."""
 
     digest: str
     fd: int
@@ -39,25 +41,16 @@ class Attachment(NamedTuple):
 class BlobStore:
     """Blobs by SHA-256, scoped per identity. Callable from any thread.
 
-    Parameters
-    ----------
-    memory_bytes
-        Most memory that blobs take, unfinished uploads included; at most half of the machine's.
-    disk_bytes
-        Most disk that copies take; 0 for no copies.
-    disk_folder
-        Where copies lie, from one supervisor to the next; a folder of its own.
-
-    Raises
-    ------
-    SetupError
-        If the folder cannot be used.
+    `memory_bytes` bound the memory of blobs and unfinished uploads, at most half of what the
+    machine or its container allows. `disk_bytes` bound the copies in `disk_folder`, which holds
+    nothing else and outlives the supervisor; 0 for no copies. Raises SetupError if the folder
+    cannot be used.
     """
 
     def __init__(
         self, memory_bytes: int, disk_bytes: int = 0, disk_folder: Path | None = None
     ) -> None:
-        self._memory_budget = min(memory_bytes, _half_of_memory())
+        self._memory_budget = min(memory_bytes, (usable_bytes() or sys.maxsize) // 2)
         self._disk_budget = disk_bytes if disk_folder is not None else 0
         self._lock = threading.RLock()
         self._loading: dict[str, Future[None]] = {}
@@ -77,7 +70,7 @@ class BlobStore:
         self._index.make_disk_room(0)
 
     def close(self) -> None:
-        """Let go of everything in memory, once copies under way are on the disk."""
+        """Release all memory, once copies under way are on the disk."""
         if self._background is not None:
             self._background.shutdown(wait=True)
         with self._lock:
@@ -89,7 +82,7 @@ class BlobStore:
             self._folder.close()
 
     def settle(self) -> None:
-        """Wait until copies that are under way are on the disk."""
+        """Wait until copies under way are on the disk."""
         if self._background is not None:
             self._background.submit(lambda: None).result()
 
@@ -101,12 +94,8 @@ class BlobStore:
     def begin(self, identity: str, digest: str, total: int) -> Arrival:
         """Reserve room for a blob that will come in pieces.
 
-        Raises
-        ------
-        InputError
-            If there is no room, with what is held by whom.
-        SetupError
-            If the machine has no memory or descriptors left.
+        Raises InputError if there is no room, with the bytes that each side holds, and SetupError
+        if the machine has no memory or descriptors left.
         """
         with self._lock:
             self._index.make_room(identity, total)
@@ -116,14 +105,14 @@ class BlobStore:
             return arrival
 
     def abandon(self, arrival: Arrival) -> None:
-        """Forget an upload that will not be finished. Twice does nothing."""
+        """Forget an upload that will not be finished. A second call does nothing."""
         with self._lock:
             if self._index.arriving.pop(arrival, None) is not None:
                 self._index.reserved -= cost(arrival.total)
                 arrival.memory.close()
 
     def keep(self, arrival: Arrival) -> None:
-        """Take a blob that has come whole: who sent it owns it from now on."""
+        """Take a complete blob: its sender owns it from now on."""
         with self._lock:
             index = self._index
             identity = index.arriving.pop(arrival)
@@ -145,12 +134,9 @@ class BlobStore:
             index.bound_count()
 
     def fetch(self, identity: str, digest: str) -> Future[None] | None:
-        """Begin to read a blob that is on disk alone; None where there is nothing to wait for.
+        """Begin to read a blob that is only on disk; None if there is nothing to wait for.
 
-        Raises
-        ------
-        InputError
-            If there is no room for it in memory.
+        Raises InputError if there is no room for it in memory.
         """
         with self._lock:
             blob = self._index.owned(identity, digest)
@@ -168,9 +154,9 @@ class BlobStore:
             return loading
 
     def attach(self, session: Hashable, identity: str, digest: str) -> Attachment | None:
-        """Give a session a blob; None where its identity owns none such that is in memory.
+        """Attach a blob to a session; None if its identity owns no such blob in memory.
 
-        It stays in memory until :meth:`detach`. The descriptor stays this store's.
+        The blob stays in memory until :meth:`detach`. The store keeps owning the descriptor.
         """
         with self._lock:
             blob = self._index.owned(identity, digest)
@@ -183,14 +169,14 @@ class BlobStore:
             return Attachment(digest, blob.memory.fileno(), blob.nbytes)
 
     def detach(self, session: Hashable, digest: str) -> None:
-        """A session does not need a blob any more."""
+        """A session no longer needs a blob."""
         with self._lock:
             blob = self._index.blobs.get(digest)
             if blob is not None:
                 blob.sessions.pop(session, None)
 
     def statistics(self) -> BlobStatistics:
-        """What is held and was done."""
+        """The store's numbers."""
         with self._lock:
             index = self._index
             blobs = index.blobs.values()
@@ -214,12 +200,12 @@ class BlobStore:
             )
 
     def _copy_later(self, blob: HeldBlob) -> None:
-        """Have the blob, or who owns it, written to disk; nobody waits for it."""
+        """Write the blob, or its owners, to disk in the background."""
         if self._background is not None:
             self._background.submit(self._copy, blob)
 
     def _copy(self, blob: HeldBlob) -> None:
-        """Write a blob to disk, where there is room. On the background thread."""
+        """Write a blob to disk, if there is room. On the background thread."""
         folder, index = self._folder, self._index
         with self._lock:
             memory, owners, copied = blob.memory, tuple(blob.owners), blob.on_disk
@@ -256,7 +242,10 @@ class BlobStore:
                     self._copied(folder, blob, written)
 
     def _copied(self, folder: BlobFolder, blob: HeldBlob, written: bool) -> None:
-        """A copy was written, or not; the blob may have been evicted meanwhile, or be a new one."""
+        """A copy was written or failed.
+
+        The blob may have been evicted meanwhile, or be a new one.
+        """
         now = self._index.blobs.get(blob.digest)
         if written and now is not None and not now.on_disk:
             now.on_disk = True
@@ -266,14 +255,14 @@ class BlobStore:
             folder.remove(blob.digest)
 
     def _load(self, blob: HeldBlob) -> None:
-        """Read a blob from disk into the room reserved for it, and look whether it is whole."""
+        """Read a blob from disk into its reserved room, and check its hash."""
         memory, damaged = None, False
         try:
             if self._folder is not None:
                 memory = self._folder.read(blob.digest, blob.nbytes)
                 damaged = memory is None
         except SetupError as error:
-            # The machine is full: the file may be as good as ever.
+            # The machine is full: the file may be intact.
             self._disk_problem = str(error)
         finally:
             with self._lock:
@@ -288,11 +277,3 @@ class BlobStore:
                 elif damaged and blob.on_disk:
                     self._counts["damaged"] += 1
                     index.drop_from_disk(blob)
-
-
-def _half_of_memory() -> int:
-    """Half of this machine's memory in bytes; no bound where it does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (ValueError, OSError):
-        return sys.maxsize

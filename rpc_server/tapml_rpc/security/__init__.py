@@ -1,1 +1,1 @@
-"""Who may reach a device, and how both ends know whom they talk to; ``SECURITY.md`` says why."""
+"""Who may reach a device, and how both ends verify each other; ``SECURITY.md`` says why."""

@@ -45,17 +45,15 @@ class Client:
 
 
 def default_path() -> Path:
-    """The list that is used where none is named."""
+    """The default list."""
     return config_folder("clients")
 
 
 def parse_allow_list(text: str, where: str) -> Mapping[str, Client]:
     """The clients of a list by public key.
 
-    Raises
-    ------
-    InputError
-        If a line is none, or a name or a key is there twice; the line is named.
+    Raises InputError, which names the line, if a line is malformed, or a name or a key is there
+    twice.
     """
     clients: dict[str, Client] = {}
     names: dict[str, int] = {}
@@ -94,12 +92,9 @@ def _shown(text: str) -> str:
 
 
 class AllowList:
-    """The clients a server admits, as the file has them now.
+    """The clients a server admits, as the file lists them now.
 
-    Parameters
-    ----------
-    path
-        The list; where it is not there, nobody is admitted.
+    Without the file nobody is admitted.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -107,43 +102,29 @@ class AllowList:
 
     @property
     def path(self) -> Path:
-        """Where the list lies."""
+        """Where the list is."""
         return self._file.path
 
     def clients(self) -> tuple[Client, ...]:
         """All of them.
 
-        Raises
-        ------
-        InputError
-            If the file is damaged.
-        SetupError
-            If others may write to it.
+        Raises InputError if the file is damaged, SetupError if others may write to it.
         """
         return tuple(self._file.read().values())
 
     def find(self, public: str) -> Client | None:
-        """The client with this key; None where it is not admitted. From any thread.
+        """The client with this key; None if it is not admitted. From any thread.
 
-        Raises
-        ------
-        InputError
-            If the file is damaged: nobody is admitted then.
-        SetupError
-            If others may write to it.
+        Raises as :meth:`clients` does: nobody is admitted then.
         """
         return self._file.read().get(public)
 
 
 def admit(path: Path, name: str, public: str, comment: str = "") -> Client:
-    """Add a client to a list; it is made where it is not there. Running servers see it at once.
+    """Add a client to a list, which is created if needed. Running servers see it at once.
 
-    Raises
-    ------
-    InputError
-        If the key or the name is in it already, or the list is damaged.
-    SetupError
-        If it cannot be written.
+    Raises InputError if the key or the name is in it already, or the list is damaged; SetupError if
+    it cannot be written.
     """
     check_name(name)
     if not is_key(public):

@@ -1,4 +1,4 @@
-"""Where a server may listen: on loopback as it likes, anywhere else only with a secret."""
+"""Where a server may listen: without a secret only on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_bind(
 ) -> tuple[str, int]:
     """Numeric host and port that a server may bind to.
 
-    A name is looked up once, here, so that what is bound is what was checked.
+    A name is resolved once, here, so that what is bound is what was checked.
 
     Parameters
     ----------
@@ -37,16 +37,16 @@ def check_bind(
         ``tcp://HOST:PORT``, ``ws://HOST:PORT`` or ``wss://HOST:PORT``. A host is a name, an
         address, ``[IPv6]``, or ``*`` for all of IPv4; port 0 takes a free one.
     secret
-        Whether clients have to prove who they are: keys on ``tcp``, a token on ``wss``.
+        Whether clients have to authenticate: keys on ``tcp``, a token on ``wss``.
     schemes
         Those this server speaks.
 
     Raises
     ------
     InputError
-        If it is no such address, or its name is not known.
+        If the address is malformed, or its name is unknown.
     SetupError
-        If it is not on loopback and there is no secret, or the secret would travel readably.
+        If it is not on loopback and there is no secret, or the secret would travel unencrypted.
     """
     scheme, host, port = _split(address, schemes)
     number = _numeric(host, port, resolve)
@@ -74,7 +74,7 @@ def check_bind(
 
 
 def is_loopback(number: str) -> bool:
-    """Whether a numeric address reaches this machine alone."""
+    """Whether a numeric address reaches only this machine."""
     address = ipaddress.ip_address(number)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
@@ -82,7 +82,7 @@ def is_loopback(number: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """A numeric host as it stands in a URL."""
+    """A numeric host in the form of a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -92,7 +92,7 @@ def _split(address: str, schemes: Sequence[str]) -> tuple[str, str, int]:
         scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
         scheme, host, port = "", None, None
-    # urlsplit is generous: users, paths and spaces are no part of an address to listen on.
+    # urlsplit is generous: an address to listen on has no users, paths or spaces.
     if (
         scheme not in schemes
         or not host

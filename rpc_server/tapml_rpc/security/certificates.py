@@ -1,6 +1,6 @@
-"""A device's own certificate: made once, kept in the config folder, known by its fingerprint.
+"""A device's own certificate: made once, kept in the config folder, identified by its fingerprint.
 
-No authority signs for a board on a desk. The client is told the certificate's fingerprint instead,
+No authority signs for a board on a desk. Instead the client is given the certificate's fingerprint,
 as ssh shows a host key's.
 """
 
@@ -34,7 +34,7 @@ from tapml_rpc.security.private_files import (
 )
 from tapml_targets.errors import InputError, SetupError
 
-# Phones take no certificate that is valid for longer.
+# Phones reject certificates that are valid for longer.
 VALID_DAYS: Final = 825
 _RENEW_DAYS: Final = 7
 _FILE_BYTES: Final = 256 << 10
@@ -66,10 +66,7 @@ def fingerprint_of(der: bytes) -> str:
 def parse_fingerprint(text: str) -> str:
     """A fingerprint as people give it, with or without colons, in the form of `fingerprint_of`.
 
-    Raises
-    ------
-    InputError
-        If it is none.
+    Raises InputError if it is malformed.
     """
     match = _HEX.fullmatch(text.strip())
     if match is None:
@@ -80,14 +77,10 @@ def parse_fingerprint(text: str) -> str:
 
 
 def given_certificate(certificate: Path, key: Path) -> Certificate:
-    """Files that somebody else made; looked at, so that a mistake is said before anybody connects.
+    """A certificate that others made, checked before anybody connects.
 
-    Raises
-    ------
-    InputError
-        If they are damaged or do not belong together.
-    SetupError
-        If others may read the key.
+    Raises InputError if the files are damaged or do not match, SetupError if others may read the
+    key.
     """
     given = Certificate(certificate, key)
     _ = given.fingerprint
@@ -104,19 +97,11 @@ def given_certificate(certificate: Path, key: Path) -> Certificate:
 
 
 def own_certificate(names: Sequence[str], folder: Path | None = None) -> Certificate:
-    """The device's own certificate, made where there is none that still fits.
+    """The device's own certificate, made if there is none that still fits.
 
-    Parameters
-    ----------
-    names
-        Host names and addresses it is for, as :func:`host_names` gives them.
-    folder
-        Where it is kept; the user's own ``tls`` where None.
-
-    Raises
-    ------
-    SetupError
-        If it cannot be made: neither the package ``cryptography`` nor the command ``openssl``.
+    `names` are those of :func:`host_names`; `folder` is the user's own ``tls`` if None. Raises
+    SetupError if it cannot be made: neither the package ``cryptography`` nor the command
+    ``openssl``.
     """
     folder = config_folder("tls") if folder is None else folder
     make_folder(folder)
@@ -126,7 +111,7 @@ def own_certificate(names: Sequence[str], folder: Path | None = None) -> Certifi
     with folder_lock(folder):
         if not _still_fits(kept, note, names):
             certificate, key = _make(names)
-            # The note goes first and comes last: without it the pair is made again.
+            # The note is removed first and written last: without it the pair is made again.
             note.unlink(missing_ok=True)
             write_private(kept.key, key, replace=True)
             write_private(kept.certificate, certificate, mode=PUBLIC_MODE, replace=True)
@@ -135,13 +120,13 @@ def own_certificate(names: Sequence[str], folder: Path | None = None) -> Certifi
 
 
 def host_names(bound: str) -> list[str]:
-    """The names and addresses by which a server bound to a numeric address is reached."""
+    """The names and addresses of a server that is bound to a numeric address."""
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
     address = ip_address(bound)
     if not address.is_unspecified:
         names.append(str(address))
     else:
-        # Nothing is sent: connecting a datagram socket asks the routing table alone.
+        # Nothing is sent: connecting a datagram socket only asks the routing table.
         for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
             with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((far, 9))
@@ -152,7 +137,7 @@ def host_names(bound: str) -> list[str]:
 
 
 def _checked_names(names: Sequence[str]) -> list[str]:
-    # A host name may be anything; one with a comma or a line break would add a line of its own.
+    # A host name may be anything; a comma or a line break in it would add a line.
     return [name for name in names if _is_address(name) or _NAME.fullmatch(name)]
 
 
@@ -195,7 +180,6 @@ def _first_der(text: str, path: Path) -> bytes:
 
 
 def _make(names: Sequence[str]) -> tuple[str, str]:
-    """A new certificate and its key, in PEM."""
     try:
         x509: Any = importlib.import_module(f"{_PACKAGE}.x509")
     except ImportError:
@@ -223,7 +207,7 @@ def _make_with_package(x509: Any, names: Sequence[str]) -> tuple[str, str]:
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=VALID_DAYS - 1))
         .add_extension(x509.SubjectAlternativeName(shown), critical=False)
-        # It signs nothing else: who trusts it trusts this device alone.
+        # It signs nothing else: to trust it is to trust only this device.
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
@@ -258,11 +242,11 @@ def _make_with_command(names: Sequence[str]) -> tuple[str, str]:
     command = shutil.which("openssl")
     if command is None:
         raise SetupError(
-            "a certificate has to be made and nothing here can: `pip install cryptography`, or "
+            "a certificate is needed and cannot be made here: `pip install cryptography`, or "
             "install the command openssl, or give a certificate and its key as files"
         )
     shown = ", ".join(("IP:" if _is_address(name) else "DNS:") + name for name in names)
-    # mkdtemp makes the folder for this user alone: the key in it is nobody else's for a moment.
+    # mkdtemp makes the folder private to this user: nobody else can read the key meanwhile.
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "config").write_text(_CONFIG.format(names=shown))

@@ -1,6 +1,6 @@
-"""What a client has to show and whom it trusts, as ``connect()`` takes it.
+"""A client's secrets, and whom it trusts, as ``connect()`` takes them.
 
-ZeroMQ is imported only where keys are used: a WebSocket client needs none.
+ZeroMQ is imported only if keys are used: a WebSocket client needs none.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ TOKEN_VARIABLE: Final = "TAPML_RPC_TOKEN"  # noqa: S105 - a variable's name
 CA_VARIABLE: Final = "TAPML_RPC_CA"
 FINGERPRINT_VARIABLE: Final = "TAPML_RPC_FINGERPRINT"
 _TOKEN_FILE_BYTES: Final = 4096
-# What a header of HTTP and a subprotocol's name can carry.
+# What an HTTP header and a subprotocol's name can contain.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{1,256}")
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Secrets and trust of a client. Nothing in it shows when it is printed.
+    """Secrets and trust of a client. Printing it shows none of them.
 
     Attributes
     ----------
     keys
         This client's key pair, for ZeroMQ.
     server_key
-        The public key of the server it will talk to, for ZeroMQ.
+        The server's public key, for ZeroMQ.
     token
         What a WebSocket server asks for.
     ca_file
@@ -52,7 +52,7 @@ class Credentials:
     Raises
     ------
     InputError
-        If a half is missing, or one is not what it should be.
+        If a half is missing, or a value is malformed.
     """
 
     keys: KeyPair | None = field(default=None, repr=False)
@@ -70,9 +70,14 @@ class Credentials:
             )
             raise InputError(f"an encrypted connection takes two keys; {missing} is missing")
         if self.server_key is not None and not is_key(self.server_key):
-            raise InputError("the server's public key is none; `tapml rpc keygen` printed it there")
+            raise InputError(
+                "the server's public key is not a key: expected the 40 characters that "
+                "`tapml rpc keygen` printed on the server"
+            )
         if self.token is not None and _TOKEN.fullmatch(self.token) is None:
-            raise InputError("the token is none: it has letters, digits, - and _ only")
+            raise InputError(
+                "the token is not a token: expected 1 to 256 letters, digits, '.', '_', '~' or '-'"
+            )
         if self.fingerprint is not None:
             parse_fingerprint(self.fingerprint)
             if self.ca_file is not None:
@@ -121,18 +126,18 @@ class Credentials:
     def from_environment(
         cls, environ: Mapping[str, str] = os.environ, *, lent_key: str | None = None
     ) -> Credentials | None:
-        """What the environment says; None where it says nothing.
+        """The credentials in the environment; None if there are none.
 
         ``TAPML_RPC_KEY`` is the path of a ``.secret`` file, ``TAPML_RPC_SERVER_KEY`` a public key
         or the path of one, ``TAPML_RPC_TOKEN`` a token, ``TAPML_RPC_CA`` the path of certificates,
-        ``TAPML_RPC_FINGERPRINT`` that of one certificate.
+        ``TAPML_RPC_FINGERPRINT`` the fingerprint of one certificate.
 
         Parameters
         ----------
         lent_key
-            Of a device that a tracker lent: its public key as the tracker tells it, empty where it
-            has none. ``TAPML_RPC_SERVER_KEY`` is not needed then; without both, ``TAPML_RPC_KEY``
-            is there for the tracker.
+            For a device that a tracker lent: its public key from the tracker, empty if it has none.
+            ``TAPML_RPC_SERVER_KEY`` is not needed then; without both, ``TAPML_RPC_KEY`` is meant
+            for the tracker.
 
         Raises
         ------
@@ -159,7 +164,7 @@ class Credentials:
         return replace(files, token=token)
 
     def curve(self) -> ClientCurve | None:
-        """For ZeroMQ: the keys; None where there are none."""
+        """For ZeroMQ: the keys; None if there are none."""
         from tapml_rpc.security.curve import ClientCurve
 
         if self.keys is None or self.server_key is None:
@@ -167,7 +172,7 @@ class Credentials:
         return ClientCurve(self.keys, self.server_key)
 
     def apply_client(self, socket: Any) -> None:
-        """For ZeroMQ: make a socket that will connect use the keys, where there are some."""
+        """For ZeroMQ: make a connecting socket use the keys, if there are any."""
         from tapml_rpc.security.curve import apply_client
 
         apply_client(socket, self.curve())

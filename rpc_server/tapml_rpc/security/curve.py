@@ -1,7 +1,7 @@
-"""ZeroMQ's CURVE: every byte encrypted, the server known by its key, the client by its own.
+"""ZeroMQ's CURVE: every byte encrypted, server and client each known by their keys.
 
-A server needs an :class:`Authenticator` on its context before anything connects. Without one no
-client gets in: libzmq would else admit every key.
+A server needs an :class:`Authenticator` on its context before anything connects. Without one nobody
+is admitted: libzmq would otherwise admit every key.
 """
 
 from __future__ import annotations
@@ -38,31 +38,27 @@ Say: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ServerCurve:
-    """What a server needs: its own keys, and the clients it admits."""
+    """A server's own keys, and the clients it admits."""
 
     keys: KeyPair
     clients: AllowList
 
     @classmethod
     def from_files(cls, keys: Path, clients: Path | None = None) -> ServerCurve:
-        """Read the server's secret file; the list of clients is the user's own where None.
+        """Read the server's secret file; the list of clients is the user's own if None.
 
-        Raises
-        ------
-        InputError
-            If a file is missing or damaged.
-        SetupError
-            If others may read the secret or change the list.
+        Raises InputError if a file is missing or damaged; SetupError if others may read the secret
+        or change the list.
         """
         curve = cls(read_pair(keys), AllowList(clients))
-        # A list that is damaged at the start is said at the start.
+        # A damaged list is reported at the start.
         curve.clients.clients()
         return curve
 
 
 @dataclass(frozen=True)
 class ClientCurve:
-    """What a client needs: its own keys, and the public key of the one server it will talk to."""
+    """A client's own keys, and the public key of its one server."""
 
     keys: KeyPair
     server: str
@@ -83,18 +79,18 @@ class ClientCurve:
 
 
 def apply_server(socket: Socket, curve: ServerCurve | None) -> None:
-    """Make a socket that will be bound admit the listed clients alone; None leaves it plain."""
+    """Make a socket that will be bound admit only the listed clients; None leaves it plain."""
     if curve is None:
         return
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, curve.keys.secret.encode())
     socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-    # Without this libzmq admits everybody when nobody answers its question.
+    # Without this libzmq admits everybody if nobody answers its question.
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
 def apply_client(socket: Socket, curve: ClientCurve | None) -> None:
-    """Make a socket that will connect encrypt and prove who it is; None leaves it plain."""
+    """Make a socket that will connect encrypt and authenticate; None leaves it plain."""
     if curve is None:
         return
     socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.keys.public.encode())
@@ -103,20 +99,11 @@ def apply_client(socket: Socket, curve: ClientCurve | None) -> None:
 
 
 def client_identity(frame: zmq.Frame, curve: ServerCurve | None) -> str:
-    """Who sent a message: its client's public key, or ``loopback`` on a plain socket.
+    """The sender of a message: its client's public key, or ``loopback`` on a plain socket.
 
-    Parameters
-    ----------
-    frame
-        Any frame of the message as a ROUTER received it with ``copy=False``.
-    curve
-        What the socket was made with. On a plain socket the peer itself fills the field that is
-        read here, so it is not looked at.
-
-    Raises
-    ------
-    InputError
-        If a CURVE socket's message has no key: a fault of ours, never of the peer.
+    `frame` is any frame of the message, received by a ROUTER with ``copy=False``. On a plain socket
+    the peer itself fills the field, so it is not read. Raises InputError if a CURVE message has no
+    key, which is an internal fault.
     """
     if curve is None:
         return LOOPBACK_IDENTITY
@@ -125,20 +112,15 @@ def client_identity(frame: zmq.Frame, curve: ServerCurve | None) -> str:
     except zmq.ZMQError:
         key = None
     if not isinstance(key, str) or not is_key(key):
-        raise InputError("a message on a CURVE socket does not say whose it is")
+        raise InputError("a message on a CURVE socket has no client key")
     return key
 
 
 class Authenticator:
-    """Answers libzmq's question whether a client's key is admitted, from a thread of its own.
+    """Answers libzmq's question whether a client's key is admitted, on its own thread.
 
-    One per context, made before its sockets are bound and closed after them.
-
-    Parameters
-    ----------
-    say
-        Called with one line about each refused client, at most once a minute for each key;
-        standard error where None.
+    One per context, made before its sockets are bound and closed after them. `say` takes one line
+    about each refused client, at most once a minute for each key; standard error if None.
     """
 
     def __init__(
@@ -162,7 +144,7 @@ class Authenticator:
         self.close()
 
     def close(self) -> None:
-        """Stop; from then on nobody is admitted."""
+        """Stop; from now on nobody is admitted."""
         if self._closed:
             return
         self._closed = True
@@ -210,7 +192,7 @@ class Authenticator:
             self._tell(str(path), f"refused every client: {error}")
             return b"500", b"the list of clients cannot be read"
         except Exception as error:
-            # Whatever is wrong here must not end the thread: libzmq would wait for an answer.
+            # No fault may end the thread: libzmq would wait for an answer.
             self._tell(str(path), f"refused every client: {error!r}")
             return b"500", b"the list of clients cannot be read"
         if client is not None:

@@ -1,6 +1,6 @@
-"""Options about who may come in, refused where they would change nothing.
+"""Rejects security options that would have no effect.
 
-Whoever names a list of clients and no key believes the door is locked, and on loopback it is open.
+A list of clients without a key looks like a locked door, and on loopback the server is open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FOR_WEBSOCKET: Final = ("tokens", "certificate", "certificate_key", "origins")
 
 
 class EntranceOptions(Protocol):
-    """What a server's and a tracker's options have in common."""
+    """The common options of a server and a tracker."""
 
     @property
     def key(self) -> str:
@@ -30,24 +30,22 @@ class EntranceOptions(Protocol):
 
 
 def check_effects(options: EntranceOptions) -> None:
-    """See that what is said about keys and WebSockets has keys and WebSockets to be about.
+    """Check that options about keys and WebSockets come with keys and WebSockets.
 
-    Raises
-    ------
-    InputError
-        If it has not; the message names what to add.
+    Raises InputError, which names what to add.
     """
     without_key = [] if options.key else _given(options, _FOR_KEYS)
     if without_key:
         raise InputError(
-            f"{' and '.join(without_key)} without --key: without this machine's own key nobody is "
-            "asked for one. `tapml rpc keygen` makes it, --key FILE.secret names it"
+            f"{' and '.join(without_key)} without --key: without this machine's own key "
+            "clients are not asked for theirs. `tapml rpc keygen` makes one, --key FILE.secret "
+            "names it"
         )
     browsers = getattr(options, "browsers", ())
     without_socket = [] if options.websocket or browsers else _given(options, _FOR_WEBSOCKET)
     if without_socket:
         raise InputError(
-            f"{' and '.join(without_socket)} without --websocket: nobody comes that way. Give "
+            f"{' and '.join(without_socket)} without --websocket: no WebSocket is served. Give "
             "--websocket wss://HOST:PORT, or ws://127.0.0.1:PORT, as well"
         )
 

@@ -1,4 +1,4 @@
-"""How often an address has failed lately, in bounded memory."""
+"""Counts recent failures by address, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADDRESSES: Final = 4096
 class FailureLimit:
     """Counts failures by address, in bounded memory.
 
-    An IPv6 client owns its last 64 bits: they are not looked at.
+    The last 64 bits of IPv6 are ignored: one client owns them all.
     """
 
     def __init__(

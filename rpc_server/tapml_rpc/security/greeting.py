@@ -1,7 +1,7 @@
-"""What a ZeroMQ peer says of itself before any key is looked at.
+"""What a ZeroMQ peer announces before any key is checked.
 
-A server that speaks without encryption and one with another key may both hang up first, and libzmq
-then says neither. The greeting (ZMTP 3.0, rfc.zeromq.org/spec/23) names the mechanism in clear.
+A server without encryption and one with another key may both disconnect first, and libzmq then
+reports neither. The greeting (ZMTP 3.0, rfc.zeromq.org/spec/23) names the mechanism in clear.
 """
 
 from __future__ import annotations
@@ -17,19 +17,9 @@ _MECHANISM: Final = slice(12, 32)
 
 
 def greeted_mechanism(address: str, seconds: float) -> str | None:
-    """Mechanism that a peer names in its greeting: ``"NULL"``, ``"CURVE"``, ``"PLAIN"``.
+    """The mechanism in the greeting of ``tcp://host:port``: ``"NULL"``, ``"CURVE"``, ``"PLAIN"``.
 
-    Parameters
-    ----------
-    address
-        Such as ``tcp://127.0.0.1:9000``.
-    seconds
-        How long it may take.
-
-    Returns
-    -------
-    str or None
-        None where nothing answers in time, or what answers greets otherwise.
+    None if nothing answers within `seconds`, or the peer greets otherwise.
     """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     deadline = time.monotonic() + seconds

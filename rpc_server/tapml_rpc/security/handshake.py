@@ -1,4 +1,4 @@
-"""Why a ZeroMQ connection did not come about, in words for the one who called."""
+"""Why a ZeroMQ connection failed, in words for the caller."""
 
 from __future__ import annotations
 
@@ -37,21 +37,10 @@ def handshake_failure(
     *,
     variable: str = _VARIABLE,
 ) -> TapmlError | None:
-    """What a monitor event of a client's socket means, with what to do next.
+    """What a monitor event of a client's socket means, with what to do next; None for other events.
 
-    Parameters
-    ----------
-    event
-        As ``recv_monitor_message`` gives it.
-    curve
-        What the socket connected with.
-    variable
-        Where the environment says the other end's public key.
-
-    Returns
-    -------
-    TapmlError or None
-        None where the event is about something else.
+    `event` comes from ``recv_monitor_message``; `curve` is what the socket connected with;
+    `variable` names the environment's variable for the other end's public key.
     """
     kind, value = event["event"], int(event["value"])
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -66,7 +55,7 @@ def handshake_failure(
 def _not_admitted(status: int, address: str, curve: ClientCurve | None) -> TapmlError:
     if status != _NOT_ADMITTED or curve is None:
         return SetupError(
-            f"the server at {address} admits nobody now: it cannot read its list of clients; "
+            f"the server at {address} admits no clients now: it cannot read its list of clients; "
             "what it prints says why"
         )
     return SetupError(
@@ -123,12 +112,9 @@ def _dropped(address: str) -> TapmlError:
 
 
 class HandshakeWatch:
-    """Looks, while a welcome is waited for, whether none can come.
+    """Checks, while a welcome is waited for, whether one can still come.
 
-    Parameters
-    ----------
-    monitor
-        Monitor of the connecting socket, with :data:`MONITORED` among its events.
+    `monitor` is the connecting socket's, with the events :data:`MONITORED`.
     """
 
     def __init__(self, monitor: Socket, address: str, curve: ClientCurve | None) -> None:
@@ -141,26 +127,20 @@ class HandshakeWatch:
         self._looked = False
 
     def check(self) -> None:
-        """Take what the monitor has to say.
-
-        Raises
-        ------
-        SetupError
-            If no connection will come about.
-        """
+        """Read the monitor's events; raises SetupError if no connection is possible."""
         while self._monitor.poll(0):
             self._hear(dict(recv_monitor_message(self._monitor)))
         if self.hint is None or self._looked or time.monotonic() - self._since <= _SETTLED_SECONDS:
             return
         self._looked = True
-        # Whoever hangs up first decides what libzmq tells: a server without keys that was quicker
-        # looks like one with other keys, one with keys like none. A tunnel's address is no host
-        # and port of its own.
+        # The side that disconnects first decides what libzmq reports: a server without keys that
+        # was quicker looks like one with other keys, one with keys like none. A tunnel's address
+        # does not have its own host and port.
         relayed = is_relayed(self._address)
         greeted = None if relayed else greeted_mechanism(self._address, _GREETING_SECONDS)
         if self._curve is not None:
             raise _without_encryption(self._address) if greeted == "NULL" else self.hint
-        # Plain connections go on trying else: nothing says that it is the wrong server.
+        # Otherwise plain connections keep trying: nothing says that it is the wrong server.
         if greeted == "CURVE":
             raise _without_keys(self._address, _VARIABLE)
 
@@ -168,7 +148,7 @@ class HandshakeWatch:
         kind = event["event"]
         if kind == zmq.EVENT_DISCONNECTED:
             # It follows every failed handshake. Alone it is a server that has just ended, or, with
-            # keys, a peer that speaks no ZeroMQ: libzmq says no more about it, and gives up.
+            # keys, a peer that does not speak ZeroMQ: libzmq reports no more, and gives up.
             if self.hint is None:
                 self._since = time.monotonic()
                 self.hint = _dropped(self._address)

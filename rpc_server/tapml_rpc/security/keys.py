@@ -1,8 +1,8 @@
 """Key pairs for ZeroMQ's CURVE, as two small text files.
 
-A public key is 40 characters of Z85, ZeroMQ's own text form, and is what a device calls its
-client. ZeroMQ is imported where a key is made or checked, so that a device that only speaks
-WebSocket needs none.
+A public key is 40 characters of Z85, ZeroMQ's own text form, and identifies a client to a device.
+ZeroMQ is imported when a key is made or checked, so that a device that only speaks WebSocket needs
+none.
 """
 
 from __future__ import annotations
@@ -51,14 +51,9 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class KeyPair:
-    """One side's keys. The secret one is never shown.
+    """One side's keys, 40 characters each. The secret one is never shown.
 
-    Attributes
-    ----------
-    name
-        For people; nothing rests on it.
-    public, secret
-        40 characters each.
+    `name` is only for people.
     """
 
     name: str
@@ -67,12 +62,9 @@ class KeyPair:
 
 
 def check_name(name: str) -> str:
-    """A name for a key or a client: letters, digits and ``._@-``, at most 64.
+    """Check a key's or client's name: letters, digits and ``._@-``, at most 64.
 
-    Raises
-    ------
-    InputError
-        If it is none.
+    Raises InputError if it is malformed.
     """
     if _NAME.fullmatch(name) is None:
         raise InputError(
@@ -109,13 +101,7 @@ def _group_value(group: str) -> int:
 
 
 def make_pair(name: str) -> KeyPair:
-    """A new key pair.
-
-    Raises
-    ------
-    SetupError
-        If this machine's ZeroMQ has no CURVE.
-    """
+    """A new key pair; raises SetupError if this machine's ZeroMQ has no CURVE."""
     check_name(name)
     try:
         import zmq
@@ -131,22 +117,10 @@ def make_pair(name: str) -> KeyPair:
 def write_pair(pair: KeyPair, folder: Path | None = None, *, force: bool = False) -> Path:
     """Write ``NAME.secret`` and ``NAME.public``. Returns the secret one's path.
 
-    Killed in the middle it leaves a secret file that holds both keys, and no public file beside it
-    that belongs to another.
-
-    Parameters
-    ----------
-    folder
-        Made for this user alone where it is not there; the user's own ``keys`` where None.
-    force
-        Whether files of this name may be replaced: whoever trusts the old key trusts nobody then.
-
-    Raises
-    ------
-    InputError
-        If one of them exists.
-    SetupError
-        If they cannot be written.
+    Killed in the middle it leaves a secret file that holds both keys, and no public file of another
+    pair beside it. The folder, by default the user's own ``keys``, is created for this user only if
+    missing. `force` replaces files of this name: those who trust the old key trust nobody then.
+    Raises InputError if one of them exists; SetupError if they cannot be written.
     """
     folder = config_folder("keys") if folder is None else folder
     make_folder(folder)
@@ -157,7 +131,7 @@ def write_pair(pair: KeyPair, folder: Path | None = None, *, force: bool = False
     for path in (secret, public):
         if not force and path.exists():
             raise InputError(
-                f"{path} exists; give another --name, or --force where nobody needs it any more"
+                f"{path} exists; give another --name, or --force if it is no longer needed"
             )
     write_private(secret, _render(pair, secret=True), mode=SECRET_MODE, replace=force)
     write_private(public, _render(pair, secret=False), mode=PUBLIC_MODE, replace=force)
@@ -167,12 +141,7 @@ def write_pair(pair: KeyPair, folder: Path | None = None, *, force: bool = False
 def read_pair(path: Path) -> KeyPair:
     """Read a secret file.
 
-    Raises
-    ------
-    InputError
-        If it is damaged, or holds no secret key.
-    SetupError
-        If others may read it.
+    Raises InputError if it is damaged, or holds no secret key; SetupError if others may read it.
     """
     text = read_checked(path, secret=False, limit=_FILE_BYTES)
     fields = _parse(text, str(path))
@@ -191,10 +160,7 @@ def read_pair(path: Path) -> KeyPair:
 def read_public(key_or_path: str | Path) -> PublicKey:
     """A public key given as its 40 characters or as the file that holds it.
 
-    Raises
-    ------
-    InputError
-        If it is neither, if the file is damaged, or if it holds a secret.
+    Raises InputError if it is neither, or the file is damaged or holds a secret.
     """
     given = str(key_or_path)
     if isinstance(key_or_path, str) and is_key(given):
@@ -215,12 +181,9 @@ def read_public(key_or_path: str | Path) -> PublicKey:
 
 
 def parse_keys(text: str, where: str) -> PublicKey | KeyPair:
-    """What a key file says; `where` names it in errors.
+    """The fields of a key file; `where` names it in errors.
 
-    Raises
-    ------
-    InputError
-        If it says anything else.
+    Raises InputError if it is malformed.
     """
     fields = _parse(text, where)
     if fields["kind"] == _PUBLIC_KIND:
@@ -231,12 +194,12 @@ def parse_keys(text: str, where: str) -> PublicKey | KeyPair:
 def _render(pair: KeyPair, *, secret: bool) -> str:
     if secret:
         lines = [
-            f"# Whoever has this file is {pair.name!r} to every device that knows its public key.",
+            f"# With this file anyone is {pair.name!r} to every device that knows its public key.",
             "# It stays on the machine where it was made.",
             f"kind: {_SECRET_KIND}",
         ]
     else:
-        lines = ["# This is no secret: the other side needs it.", f"kind: {_PUBLIC_KIND}"]
+        lines = ["# This is not a secret: the other side needs it.", f"kind: {_PUBLIC_KIND}"]
     lines += [f"name: {pair.name}", f"public: {pair.public}"]
     if secret:
         lines.append(f"secret: {pair.secret}")
@@ -267,7 +230,7 @@ def _parse(text: str, where: str) -> dict[str, str]:
         fields[name] = value
     wanted = _FIELDS.get(fields.get("kind", ""))
     if wanted is None:
-        raise InputError(f"{where} is no key file of `tapml rpc keygen`")
+        raise InputError(f"{where} is not a key file of `tapml rpc keygen`")
     if set(fields) != set(wanted):
         raise InputError(f"{where} is damaged: a {fields['kind']} has {', '.join(wanted)}")
     return fields

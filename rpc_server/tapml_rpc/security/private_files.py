@@ -1,7 +1,7 @@
-"""Files of secrets: whole or not there, for this user alone, and read only if they still are.
+"""Files of secrets: written completely or not at all, private, and read only if still private.
 
-Modes are looked at, access is not tried: root may read everything, and a key that everybody can
-read is as lost on root's machine as on anybody's.
+Modes are checked, not access: root may read everything, and a key that everybody can read is as
+lost on root's machine as elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OTHERS_WRITE: Final = 0o022
 
 
 def config_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's keys, lists and certificates lie; it is not made here.
+    """The user's folder of keys, lists and certificates; it is not created here.
 
-    ``TAPML_CONFIG_DIR`` moves it; otherwise it is ``tapml`` below ``XDG_CONFIG_HOME``, which is
-    ``~/.config`` unless it is set.
+    ``TAPML_CONFIG_DIR`` moves it; otherwise it is ``tapml`` below ``XDG_CONFIG_HOME``, by default
+    ``~/.config``.
     """
     if chosen := environ.get("TAPML_CONFIG_DIR"):
         base = Path(chosen)
@@ -39,12 +39,9 @@ def config_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for this user alone; one that is there must not be writable by others.
+    """Create a folder for this user only; an existing one must not be writable by others.
 
-    Raises
-    ------
-    SetupError
-        If it cannot be made, or if others may replace what lies in it.
+    Raises SetupError if it cannot be created, or if others may replace its files.
     """
     try:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -59,14 +56,9 @@ def make_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, mode: int = SECRET_MODE, replace: bool = False) -> None:
-    """Write a file whole, with its mode from the first byte on.
+    """Write a complete file, with its mode from the first byte on.
 
-    Raises
-    ------
-    InputError
-        If it exists and `replace` is not set.
-    SetupError
-        If it cannot be written.
+    Raises InputError if it exists and `replace` is not set, SetupError if it cannot be written.
     """
     temporary = None
     claimed = False
@@ -79,8 +71,8 @@ def write_private(path: Path, text: str, *, mode: int = SECRET_MODE, replace: bo
             file.flush()
             os.fsync(descriptor)
         if not replace:
-            # The name is taken before the content moves there: of two that write, one does. A hard
-            # link would do both in one step, where the file system has them; Android's has not.
+            # The name is taken before the content moves there: of two writers, one succeeds. A hard
+            # link would do both in one step, if the file system has them; Android's has not.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
             claimed = True
         temporary.replace(path)
@@ -98,31 +90,27 @@ def write_private(path: Path, text: str, *, mode: int = SECRET_MODE, replace: bo
 
 
 def read_checked(path: Path, *, secret: bool, limit: int) -> str:
-    """Read a small text file that nobody else may change or, where it is secret, read.
+    """Read a small text file that others may not change or, if it is `secret`, read.
 
-    Raises
-    ------
-    InputError
-        If it is not there, is no file, is larger than `limit` bytes, or is no text.
-    SetupError
-        If its mode lets others at it; the message names the ``chmod``.
+    Raises InputError if it is missing, not a text file, or larger than `limit` bytes; SetupError if
+    its mode gives others access; the message names the ``chmod``.
     """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{path} is no file")
+                raise InputError(f"{path} is not a file")
             check_mode(path, status.st_mode, secret=secret)
             data = file.read(limit + 1)
     except OSError as error:
         make = "; `tapml rpc keygen` makes such files" if error.errno == errno.ENOENT else ""
         raise InputError(f"cannot read {path}: {error.strerror}{make}") from None
     if len(data) > limit:
-        raise InputError(f"{path} has more than {limit} bytes: it is no such file")
+        raise InputError(f"{path} has more than {limit} bytes: it is not a file of this kind")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise InputError(f"{path} is no text: it is damaged, or another kind of file") from None
+        raise InputError(f"{path} is not text: it is damaged, or another kind of file") from None
 
 
 def check_mode(path: Path, mode: int, *, secret: bool) -> None:
@@ -135,14 +123,14 @@ def check_mode(path: Path, mode: int, *, secret: bool) -> None:
         )
     if mode & _OTHERS_WRITE:
         raise SetupError(
-            f"others may write to {path} (mode {shown}); it is not trusted. Look what is in it, "
+            f"others may write to {path} (mode {shown}); it is not trusted. Check its content, "
             f"then `chmod go-w {path}`"
         )
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process while a file in it is read, changed and written."""
+    """Lock a folder for this process while a file in it is read, changed and written."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Whether those who were let in may stay, and how often one of them may come.
+"""Whether admitted clients may stay, and how often one of them may connect.
 
-A key or a token is looked at when a connection opens. What is taken out of a list afterwards is
-noticed here: its sessions are ended, and on connections that are still open no other one begins.
+A key or a token is checked when a connection opens. If it is removed from its list afterwards, that
+is noticed here: its sessions are ended, and its open connections get no new one.
 """
 
 from __future__ import annotations
@@ -17,30 +17,24 @@ from tapml_rpc.security.keys import is_key
 from tapml_targets.errors import SetupError, TapmlError
 
 LOOPBACK_IDENTITY: Final = "loopback"
-"""Of everybody who came without a secret."""
+"""Of all clients without a secret."""
 LEASE_IDENTITY: Final = "lease:"
-"""How the identity of whoever came with a lease's token begins; the holder's follows."""
+"""Begins the identity of a client with a lease's token; the holder's identity follows."""
 HELLOS: Final = 240
 HELLO_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.5
 
 Judge: TypeAlias = Callable[[str], str]
-"""Why an identity may not stay; empty where it may, or is none of this judge's."""
+"""Why an identity may not stay; empty if it may, or if this judge does not know it."""
 Sessions: TypeAlias = Callable[[], Iterable[tuple[str, Callable[[str], None]]]]
-"""Whose each open session is, and what ends it; its argument is the reason."""
+"""The identity of each open session, and a function that ends it for a reason."""
 
 
 class Standing:
     """Watches over the identities of a server's sessions. From any thread.
 
-    Parameters
-    ----------
-    sessions
-        Those that are open.
-    limit
-        How many hellos of one identity are answered; 240 a minute where None.
-    seconds
-        Between two looks.
+    `limit` bounds the hellos of one identity, to 240 a minute if None. The lists are checked
+    every `seconds`.
     """
 
     def __init__(
@@ -62,7 +56,7 @@ class Standing:
         self._thread: threading.Thread | None = None
 
     def add(self, judge: Judge) -> None:
-        """Have a list looked at from now on."""
+        """Check a list from now on."""
         self._judges.append(judge)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tapml-standing", daemon=True)
@@ -71,21 +65,18 @@ class Standing:
     def greet(self, identity: str) -> None:
         """Count a hello.
 
-        Raises
-        ------
-        SetupError
-            If there have been too many, or the identity was taken out of its list; also where the
-            list cannot be read.
+        Raises SetupError if there have been too many, or the identity was removed from its list or
+        the list cannot be read.
         """
         if identity == LOOPBACK_IDENTITY:
-            # Everybody on this machine: nobody's count.
+            # It is shared by everybody on this machine, and not counted.
             return
         with self._lock:
             waiting = self._limit.note(identity)
         if waiting:
             raise SetupError(
-                "this client has said hello too often within a minute; the next one is listened "
-                f"to in {waiting:.0f} s. Keep a session open instead of opening one for each task"
+                "this client has sent too many hellos within a minute; try again in "
+                f"{waiting:.0f} s. Keep a session open instead of opening one for each task"
             )
         try:
             why = self._why(identity)
@@ -98,13 +89,13 @@ class Standing:
             raise SetupError(f"this client is not admitted any more: {why}")
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     def look(self) -> None:
-        """End the sessions of those who were found without standing twice in a row."""
+        """End the sessions of identities that were rejected twice in a row."""
         sessions = list(self._sessions())
         found = {identity: self._judged(identity) for identity in {each[0] for each in sessions}}
         for identity, end in sessions:
@@ -116,7 +107,7 @@ class Standing:
         try:
             return self._why(identity)
         except TapmlError as error:
-            # Nobody new comes in. Those inside are asked again when it can be read.
+            # Nobody new is admitted. Open sessions are judged again when it can be read.
             self._say(error)
             return ""
 
@@ -124,11 +115,12 @@ class Standing:
         return next(filter(None, (judge(identity) for judge in self._judges)), "")
 
     def _say(self, error: TapmlError) -> None:
-        """Tell the operator, once for each fault."""
+        """Report to the operator, once for each fault."""
         if self._said != str(error):
             self._said = str(error)
             print(
-                f"tapml rpc: nobody comes in and open sessions stay until this is mended: {error}",
+                "tapml rpc: no client is admitted, and open sessions stay, until this is fixed: "
+                f"{error}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -139,7 +131,7 @@ class Standing:
 
 
 def listed_key(clients: AllowList) -> Judge:
-    """The judge of keys: those that are in the list may stay."""
+    """The judge of keys: those in the list may stay."""
 
     def judge(identity: str) -> str:
         if not is_key(identity) or clients.find(identity) is not None:

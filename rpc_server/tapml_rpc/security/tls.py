@@ -14,10 +14,7 @@ from tapml_targets.errors import InputError, SetupError
 def server_context(certificate: Certificate) -> ssl.SSLContext:
     """A server's side of TLS 1.2 and newer.
 
-    Raises
-    ------
-    InputError
-        If the files cannot be read or do not belong together.
+    Raises InputError if the files cannot be read or do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -33,20 +30,12 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
 def client_context(
     *, ca_file: Path | None = None, fingerprint: str | None = None
 ) -> ssl.SSLContext:
-    """A client's side: who is trusted.
+    """A client's side: whom to trust, by default the system's authorities.
 
-    Parameters
-    ----------
-    ca_file
-        Authorities, or the device's own certificate, in PEM; the system's authorities where None.
-    fingerprint
-        SHA-256 of the one certificate that is taken, whoever signed it and whatever name is in it.
-        It is compared before a byte of ours is sent.
-
-    Raises
-    ------
-    InputError
-        If both are given, the file holds no certificate, or the fingerprint is none.
+    `ca_file` holds authorities, or the device's own certificate, in PEM. `fingerprint` is the
+    SHA-256 of the one accepted certificate, for any signer and any name in it; it is compared
+    before anything is sent. Raises InputError if both are given, the file holds no certificate, or
+    the fingerprint is malformed.
     """
     if fingerprint is not None and ca_file is not None:
         raise InputError("trust either a file of authorities or a fingerprint, not both")
@@ -70,7 +59,7 @@ def _pinned_context(fingerprint: str) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
 
-    # Whoever uses the context gets these classes, and cannot forget to compare.
+    # Every user of the context gets these classes, and so cannot forget to compare.
     class PinnedSocket(ssl.SSLSocket):
         def do_handshake(self, block: bool = False) -> None:
             super().do_handshake(block)
@@ -104,7 +93,7 @@ def _meaning(error: ssl.SSLError) -> str:
         return _why_untrusted(error)
     reason: Any = error.reason or ""
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-        return "what answers speaks no TLS; is it a ws:// address, or another port?"
+        return "what answers does not speak TLS; is it a ws:// address, or another port?"
     return str(reason or error)
 
 

@@ -1,8 +1,8 @@
 """Tokens for WebSocket: shown once, kept as hashes, compared in constant time.
 
-A token is 32 random bytes as text. Nobody guesses one, so a right token is taken whatever others at
-the same address did (everybody behind a tunnel has one address); the limit on failures spares the
-server the work and the log.
+A token is 32 random bytes as text. It cannot be guessed, so a right token is accepted whatever
+other clients at the same address did (everybody behind a tunnel has one address); the limit on
+failures saves work and log lines.
 """
 
 from __future__ import annotations
@@ -43,12 +43,9 @@ _HEADING: Final = (
 
 
 class TokenRefusedError(SetupError):
-    """A token that is not taken.
+    """A token that is not accepted.
 
-    Attributes
-    ----------
-    retry_after
-        Seconds after which this address is listened to again; 0 where it may try at once.
+    `retry_after` is the seconds after which this address is answered again; 0 for at once.
     """
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
@@ -60,16 +57,8 @@ class TokenRefusedError(SetupError):
 class KnownToken:
     """What is kept of a token.
 
-    Attributes
-    ----------
-    name
-        For people.
-    digest
-        SHA-256 of its text, in hex.
-    once
-        Whether it opens one session alone.
-    expires
-        Seconds since 1970 from which on it is not taken; 0 for never.
+    `digest` is the SHA-256 of its text, in hex; `once`: it opens only one session; `expires` is in
+    seconds since 1970, 0 for never.
     """
 
     name: str
@@ -84,27 +73,24 @@ def make_token() -> str:
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token: its SHA-256 in hex."""
+    """The SHA-256 of a token in hex."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
 def identity_of(digest: str) -> str:
-    """How a server calls the client that showed the token with this digest."""
+    """The identity of the client with the token of this digest."""
     return f"token:{digest[:_IDENTITY_DIGITS]}"
 
 
 def default_path() -> Path:
-    """The list of tokens that is used where none is named."""
+    """The default list of tokens."""
     return config_folder("tokens")
 
 
 def parse_tokens(text: str, where: str) -> Mapping[str, KnownToken]:
     """The tokens of a list by digest.
 
-    Raises
-    ------
-    InputError
-        If a line is none; it is named, its text is not.
+    Raises InputError, which names a malformed line and not its text.
     """
     known: dict[str, KnownToken] = {}
     for number, line in enumerate(text.split("\n"), start=1):
@@ -123,12 +109,9 @@ def parse_tokens(text: str, where: str) -> Mapping[str, KnownToken]:
 
 
 class TokenBook:
-    """The tokens a server takes: those of a file, and those it made itself. From any thread.
+    """The tokens a server takes: those of a file, and its own. From any thread.
 
-    Parameters
-    ----------
-    path
-        List of tokens, read again when it changes; None for none.
+    The list at `path` is read again when it changes; None for no list.
     """
 
     def __init__(
@@ -141,7 +124,7 @@ class TokenBook:
         self._file = None if path is None else WatchedFile(path, parse_tokens, secret=True)
         self._own: dict[str, KnownToken] = {}
         self._spent: OrderedDict[str, None] = OrderedDict()
-        # Whoever came with a token of the list that stays there: it may be taken out.
+        # Clients with a token of the list that remains valid: it may be removed.
         self._staying: set[str] = set()
         self._limit = limit or FailureLimit()
         self._clock = clock
@@ -151,14 +134,9 @@ class TokenBook:
         return f"TokenBook({None if self._file is None else str(self._file.path)!r})"
 
     def issue(self, name: str, *, once: bool = False, seconds: float | None = None) -> str:
-        """Make a token that is known to this process alone.
+        """Make a token that only this process knows.
 
-        Parameters
-        ----------
-        once
-            Whether it opens one session and no second one.
-        seconds
-            How long it is taken; None for as long as the process lives.
+        `once`: it opens one session only. It expires after `seconds`; None for never.
         """
         token = make_token()
         expires = 0 if seconds is None else int(self._clock() + max(seconds, 1.0))
@@ -168,22 +146,11 @@ class TokenBook:
         return token
 
     def check(self, token: str, address: str, *, opens: bool = True) -> str:
-        """The identity of whoever shows a token.
+        """The identity that belongs to a token; `address` is the client's, without the port.
 
-        Parameters
-        ----------
-        address
-            Where it came from, without the port.
-        opens
-            Whether it opens a session, which uses up a token for one: True for a control
-            connection, False for the data connection that follows it.
-
-        Raises
-        ------
-        TokenRefusedError
-            If it is not taken.
-        InputError, SetupError
-            If the list cannot be read; nobody is admitted then.
+        `opens`: it opens a session, which uses up a token for one. True for a control connection,
+        False for the data connection that follows it. Raises TokenRefusedError if it is not
+        accepted; InputError or SetupError if the list cannot be read, and nobody is admitted then.
         """
         digest = digest_of(token[: 2 * TOKEN_CHARACTERS])
         with self._lock:
@@ -199,21 +166,16 @@ class TokenBook:
             if not known.once and known.name and known.digest not in self._own:
                 self._staying.add(identity_of(known.digest))
         if listed and self._file is not None:
-            # Before the session opens: a restarted server must not take it again. Whoever has the
-            # list's folder may keep us waiting, and nobody else with us: here it is spent already.
+            # Before the session opens: a restarted server must not take it again. A holder of the
+            # list's lock may keep this client waiting, and no other: here it is spent already.
             _remove(self._file.path, known.digest)
         return identity_of(known.digest)
 
     def revoked(self, identity: str) -> str:
-        """Why whoever came with a token may not stay; empty where they may.
+        """Why a client with a token may not stay; empty if it may.
 
-        A token for one session is used up by it, and one that has become too old opens no other:
-        neither ends the session.
-
-        Raises
-        ------
-        InputError, SetupError
-            If the list cannot be read.
+        A token for one session is used up by it, and an expired one opens no other: neither ends
+        the session. Raises InputError or SetupError if the list cannot be read.
         """
         with self._lock:
             if self._file is None or identity not in self._staying:
@@ -224,7 +186,7 @@ class TokenBook:
         return "its token was taken out of the device's list"
 
     def _find(self, digest: str, opens: bool) -> KnownToken | None:
-        """Every token is compared, whichever it is."""
+        """Every token is compared, whichever matches."""
         listed = [] if self._file is None else list(self._file.read().values())
         found = None
         for known in [*self._own.values(), *listed]:
@@ -240,7 +202,7 @@ class TokenBook:
         return found
 
     def _spend(self, known: KnownToken) -> bool:
-        """Take a token no more; whether it is to be taken out of the list as well."""
+        """Accept a token no more; whether it must be removed from the list as well."""
         self._spent[known.digest] = None
         if len(self._spent) > _SPENT:
             self._spent.popitem(last=False)
@@ -248,14 +210,10 @@ class TokenBook:
 
 
 def add_token(path: Path, name: str, *, once: bool = False, seconds: float | None = None) -> str:
-    """Make a token and note its hash in a list. The token itself is returned and nowhere else.
+    """Make a token and add its hash to a list. Only the return value has the token itself.
 
-    Raises
-    ------
-    InputError
-        If the list has the name already, or is damaged.
-    SetupError
-        If it cannot be written, or others may read it.
+    Raises InputError if the list has the name already, or is damaged; SetupError if it cannot be
+    written, or others may read it.
     """
     check_name(name)
     token = make_token()

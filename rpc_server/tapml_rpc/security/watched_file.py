@@ -1,7 +1,7 @@
 """A list in a file that people edit while a server runs: read again when it has changed.
 
-It fails closed. A list that cannot be read admits nobody, because what was taken out of it last
-may be the reason for the change.
+It fails closed: a list that cannot be read admits nobody, because the last edit may have removed
+somebody.
 """
 
 from __future__ import annotations
@@ -20,14 +20,9 @@ Content = TypeVar("Content")
 
 
 class WatchedFile(Generic[Content]):
-    """The content of a file, as it is now. A file that is not there is empty.
+    """The present content of a file; empty if the file is missing.
 
-    Parameters
-    ----------
-    parse
-        Makes the content of the text; takes the text and the name for errors.
-    secret
-        Whether others must not read it.
+    `parse` takes the text and the name for errors. `secret`: others must not read it.
     """
 
     def __init__(
@@ -43,12 +38,8 @@ class WatchedFile(Generic[Content]):
     def read(self) -> Content:
         """The content; from any thread.
 
-        Raises
-        ------
-        InputError
-            If the file is damaged; the line is named.
-        SetupError
-            If others may write to it, or read it where it is secret.
+        Raises InputError, which names the line, if the file is damaged, and SetupError if others
+        may write to it, or read it if it is secret.
         """
         with self._lock:
             try:
@@ -57,7 +48,7 @@ class WatchedFile(Generic[Content]):
                 self._seen = None
                 return self._parse("", str(self.path))
             except OSError:
-                # read_checked says what is wrong.
+                # read_checked reports what is wrong.
                 seen = None
             else:
                 seen = _stamp(status)
@@ -70,7 +61,7 @@ class WatchedFile(Generic[Content]):
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    # The mode too: a list that others may write to from now on is not trusted from now on.
+    # The mode too: a list that others may write to is not trusted from then on.
     return (
         status.st_mtime_ns,
         status.st_ctime_ns,

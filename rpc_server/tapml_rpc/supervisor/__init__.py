@@ -1,1 +1,1 @@
-"""The device end for other people's processes: one supervisor, and a worker process a session."""
+"""The device side for other processes: one supervisor, and one worker process per session."""

@@ -1,4 +1,4 @@
-"""Has the C library keep the memory of messages for the messages to come."""
+"""Tells the C library to keep freed message memory for later messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST_KEPT_BYTES: Final = 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep freed memory, up to what the windows of two sessions take.
+    """Keep freed memory in this process, up to the windows of two sessions; glibc only.
 
-    Given back to the system at once, as is the default, it comes again a zeroed page at a time,
-    which costs as much as receiving a payload. Does nothing where the C library is not glibc.
+    By default freed memory returns to the system and comes back one zeroed page at a time, which
+    costs as much as receiving a payload.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,42 +1,57 @@
-"""What supervisor and worker tell each other without a message: words in shared memory.
+"""State that supervisor and worker share without messages: words in shared memory.
 
-They are there while a kernel hangs, while a socket is full, and after the worker has died. Each
-word has one writer.
+They can be read while a kernel hangs, while a socket is full, and after the worker has died. Each
+word has one writer. Behind the words lie the headers of the batches that the worker took last.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import signal
+from contextlib import suppress
 from typing import Final
 
-from tapml_rpc.supervisor.ring import FREE_WORDS, Ring
+from tapml_rpc.supervisor.last_commands import JOURNAL_BYTES, LastCommands
+from tapml_rpc.supervisor.ring import HEAD_BYTES, make_memory
 
-# Asks a worker where it is. LLVM, which many drivers hold, takes both of the users' signals.
+# Asks a worker for its stack. LLVM, which many drivers load, takes both of the users' signals.
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
-_CANCEL: Final = FREE_WORDS
-_SEQUENCE: Final = FREE_WORDS + 1
-_INDEX: Final = FREE_WORDS + 2
-_STARTED: Final = FREE_WORDS + 3
-_DEVICE_BYTES: Final = FREE_WORDS + 4
-_SHARED: Final = FREE_WORDS + 5
-_PAUSED: Final = FREE_WORDS + 6
-_RECEIVES: Final = FREE_WORDS + 7
-_OPENS_MEMORY: Final = FREE_WORDS + 8
+_CANCEL: Final = 0
+_SHARED: Final = 1
+_SEQUENCE: Final = 2
+_INDEX: Final = 3
+_STARTED: Final = 4
+_DEVICE_BYTES: Final = 5
+_PAUSED: Final = 6
+_SENDING: Final = 7
+_MESSAGES: Final = 8
+_TAKEN: Final = 9
+_ANSWERED: Final = 10
+
+
+def make_board() -> int:
+    """A descriptor of memory for a board."""
+    return make_memory(JOURNAL_BYTES, "board")
 
 
 class Board:
-    """The words, on the head of the ring that leads to the worker.
+    """One side. It owns `descriptor`, memory of :func:`make_board`.
 
-    What is said of a session to others, its bytes and what it runs, is asked by other threads than
-    its own: it holds and runs nothing once the words are gone.
+    Other threads ask for a session's bytes and whether it is busy: a session whose words are gone
+    holds and runs nothing. `last` are the batches that the worker took last.
     """
 
-    def __init__(self, ring: Ring) -> None:
-        self._words = ring.words
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, HEAD_BYTES + JOURNAL_BYTES)
+        os.close(descriptor)
+        whole = memoryview(self._memory)
+        self._words = whole[:HEAD_BYTES].cast("Q")
+        self.last = LastCommands(whole[HEAD_BYTES:])
 
     @property
     def cancel_through(self) -> int:
-        """Batches up to this one are not to be run; -1 for none. The supervisor writes it."""
+        """Batches up to this one must not be run; -1 for none. The supervisor writes it."""
         return self._words[_CANCEL] - 1
 
     @cancel_through.setter
@@ -44,8 +59,17 @@ class Board:
         self._words[_CANCEL] = sequence + 1
 
     @property
+    def shared(self) -> bool:
+        """Whether other sessions have work for the device too. The supervisor writes it."""
+        return bool(self._words[_SHARED])
+
+    @shared.setter
+    def shared(self, value: bool) -> None:
+        self._words[_SHARED] = value
+
+    @property
     def device_bytes(self) -> int:
-        """Device memory the session holds. The worker writes it."""
+        """Bytes of device memory the session holds. The worker writes it."""
         try:
             return self._words[_DEVICE_BYTES]
         except ValueError:
@@ -56,17 +80,8 @@ class Board:
         self._words[_DEVICE_BYTES] = nbytes
 
     @property
-    def shared(self) -> bool:
-        """Whether other sessions have work for the device as well. The supervisor writes it."""
-        return bool(self._words[_SHARED])
-
-    @shared.setter
-    def shared(self, value: bool) -> None:
-        self._words[_SHARED] = value
-
-    @property
     def paused(self) -> bool:
-        """Whether it waits for its client to take bytes, or to send them. The worker writes it."""
+        """Whether the worker waits for others: its client, or a blob. The worker writes it."""
         return bool(self._words[_PAUSED])
 
     @paused.setter
@@ -74,25 +89,41 @@ class Board:
         self._words[_PAUSED] = value
 
     @property
-    def receives(self) -> bool:
-        """Whether a payload is arriving for the ring. The supervisor writes it."""
-        return bool(self._words[_RECEIVES])
+    def sending(self) -> bool:
+        """Whether the worker is within a message to its client. The worker writes it."""
+        return bool(self._words[_SENDING])
 
-    @receives.setter
-    def receives(self, value: bool) -> None:
-        self._words[_RECEIVES] = value
+    @sending.setter
+    def sending(self, value: bool) -> None:
+        self._words[_SENDING] = value
 
     @property
-    def opens_memory(self) -> bool:
-        """Whether payloads can be received into the device's memory. The worker writes it."""
-        return bool(self._words[_OPENS_MEMORY])
+    def messages(self) -> int:
+        """How many messages the worker has taken. The worker writes it."""
+        return self._words[_MESSAGES]
 
-    @opens_memory.setter
-    def opens_memory(self, value: bool) -> None:
-        self._words[_OPENS_MEMORY] = value
+    def take(self, sequence: int | None = None) -> None:
+        """The worker has taken a message: the batch of this number, None for another."""
+        if sequence is not None:
+            self._words[_TAKEN] = sequence + 1
+        self._words[_MESSAGES] += 1
+
+    @property
+    def taken(self) -> int:
+        """The batch that the worker took last; -1 for none."""
+        return self._words[_TAKEN] - 1
+
+    @property
+    def answered(self) -> int:
+        """The batch that the worker answered last; -1 for none. It writes this before it sends."""
+        return self._words[_ANSWERED] - 1
+
+    @answered.setter
+    def answered(self, sequence: int) -> None:
+        self._words[_ANSWERED] = sequence + 1
 
     def begin(self, sequence: int, index: int, started_nanoseconds: int) -> None:
-        """A command begins. The worker writes it; the start, which says that there is one, last."""
+        """A command begins. The worker writes it; the start, which marks it valid, last."""
         words = self._words
         words[_SEQUENCE] = sequence
         words[_INDEX] = index
@@ -103,10 +134,17 @@ class Board:
         self._words[_STARTED] = 0
 
     def running(self) -> tuple[int, int, float] | None:
-        """Batch, command in it, and start by the system's monotonic clock; None while idle."""
+        """Batch, command in it, and its start by the system's monotonic clock; None while idle."""
         words = self._words
         try:
             started = words[_STARTED]
             return (words[_SEQUENCE], words[_INDEX], started * 1e-9) if started else None
         except ValueError:
             return None
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._words.release()
+        self.last.close()
+        with suppress(BufferError):
+            self._memory.close()

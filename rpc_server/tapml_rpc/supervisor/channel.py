@@ -1,4 +1,4 @@
-"""A client's connection as its session sees it, whichever binding carries it."""
+"""A client's connection as its session sees it, for any binding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Channel(Protocol):
     """Sends to one client. All methods run on the thread of the front that owns it."""
 
     def send_control(self, packed: bytes) -> bool:
-        """Send a packed header on the control connection; False where nobody takes it."""
+        """Send a packed header on the control connection; False if the client is gone."""
 
     def send_data(
         self,
@@ -20,16 +20,7 @@ class Channel(Protocol):
     ) -> bool:
         """Send a packed header and the parts of its chunk on the data connection.
 
-        Parameters
-        ----------
-        parts
-            Joined, they are the chunk; their memory is the caller's.
-        sent
-            Called once `parts` may be overwritten: from any thread, in the order of the calls,
-            and also where the client has gone.
-
-        Returns
-        -------
-        bool
-            False where nobody takes it; the session is then ended by its caller.
+        The caller owns the memory of `parts`. `sent` is called once they may be overwritten: from
+        any thread, in the order of the calls, and also if the client has gone. False if nobody
+        takes the message; the caller then ends the session.
         """

@@ -1,35 +1,26 @@
-"""Notices that a command takes longer than it may, and says where it was."""
+"""Notices that a command exceeds its deadline, and names the command."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tapml_rpc.supervisor.last_commands import LastCommands
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_targets.errors import KernelTimeoutError
 
-# A worker that hangs is asked where it is: so long it may take to begin, and to end, the answer.
+# Seconds in which a hanging worker must begin, and then end, its answer with its stack.
 _STACK_SECONDS: Final = 1.5
 _TOLD_SECONDS: Final = 0.2
-# Building kernels is slow on small boards and says nothing about a hang.
+# Compiling kernels is slow on small boards, and is not a hang.
 _LOAD_DEADLINE_FACTOR: Final = 10
 
 
 class Deadline:
-    """One session's.
+    """The deadline of one session's commands, in seconds."""
 
-    Parameters
-    ----------
-    seconds
-        Longest time of one command.
-    worker, last
-        Who runs the commands, and what they are.
-    """
-
-    def __init__(self, seconds: float, worker: WorkerProcess, last: LastCommands) -> None:
+    def __init__(self, seconds: float, worker: WorkerProcess) -> None:
         self._seconds = seconds
         self._worker = worker
-        self._last = last
+        self._last = worker.board.last
         self._asked_for_stack = 0.0
 
     def rest(self) -> None:
@@ -39,17 +30,17 @@ class Deadline:
     def check(
         self, now: float, sequence: int, index: int, started: float
     ) -> tuple[KernelTimeoutError, str] | None:
-        """Look at the command that runs: the error and the command's name once it is too late.
+        """Check the running command: the error and the command's name once it is too late.
 
-        Parameters
-        ----------
-        now, started
-            By the monotonic clock.
-        sequence, index
-            The batch and the command in it.
+        `now` and `started` are by the monotonic clock; `index` is the command's place in the batch.
         """
-        command = self._last.name(sequence, index)
         deadline = self._seconds
+        if now - started <= deadline:
+            # The name needs the batch's header unpacked: too costly ten times a second for each
+            # session.
+            self._asked_for_stack = 0.0
+            return None
+        command = self._last.name(sequence, index)
         if command.startswith("load("):
             deadline *= _LOAD_DEADLINE_FACTOR
         if now - started <= deadline:

@@ -1,4 +1,4 @@
-"""What whoever starts a server in a terminal reads there: what to type on the host."""
+"""What a server prints in a terminal: what to type on the host."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what is looked for
 def how_to_reach(line: Mapping[str, Any], host: str) -> list[str]:
     """Lines for a person.
 
-    Parameters
-    ----------
-    line
-        The announcement.
-    host
-        This machine's name, for a server that listens on all its addresses.
+    `line` is the announcement; `host` replaces the address of a server that listens on all of them.
     """
     device = line["device"]
     lines = [f"serving {device['platform']}:{device['index']} {device['name']} until Ctrl-C; try"]

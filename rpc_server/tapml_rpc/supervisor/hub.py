@@ -1,4 +1,4 @@
-"""What all fronts of a supervisor share: who is let in, the sessions, the workers, the blobs."""
+"""What all fronts of a supervisor share: admission, the sessions, the workers, the blobs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.features import FEATURES
+from tapml_rpc.refusals import lost_session
+from tapml_rpc.security.keys import is_key
 from tapml_rpc.security.standing import LEASE_IDENTITY, Standing
 from tapml_rpc.server_session import TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.company import Company
 from tapml_rpc.supervisor.options import SupervisorOptions
-from tapml_rpc.supervisor.refusals import lost_session
 from tapml_rpc.supervisor.relay import Relay
-from tapml_rpc.supervisor.turns import Turns
 from tapml_rpc.supervisor.worker_process import WorkerPool
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.installed import package_version
@@ -41,21 +42,9 @@ _PAST_SESSIONS: Final = 64
 class Hub:
     """The supervisor's state. `hello`, `relay` and `sessions` may be called from any thread.
 
-    Parameters
-    ----------
-    device
-        What is served.
-    options
-        How.
-    blobs
-        What is kept by hash; None for nothing.
-
-    Attributes
-    ----------
-    epoch
-        Random bytes of this supervisor's life.
-    standing
-        Whether those who were let in may stay; it is told of the lists by whoever has them.
+    Without `blobs` nothing is kept by hash. `epoch` is random and identifies this supervisor's
+    lifetime. `standing` decides whether admitted clients may stay; the fronts add their lists to
+    it.
     """
 
     def __init__(
@@ -65,50 +54,36 @@ class Hub:
         self.options = options
         self.blobs = blobs
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
-        # A driver that lets one process at a time use its device says so.
+        # A driver that lets only one process at a time use its device says so.
         exclusive = bool(getattr(load_driver_module(device.platform), "EXCLUSIVE", False))
         self.bounds = Bounds(sessions=1) if exclusive else Bounds()
         if options.session_bytes > 0:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
         self._relays: dict[bytes, tuple[Relay, float]] = {}
-        # Whose they were, why they ended and what they were told of it, the latest ones. Not as
-        # an error: one that is raised keeps the frames it went through, and what lies in them.
+        # Whose the latest sessions were, why they ended, and the error each client was sent. Not an
+        # exception: a raised one keeps its frames, and everything they refer to.
         self._past: dict[bytes, tuple[str, str, dict[str, Any] | None]] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, HeldLease] = {}
-        self._turns = Turns()
+        self._company = Company()
         self.standing = Standing(self._identities)
         self._pool = WorkerPool(
             device, allow_native=options.allow_shared_libraries, spare=not exclusive
         )
 
     def start(self) -> None:
-        """Open the device in a first worker.
-
-        Raises
-        ------
-        TapmlError
-            If it does not open: nobody should be let in then.
-        """
+        """Open the device in a first worker; raises TapmlError, before any client is admitted."""
         self._pool.prepare().wait_until_open()
 
     def hello(
         self, header: wire.Header, channel: Channel, identity: str
     ) -> tuple[Relay, wire.Header]:
-        """Let a client in: its session and the welcome, to which the front adds the data address.
+        """Admit a client: its session and the welcome, to which the front adds the data address.
 
-        Parameters
-        ----------
-        identity
-            Whom the binding found the client to be; ``loopback`` where there is no secret.
-
-        Raises
-        ------
-        ProtocolError
-            If it speaks another version.
-        SetupError
-            If there is no room, or this client is not admitted any more or comes too often.
+        `identity` is what the binding verified, ``loopback`` if there is no secret. Raises
+        ProtocolError for another version, and SetupError if there is no room, or the client is no
+        longer admitted or comes too often.
         """
         self.standing.greet(identity)
         versions = wire.array(header.get("versions"), "versions", 64)
@@ -139,9 +114,9 @@ class Hub:
                 kernel_deadline=deadline,
                 silence_seconds=self.options.silence_seconds,
                 download_credit=min(window, self.bounds.download_window),
-                desk=self._desk(identity),
+                blobs=self._requests(identity),
                 lease=lease,
-                turns=self._turns,
+                company=self._company,
                 on_end=self._forget,
             )
             self._relays[relay.token] = relay, time.monotonic()
@@ -159,33 +134,33 @@ class Hub:
         }
 
     def refill(self) -> None:
-        """Start the next worker, so that the next client finds it open; takes milliseconds."""
+        """Start the next worker, so that the next client finds the device open.
+
+        Takes milliseconds.
+        """
         self._pool.refill()
 
     def relay(self, token: bytes) -> Relay:
-        """The session of a token.
-
-        Raises
-        ------
-        DeviceLostError
-            If it has ended, or never was.
-        """
+        """The session of a token; raises DeviceLostError if it has ended or never was."""
         found = self._relays.get(token)
         if found is None:
             raise self.lost(token)
         return found[0]
 
     def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
-        """What is said of a session that is not there: why it ended, to those it belonged to."""
+        """The error for a session that has ended.
+
+        Its reason only for the identity it belonged to.
+        """
         owner, why, told = self._past.get(token, ("", "", None))
         if identity not in (None, owner):
             return lost_session()
-        # What overtook the news of a loss is answered by the same.
+        # Messages that crossed the report of a loss get the same answer.
         error = failure_from_wire(told) if told else None
         return error if isinstance(error, DeviceLostError) else lost_session(why)
 
     def sessions(self) -> list[dict[str, Any]]:
-        """Every session as plain data, without what would let anyone speak for it."""
+        """Every session as plain data, without its token."""
         now = time.monotonic()
         return [
             {
@@ -200,12 +175,9 @@ class Hub:
         ]
 
     def lend(self, lease: HeldLease) -> None:
-        """A tracker is about to lend the device; whoever has it without a lease keeps it.
+        """Prepare for a tracker's lease; sessions without a lease keep the device.
 
-        Raises
-        ------
-        SetupError
-            If it is to be lent to one alone, and is in use.
+        Raises SetupError if an exclusive lease finds the device in use.
         """
         with self._lock:
             if lease.exclusive and self._relays:
@@ -213,14 +185,14 @@ class Hub:
             self._leases[lease.id] = lease
 
     def holder(self, token: str) -> str:
-        """The identity of whoever a tracker gave the lease with this token; empty for nobody."""
+        """The identity that holds the lease with this token; empty for none."""
         for lease in list(self._leases.values()):
             if secrets.compare_digest(lease.token.encode(), token.encode(errors="replace")):
                 return lease.identity
         return ""
 
     def take_back(self, lease_id: str) -> None:
-        """A lease is over: what its holder has here ends, and this waits a moment for it."""
+        """A lease is over: end its sessions, and wait a moment for that."""
         with self._lock:
             self._leases.pop(lease_id, None)
             relays = [relay for relay, _ in self._relays.values() if relay.lease == lease_id]
@@ -247,13 +219,13 @@ class Hub:
         return load
 
     def count(self, pong: wire.Header) -> None:
-        """Add to a session's pong what all of them hold."""
+        """Add the totals of all sessions to a pong."""
         relays = [relay for relay, _ in list(self._relays.values())]
         pong["sessions"] = len(relays)
         pong["device_bytes"] = sum(relay.device_bytes for relay in relays)
 
     def close(self) -> None:
-        """End the spare worker; fronts have ended their sessions by now."""
+        """End the spare worker; the fronts have ended their sessions."""
         self.standing.close()
         self._pool.close()
         if self.blobs is not None:
@@ -262,20 +234,21 @@ class Hub:
     def _identities(self) -> list[tuple[str, Callable[[str], None]]]:
         return [(relay.identity, relay.revoke) for relay, _ in list(self._relays.values())]
 
-    def _desk(self, identity: str) -> Any:
+    def _requests(self, identity: str) -> Any:
         if self.blobs is None:
             return None
-        from tapml_rpc.blobs.messages import BlobDesk
+        from tapml_rpc.blobs.messages import BlobRequests
 
-        # One session does not take all there is for everybody.
+        # One session must not take everybody's share.
         bound = min(self.bounds.session_bytes, self.options.blob_bytes // 2)
-        return BlobDesk(self.blobs, identity, bound)
+        return BlobRequests(self.blobs, identity, bound)
 
     def _lease_of(self, header: wire.Header, identity: str) -> str:
-        """The lease a client comes with; raises SetupError where the device is another's.
+        """The lease of a client; raises SetupError if the device is lent to another key.
 
-        Whoever was let in by a lease is in a session under it or in none: the lease may have ended
-        since, and a session without one would outlive it.
+        Only the key that holds a lease may use it, because its token can be read on its way through
+        a relay. A client that was admitted by a lease gets its session only under that lease: a
+        session without one would outlive it.
         """
         presented = wire.text(header.get("lease", ""), "lease", 64).encode()
         for lease in self._leases.values():
@@ -283,6 +256,12 @@ class Hub:
                 own = LEASE_IDENTITY + lease.identity
                 if identity.startswith(LEASE_IDENTITY) and identity != own:
                     raise SetupError("this connection was opened under another holder's lease")
+                if is_key(identity) and is_key(lease.identity) and identity != lease.identity:
+                    raise SetupError(
+                        "this lease belongs to another key: expected the key that asked the "
+                        "tracker for the device; connect with that one, or ask for a lease with "
+                        "this one"
+                    )
                 return lease.id
         for lease in self._leases.values():
             if lease.exclusive:

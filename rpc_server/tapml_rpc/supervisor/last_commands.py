@@ -1,40 +1,57 @@
-"""The batches a session sent last, kept packed, for the day somebody asks what it was doing."""
+"""The batches a worker took last, kept packed in shared memory for an error report."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Final
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import render_command
 from tapml_rpc.running_batch import place_in
+from tapml_targets.errors import ProtocolError
 
-# As many as a session may have unanswered, where they are not enormous: one of them is running.
+# As many as a session may have unanswered, short ones at least: one of them is running.
 _BATCHES: Final = 64
-_BYTES: Final = 8 << 20
+_DATA_BYTES: Final = 4 * wire.MAX_HEADER_BYTES
+# The head: how many batches, and how many bytes were written in all.
+_HEAD: Final = struct.Struct("<QQ")
+# Of each: its sequence, where it begins in all bytes written, and its bytes.
+_ENTRY: Final = struct.Struct("<QQQ")
+_DATA: Final = _HEAD.size + _BATCHES * _ENTRY.size
+JOURNAL_BYTES: Final = _DATA + _DATA_BYTES
 _SHOWN: Final = 5
 
 
 class LastCommands:
-    """Remembers batches as they went to a worker; reads them only when asked."""
+    """Written by a worker, and read by its supervisor only when it is asked.
 
-    def __init__(self) -> None:
-        self._batches: deque[tuple[int, bytes]] = deque()
-        self._bytes = 0
+    `memory` has ``JOURNAL_BYTES``, all zero at first. What a reader finds is checked: a worker that
+    runs anybody's kernels may have written anything.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
 
     def add(self, sequence: int, packed: bytes) -> None:
-        """Remember a batch."""
-        self._batches.append((sequence, packed))
-        self._bytes += len(packed)
-        while len(self._batches) > _BATCHES or (self._bytes > _BYTES and len(self._batches) > 1):
-            self._bytes -= len(self._batches.popleft()[1])
+        """Note a batch, before it is run."""
+        memory = self._memory
+        count, end = _HEAD.unpack_from(memory)
+        nbytes = len(packed)
+        offset = end % _DATA_BYTES
+        if offset + nbytes > _DATA_BYTES:
+            end, offset = end + _DATA_BYTES - offset, 0
+        memory[_DATA + offset : _DATA + offset + nbytes] = packed
+        _ENTRY.pack_into(memory, _HEAD.size + count % _BATCHES * _ENTRY.size, sequence, end, nbytes)
+        _HEAD.pack_into(memory, 0, count + 1, end + nbytes)
 
     def name(self, sequence: int, place: int) -> str:
-        """A command as a person reads it; ``fence`` for what comes after a batch's last one."""
+        """A command in readable form; ``fence`` for what follows a batch's last one."""
         index, inner = place_in(place)
-        for number, packed in self._batches:
+        for number, packed in self._batches():
             if number == sequence:
-                commands = wire.unpack(packed)["commands"]
+                commands = _commands(packed)
                 if index >= len(commands):
                     return "fence"
                 shown = render_command(commands[index])
@@ -42,16 +59,13 @@ class LastCommands:
         return f"command {index} of batch {sequence}"
 
     def report(self, running: tuple[int, int, float] | None) -> str:
-        """The last few, each on a line of its own; empty where there are none.
+        """The last few commands up to the `running` (batch, place), one per line.
 
-        Parameters
-        ----------
-        running
-            Batch and place of what runs, with which the lines end; None for nothing.
+        Empty for none.
         """
         shown: list[str] = []
-        for sequence, packed in reversed(self._batches):
-            commands = wire.unpack(packed)["commands"]
+        for sequence, packed in self._batches():
+            commands = _commands(packed)
             if running is not None and sequence >= running[0]:
                 # Later ones have not begun.
                 commands = commands[: place_in(running[1])[0] + 1] if sequence == running[0] else []
@@ -62,3 +76,25 @@ class LastCommands:
             return ""
         what = "received" if running is None else "begun"
         return f"\nlast commands {what}:\n  " + "\n  ".join(reversed(shown[:_SHOWN]))
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._memory.release()
+
+    def _batches(self) -> Iterator[tuple[int, bytes]]:
+        """The last ones first, as far as they have not been overwritten."""
+        count, end = _HEAD.unpack_from(self._memory)
+        for index in range(count - 1, max(count - _BATCHES, 0) - 1, -1):
+            place = _HEAD.size + index % _BATCHES * _ENTRY.size
+            sequence, start, nbytes = _ENTRY.unpack_from(self._memory, place)
+            if end - start > _DATA_BYTES or nbytes > wire.MAX_HEADER_BYTES:
+                return
+            offset = _DATA + start % _DATA_BYTES
+            yield sequence, bytes(self._memory[offset : offset + nbytes])
+
+
+def _commands(packed: bytes) -> list[Any]:
+    with suppress(ProtocolError):
+        commands = wire.unpack(packed).get("commands")
+        return commands if isinstance(commands, list) else []
+    return []

@@ -13,17 +13,9 @@ _MOUNTED: Final = "sys/fs/cgroup"
 
 
 def usable_bytes(root: Path = _SYSTEM) -> int:
-    """The machine's memory, or the smallest limit of the control groups this process is in.
+    """The machine's memory in bytes, or the smallest limit of this process's control groups.
 
-    Parameters
-    ----------
-    root
-        Where ``proc`` and ``sys`` are; none of them need be there.
-
-    Returns
-    -------
-    int
-        In bytes; 0 where the machine does not say.
+    `root` is where ``proc`` and ``sys`` are. 0 if the machine does not say.
     """
     try:
         memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 0)
@@ -34,7 +26,7 @@ def usable_bytes(root: Path = _SYSTEM) -> int:
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """Where limits may stand: of each group and of those around it, in both versions' form."""
+    """Files that may hold limits: of each group and its parents, for both versions of cgroups."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -48,7 +40,7 @@ def _limit_files(root: Path) -> Iterator[Path]:
             mount, name = root / _MOUNTED / "memory", "memory.limit_in_bytes"
         else:
             continue
-        # Seen from inside a container the path may lead nowhere: the limit is then the mount's own.
+        # Inside a container the path may lead nowhere: the limit is then the mount's own.
         group = PurePosixPath(path.lstrip("/"))
         for each in (group, *group.parents):
             yield mount / each / name

@@ -1,4 +1,4 @@
-"""What ``tapml rpc serve`` takes; imports nothing heavy, so that ``--help`` is quick."""
+"""The command line of ``tapml rpc serve``; imports nothing heavy, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -17,34 +17,12 @@ BLOB_DISK_BYTES: Final = 32 << 30
 
 @dataclass(frozen=True)
 class SupervisorOptions(ServerOptions):
-    """What ``tapml rpc serve`` takes beside what every server does.
+    """What ``tapml rpc serve`` takes beyond what every server does; empty texts mean none.
 
-    Attributes
-    ----------
-    websocket
-        ``ws://host:port`` or ``wss://host:port`` to listen on as well; empty for none.
-    key
-        The server's ``.secret`` file of ``tapml rpc keygen``; empty for none, on loopback alone.
-    clients
-        File with the keys that are admitted; empty for the user's own.
-    tokens
-        File with the tokens that are admitted over WebSocket; empty for the user's own.
-    certificate, certificate_key
-        For ``wss://``; empty for one that is made here.
-    origins
-        Pages that may connect, beside those of this machine.
-    blob_bytes
-        Memory for what is kept by hash; 0 keeps nothing.
-    blob_folder
-        Folder for it; empty for none.
-    blob_disk_bytes
-        Most bytes in that folder.
-    tracker
-        Tracker to register with; empty for none.
-    name
-        The device's name there.
-    through_tracker
-        Whether clients come through the tracker, because they cannot reach this machine.
+    Without `key` it serves on loopback only. `clients` and `tokens` default to the user's own
+    files, the certificate of ``wss://`` to one that is made here. `origins` are pages that may
+    connect beside those of this machine. `blob_bytes` is memory for what is kept by hash; 0 keeps
+    nothing. `through_tracker` says that clients cannot reach this machine directly.
     """
 
     websocket: str = ""
@@ -93,16 +71,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="clients come through the tracker: this machine cannot be reached from theirs",
     )
 
-    secrets = parser.add_argument_group(
-        "secrets", "needed wherever others than this user can reach"
-    )
+    secrets = parser.add_argument_group("secrets", "needed if anybody but this user can connect")
     add(secrets, "--key", "FILE", "this server's .secret file of `tapml rpc keygen`, for tcp://")
     add(secrets, "--clients", "FILE", "keys that are admitted (default: this user's list)")
     add(secrets, "--tokens", "FILE", "tokens that are admitted over WebSocket")
     add(secrets, "--certificate", "FILE", "for wss:// (default: one that is made here)")
     add(secrets, "--certificate-key", "FILE", "its private key")
 
-    blobs = parser.add_argument_group("what is kept by hash", "weights and Libraries, per client")
+    blobs = parser.add_argument_group(
+        "cache", "of weights and Libraries by their hash, so that a client sends them once"
+    )
     blobs.add_argument(
         "--blob-bytes",
         type=byte_count,
@@ -116,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def usual_blob_bytes() -> int:
-    """A quarter of the memory there is for it, 4 GiB at most: a small board keeps less."""
+    """A quarter of the usable memory, at most 4 GiB: a small board keeps less."""
     return min(MOST_BLOB_BYTES, (usable_bytes() or MOST_BLOB_BYTES) // _SHARE)
 
 

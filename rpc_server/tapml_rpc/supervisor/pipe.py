@@ -1,4 +1,4 @@
-"""The socket between a supervisor and a worker: packed headers, and where their payloads lie."""
+"""The socket between a supervisor and a worker: packed headers, and where payloads lie."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.server_session import Arriving
 from tapml_targets.errors import ProtocolError
 
 # Lengths of the header and of what follows it, then the place of a payload in the ring.
@@ -23,35 +22,25 @@ INLINE_BYTES: Final = 16 << 10
 _MAX_INLINE_BYTES: Final = 1 << 20
 _RECEIVE_BYTES: Final = 256 << 10
 _MAX_DESCRIPTORS: Final = 8
-# What comes is not for the programs that a driver starts, its compiler for one.
+# Received descriptors are not inherited by programs that a driver starts, such as a compiler.
 _RECEIVE_FLAGS: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A header, and a payload beside it or in the ring (`start` and `nbytes`), or `arriving`."""
+    """A header, and a payload beside it or in the ring (`start` and `nbytes`)."""
 
     packed: bytes
     inline: bytes
     start: int
     nbytes: int
-    arriving: Arriving | None = None
 
 
 class Pipe:
-    """One end of the socket.
+    """One end of the socket, a connected unix stream.
 
-    Parameters
-    ----------
-    connection
-        A connected unix stream socket.
-    most_unsent
-        Bytes kept for a peer that does not read; more is an error.
-
-    Attributes
-    ----------
-    descriptors
-        File descriptors that came, oldest first.
+    `most_unsent` bytes are kept for a peer that does not read; more is an error. `descriptors` are
+    the file descriptors that came, oldest first.
     """
 
     def __init__(self, connection: socket.socket, *, most_unsent: int = 0) -> None:
@@ -79,10 +68,7 @@ class Pipe:
     ) -> None:
         """Send a frame; with `most_unsent` it never waits.
 
-        Raises
-        ------
-        OSError
-            If the peer is gone, or does not read and too much is waiting for it.
+        Raises OSError if the peer is gone, or too much is waiting for it.
         """
         frame = b"".join((_FRAME.pack(len(packed), len(inline), *place), packed, inline))
         if not self._most_unsent:
@@ -107,7 +93,7 @@ class Pipe:
                 self._flush_some()
 
     def _flush_some(self) -> None:
-        """Send bytes up to the next descriptor's frame, or from it on together with it."""
+        """Send bytes up to the next descriptor's frame, or from that frame on together with it."""
         waiting = self._unsent_descriptors
         due = bool(waiting) and waiting[0][0] == 0
         ends = [place for place, _ in list(waiting)[:2] if place]
@@ -122,7 +108,7 @@ class Pipe:
             self._unsent_descriptors = deque((place - sent, each) for place, each in waiting)
 
     def receive(self) -> bool:
-        """Take what has come, waiting for it if the socket waits; False at the peer's end."""
+        """Receive, waiting if the socket blocks; False at the peer's end."""
         try:
             count, ancillary, _, _ = self._socket.recvmsg_into(
                 [self._buffer], socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), _RECEIVE_FLAGS
@@ -140,20 +126,14 @@ class Pipe:
         return count > 0
 
     def waiting(self) -> Frame | None:
-        """The next whole frame that has come; it stays the next one."""
+        """The next complete frame, which stays the next one."""
         received = bytes(self._received)
         frame = self.next()
         self._received[:] = received
         return frame
 
     def next(self) -> Frame | None:
-        """The next whole frame that has come.
-
-        Raises
-        ------
-        ProtocolError
-            If its lengths are over what either side sends.
-        """
+        """The next complete frame; raises ProtocolError if its lengths are too large."""
         received = self._received
         if len(received) < _FRAME.size:
             return None
@@ -168,7 +148,7 @@ class Pipe:
         return Frame(packed, beside, start, nbytes)
 
     def close(self) -> None:
-        """Close the socket and what came over it unused."""
+        """Close the socket, and unused descriptors that came over it."""
         self._socket.close()
         while self.descriptors:
             os.close(self.descriptors.popleft())

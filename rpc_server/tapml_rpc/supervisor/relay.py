@@ -1,43 +1,39 @@
-"""One session: batches from its client to its worker, answers back, and the end of either.
+"""One session: its client, its worker, and the end of either.
 
-Nothing here waits, and nothing here runs a command: a relay copies payloads into shared memory,
-passes headers on, and watches the clock. When the worker dies or is over its deadline, what it was
-doing, how it ended and what it printed are collected first, and then told.
+A plain data connection goes to the worker for good; of any other, payloads are copied into shared
+memory and headers passed on. Nothing here waits or runs a command. When the worker dies or exceeds
+its deadline, what it was doing, how it ended and what it printed is collected and then reported.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.refusals import check_epoch, error_reply, lost_session
 from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.channel import Channel
+from tapml_rpc.supervisor.company import Company
 from tapml_rpc.supervisor.deadline import Deadline
-from tapml_rpc.supervisor.downloads import Downloads
-from tapml_rpc.supervisor.last_commands import LastCommands
-from tapml_rpc.supervisor.lent_reading import LentReading
-from tapml_rpc.supervisor.pipe import Frame
-from tapml_rpc.supervisor.refusals import check_epoch
-from tapml_rpc.supervisor.ring import Room
-from tapml_rpc.supervisor.shared_line import SENT, SharedLine
-from tapml_rpc.supervisor.shared_reading import READ_BACK
+from tapml_rpc.supervisor.pipe import NOWHERE, Frame
+from tapml_rpc.supervisor.relayed_data import RelayedData
 from tapml_rpc.supervisor.silence import Silence
 from tapml_rpc.supervisor.standstill import Standstill
-from tapml_rpc.supervisor.turns import Turns
-from tapml_rpc.supervisor.uploads import Uploads
 from tapml_rpc.supervisor.worker_loss import end_and_report
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
+from tapml_rpc.supervisor.worker_served import WorkerServed
 from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
 
 if TYPE_CHECKING:
-    from tapml_rpc.blobs.messages import BlobDesk
+    from tapml_rpc.blobs.messages import BlobRequests
     from tapml_rpc.blobs.store import Attachment
-    from tapml_rpc.zmtp.peer import Peer
 
 _PROBE: Final = wire.pack({"type": "probe"})
 
@@ -45,33 +41,11 @@ _PROBE: Final = wire.pack({"type": "probe"})
 class Relay:
     """A session's bridge; all methods run on the thread of its front.
 
-    Parameters
-    ----------
-    token, identity, epoch
-        Who may speak for the session, and in which life of the supervisor.
-    worker
-        Its worker; ended with the session.
-    kernel_deadline
-        Longest time of one command in seconds.
-    silence_seconds
-        A client that says nothing for so long is given up; 0 for never.
-    download_credit
-        Bytes the client takes before it says more.
-    desk
-        Its blobs; None where none are kept.
-    lease
-        The tracker's lease that it came with; empty for none.
-    turns
-        Those of all sessions.
-    on_end
-        Called once, with this, when the session has ended.
-
-    Attributes
-    ----------
-    ended
-        Why the session is over; empty while it is not.
-    loss
-        What the client was told of that, as on the wire; None where it was told nothing.
+    `worker` ends with the session. `kernel_deadline` is the longest time of one command and
+    `silence_seconds` of a silent client, in seconds; 0 for never. `download_credit` bytes go to the
+    client before it grants more. `on_end` is called once, with this, when the session has ended.
+    `ended` says why the session is over, empty while it is not; `loss` is the error its client was
+    sent, None if it was sent none.
     """
 
     def __init__(
@@ -86,9 +60,9 @@ class Relay:
         kernel_deadline: float,
         silence_seconds: float,
         download_credit: int,
-        desk: BlobDesk | None,
+        blobs: BlobRequests | None,
         lease: str,
-        turns: Turns,
+        company: Company,
         on_end: Callable[[Relay], None],
     ) -> None:
         self.token = token
@@ -100,23 +74,22 @@ class Relay:
         self._epoch = epoch
         self._channel = channel
         self._worker = worker
-        self._desk = desk
+        self._blobs = blobs
         self._on_end = on_end
+        self._company = company
         self._ready = False
+        self._seen = 0
         self._silence = Silence(silence_seconds)
         self._standstill = Standstill(worker)
-        self._last = LastCommands()
-        self._line = SharedLine()
-        self._deadline = Deadline(kernel_deadline, worker, self._last)
-        self._downloads = Downloads(worker, channel, self._line, self._answered)
-        self._uploads = Uploads(token, worker, bounds, turns, self._last, self._write)
-        self._lent = LentReading(token, epoch, worker, self._uploads, turns, self._write)
+        self._deadline = Deadline(kernel_deadline, worker)
+        self._relayed = RelayedData(worker, channel, bounds, self._write)
+        self._served: WorkerServed | None = None
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
         worker.pipe.send(wire.pack({"type": "grant", **grant}))
 
     @property
     def device_bytes(self) -> int:
-        """Device memory it holds, as its worker last said."""
+        """Device memory it holds, as its worker last reported."""
         return self._worker.board.device_bytes
 
     @property
@@ -129,64 +102,48 @@ class Relay:
         return self._worker.pipe.fileno()
 
     def busy_seconds(self) -> float:
-        """How long the present command has been running; 0 while idle."""
+        """How long the running command has taken; 0 while idle."""
         running = self._worker.board.running()
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
-    def share(self, peer: Peer) -> None:
-        """Let the worker send on the client's data connection, beside this process."""
-        self._line.open(peer, self._worker.pipe)
+    def connect(self, connection: socket.socket | None, received: bytes) -> None:
+        """Have the worker serve the client's data connection, of which `received` has been read.
 
-    def lend_reading(self, peer: Peer) -> None:
-        """Let the worker read from it as well, if that is of use, and nobody else's messages come.
-
-        Only on the connection that :meth:`share` has shared.
+        This object owns it; None if that client takes none of its messages.
         """
-        # What a blob's answer tells the worker must not be overtaken by what its client says then.
-        waits = self._desk is not None and self._desk.waits
-        if not self.ended and peer.turn is self._line and not waits:
-            self._lent.lend(peer)
+        if connection is None:
+            self.give_up("its client does not take its answers")
+        elif self.ended:
+            connection.close()
+        else:
+            self._served = WorkerServed(connection)
+            told = wire.pack({"type": "client", "session": self.token, "epoch": self._epoch})
+            send, descriptor = self._worker.pipe.send, connection.fileno()
+            self._write(lambda: send(told, received, descriptor=descriptor))
 
-    def room(self, header: wire.Header, nbytes: int) -> Room | None:
-        """Where a message's chunk is best read to: :meth:`Uploads.room`."""
-        return self._uploads.room(header, nbytes)
-
-    def refuse(self, room: Room) -> None:
-        """Nothing will come of a message that was given room."""
-        self._uploads.refuse(room)
-
-    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk | Room) -> None:
-        """Take a data message of the client.
-
-        Raises
-        ------
-        TapmlError
-            What is wrong with it, for the client to read.
-        """
+    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
+        """Take a relayed message of the client; raises TapmlError, for the client to read."""
         check_epoch(header, self._epoch)
-        self._silence.broken(time.monotonic())
+        if self.ended:
+            raise lost_session(self.ended)
+        now = time.monotonic()
+        self._silence.broken(now)
         kind = header.get("type")
-        self._downloads.settle()
         if kind == "batch":
-            self._uploads.add(header, packed, chunk)
+            self._work(now)
+            self._relayed.add(header, packed, chunk)
         elif kind == "credit":
             wire.integer(header.get("bytes"), "credit")
-            self._uploads.forward(packed)
+            self._relayed.forward(packed)
         elif kind == "goodbye":
             self.end("closed by the client")
-        elif kind == "blob" and self._desk is not None and not isinstance(chunk, Room):
-            self._hand_over(*self._desk.handle(header, in_one_piece(chunk)))
+        elif kind == "blob" and self._blobs is not None:
+            self._hand_over(*self._blobs.handle(header, in_one_piece(chunk)))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 
     def control(self, header: wire.Header) -> wire.Header | None:
-        """Take a control message of the client; the reply, where there is one.
-
-        Raises
-        ------
-        ProtocolError
-            If there is no such message.
-        """
+        """Take a control message; the reply, if any. Raises ProtocolError for an unknown one."""
         self._silence.broken(time.monotonic())
         kind = header.get("type")
         if kind == "ping":
@@ -202,34 +159,40 @@ class Relay:
         return None
 
     def readable(self) -> None:
-        """Pass on what the worker says."""
+        """Pass on the worker's messages."""
         pipe = self._worker.pipe
         try:
             alive = pipe.receive()
             while not self.ended and (frame := pipe.next()) is not None:
                 self._pass_on(frame)
         except (TapmlError, OSError) as error:
-            self._lose(f"the worker of this session sent nonsense: {error}")
+            self._lose(f"the worker of this session sent malformed messages: {error}")
             return
         if not alive and not self.ended:
             self._lose("the worker of this session died")
 
     def check(self, now: float) -> None:
-        """Look at the clock: deadline, silence, a worker that does not read."""
+        """Check deadline, silence, and a worker that does not read."""
         if self.ended:
             return
         if self._revoked:
             self.give_up(self._revoked, kill=True)
             return
         self._write(self._worker.pipe.flush)
-        self._downloads.settle()
-        if not self.ended and self._lent.check(self._downloads.answered):
-            self._silence.broken(now)
         if self._over():
             return
-        for reply, attachment in self._desk.due() if self._desk is not None else ():
+        if self._served is not None and self._served.gone():
+            self.give_up("its data connection is gone")
+            return
+        for reply, attachment in self._blobs.due() if self._blobs is not None else ():
             self._hand_over(reply, attachment)
         running = self._worker.board.running()
+        messages, self._seen = self._seen, self._worker.board.messages
+        if messages != self._seen:
+            self._standstill.moved(now)
+            self._silence.broken(now)
+        if running is not None or messages != self._seen:
+            self._work(now)
         if running is not None:
             self._standstill.moved(now)
             if (over := self._deadline.check(now, *running)) is not None:
@@ -246,7 +209,7 @@ class Relay:
             self.end("its connection is gone")
 
     def guarded(self, work: Callable[[], None]) -> None:
-        """Do what its front has to do; a fault of ours costs this session, and is seen."""
+        """Run the front's work; an internal fault ends this session only, and is shown."""
         try:
             work()
         except Exception as error:
@@ -258,7 +221,7 @@ class Relay:
         self._revoked = why
 
     def give_up(self, why: str, *, kill: bool = False) -> None:
-        """End it for a reason that its client may be there to hear."""
+        """End it for a reason that its client may still receive."""
         if not self.ended:
             self._tell(DeviceLostError(f"this session was ended: {why}"), "")
             self.end(why, kill=kill)
@@ -268,28 +231,42 @@ class Relay:
         if self.ended:
             return
         self.ended = why
-        self._lent.close(self._downloads.answered)
-        self._uploads.close()
-        self._line.close()
-        if self._desk is not None:
-            self._desk.close()
+        self._company.leave(self.token)
+        if self._blobs is not None:
+            self._blobs.close()
         if kill:
             self._worker.kill()
-        # Off the list first: another front's thread may be looking at every session's memory.
+        # Off the list first: another front's thread may be reading every session's memory.
         self._on_end(self)
-        self._worker.let_go()
+        after = None
+        if self._served is not None:
+            # On control it has been told already, unless that is gone.
+            last = error_reply(lost_session(why), None) if self.loss is None else b""
+            after = partial(self._part, self._served, last)
+        self._worker.let_go(after)
+
+    def _part(self, served: WorkerServed, last: bytes) -> None:
+        """The worker has ended: say the last word, unless it broke off within a message."""
+        served.part(b"" if self._worker.board.sending else last)
+
+    def _work(self, now: float) -> None:
+        """The session has work for the device."""
+        self._company.note(self.token, now)
+        self._worker.board.shared = self._company.beside(self.token, now)
 
     def _over(self) -> bool:
         return bool(self.ended)
 
     def _hand_over(self, reply: wire.Header | None, attachment: Attachment | None) -> None:
-        """Tell the worker of a blob it may look at, or may no more, and answer the client."""
+        """Report a blob that the worker may or may no longer read to it, and answer the client."""
         if attachment is not None:
             digest, descriptor, nbytes = attachment
-            packed = wire.pack({"type": "blob", "digest": digest, "nbytes": nbytes})
+            packed = wire.pack({"type": "attached", "digest": digest, "nbytes": nbytes})
             given = descriptor if descriptor >= 0 else None
             self._write(lambda: self._worker.pipe.send(packed, descriptor=given))
-        if reply is not None:
+        if reply is not None and self._served is not None:
+            self._write(lambda: self._worker.pipe.send(wire.pack(reply)))
+        elif reply is not None:
             self._taken(self._channel.send_data(wire.pack(reply), ()))
 
     def _write(self, send: Callable[[], None]) -> None:
@@ -310,50 +287,62 @@ class Relay:
                 self._tell(error, "")
                 self.end("its worker could not open the device")
             return
-        if frame.start in (SENT, READ_BACK):
-            self._downloads.settle()
-            if frame.start == READ_BACK:
-                self._lent.given_back(self._downloads.answered)
-            return
-        self._taken(self._downloads.pass_on(header, frame))
+        if self._served is None:
+            self._taken(self._relayed.pass_on(header, frame))
+        elif header.get("type") == "goodbye":
+            self.end("closed by the client")
+        elif header.get("type") == "lost":
+            self.give_up(wire.text(header.get("why"), "why", 1000))
+        else:
+            self._answer_blob(header, frame)
+
+    def _answer_blob(self, header: wire.Header, frame: Frame) -> None:
+        """Answer what the client has asked about blobs, which its worker passes on."""
+        down, chunk = self._worker.down, memoryview(frame.inline)
+        if frame.start != NOWHERE:
+            chunk = down.view(frame.start, frame.nbytes)
+        try:
+            if self._blobs is None or header.get("type") != "blob":
+                raise ProtocolError(f"unknown message type {str(header.get('type'))[:60]!r}")
+            self._hand_over(*self._blobs.handle(header, chunk))
+        except TapmlError as error:
+            reply = error_reply(error, header)
+            self._write(lambda: self._worker.pipe.send(reply))
+        if frame.start != NOWHERE:
+            down.release(frame.start, frame.nbytes)
 
     def _taken(self, taken: bool) -> None:
         if not taken:
             self.give_up("its client does not take its answers, or is gone")
 
-    def _answered(self, sequence: int) -> None:
-        self._standstill.moved(time.monotonic())
-        self._uploads.answered(sequence)
-
     def _pong(self, header: wire.Header) -> wire.Header:
-        self._downloads.settle()
+        board = self._worker.board
         pong: wire.Header = {
             "type": "pong",
             "sequence": wire.integer(header.get("sequence"), "sequence"),
-            "answered": self._downloads.answered,
+            "answered": max(board.answered, 0),
         }
-        running = self._worker.board.running()
-        self._lent.note()
+        running = board.running()
         if running is not None:
             pong["busy_seconds"] = round(self.busy_seconds(), 3)
-            pong["command"] = self._last.name(*running[:2])
+            pong["command"] = board.last.name(*running[:2])
         return pong
 
     def _check_standstill(self, now: float) -> None:
-        has_none = self._uploads.worker_has_none() and not self._line.halfway
-        has_none = has_none and not self._lent.refused
+        has_none = self._relayed.has_none()
+        if self._served is not None:
+            board = self._worker.board
+            has_none = board.taken == board.answered and not self._served.unread()
         if seconds := self._standstill.check(now, has_none=has_none):
             self._lose(f"the worker of this session stood still for {seconds:.0f} s and was ended")
 
     def _lose(self, what: str) -> None:
-        """The worker is gone, or of no use: collect what it leaves behind, and tell."""
+        """The worker is gone or unusable: collect what it leaves behind, and report it."""
         if self.ended:
             return
-        self._lent.note()
-        self._tell(*end_and_report(what, self._worker, self._last))
+        self._tell(*end_and_report(what, self._worker))
         self.end(what)
 
     def _tell(self, error: TapmlError, command: str) -> None:
-        """Send the client its session's last message."""
         self.loss = failure = failure_to_wire(error, command) | self._worker.last_words()
         self._channel.send_control(wire.pack({"type": "event", "error": failure}))

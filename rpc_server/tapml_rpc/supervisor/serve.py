@@ -32,7 +32,7 @@ from tapml_rpc.supervisor.allocator import keep_freed_memory
 from tapml_rpc.supervisor.how_to_reach import how_to_reach
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.ranking import find_device
 
@@ -48,14 +48,8 @@ _LOOK_SECONDS: Final = 0.1
 def serve(options: SupervisorOptions) -> int:
     """Serve a device until a signal. Returns the exit code.
 
-    Raises
-    ------
-    InputError
-        If an address is none.
-    SetupError
-        If an address cannot be used, or needs a secret.
-    NoSuchDeviceError
-        If there is no such device.
+    Raises InputError if an address is malformed; SetupError if an address cannot be used, or needs
+    a secret; NoSuchDeviceError if there is no such device.
     """
     _check_bindings(options)
     _check_tracker(options)
@@ -63,7 +57,7 @@ def serve(options: SupervisorOptions) -> int:
     curve = _curve(options)
     host, port = check_bind(options.bind, secret=curve is not None)
     device = find_device(options.device)
-    # Workers are born with what their driver's loader needs.
+    # Workers inherit what their driver's loader needs.
     os.environ.update(prepared_environment(device.platform, {}))
     faulthandler.enable()
     keep_freed_memory()
@@ -90,7 +84,7 @@ def serve(options: SupervisorOptions) -> int:
             line |= {"websocket": pages.address, **secrets}
         if options.tracker:
             stack.enter_context(_registration(hub, options, _reached(options, front, pages), line))
-        # What start-up made stays: the collector need not look at it again.
+        # What start-up made stays: the garbage collector need not visit it again.
         gc.freeze()
         announce(line)
         if sys.stderr.isatty():
@@ -99,7 +93,7 @@ def serve(options: SupervisorOptions) -> int:
         if front is not None:
             front.run(stopping.asked)
         while not stopping.asked():
-            # The other binding has a thread of its own.
+            # The other binding has its own thread.
             time.sleep(_LOOK_SECONDS)
     return 0
 
@@ -109,7 +103,7 @@ def _has_zmq() -> bool:
 
 
 def _check_bindings(options: SupervisorOptions) -> None:
-    """A board may lack ZeroMQ, and then serves WebSocket alone."""
+    """Check the bindings: a board may lack ZeroMQ, and then serves WebSocket only."""
     if _has_zmq():
         return
     asks = ["key"] if options.key else []
@@ -130,7 +124,7 @@ def _check_tracker(options: SupervisorOptions) -> None:
     ]
     if given and not options.tracker:
         raise InputError(
-            f"{' and '.join(given)}: to which tracker? Give --tracker tcp://HOST:PORT as well, "
+            f"{' and '.join(given)} without a tracker: give --tracker tcp://HOST:PORT as well, "
             "where `tapml rpc tracker` runs"
         )
 
@@ -159,7 +153,7 @@ def _blobs(options: SupervisorOptions) -> BlobStore | None:
 
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
-    """The front, and what the announcement says of its secrets."""
+    """The front, and what the announcement says about its secrets."""
     from tapml_rpc.tracker.lease_guard import LeaseGuard
     from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS
     from tapml_rpc.websocket.front import serve_websocket
@@ -189,21 +183,21 @@ def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, di
 def _reached(
     options: SupervisorOptions, front: ZmqFront | None, pages: WebSocketFront | None
 ) -> dict[str, Any]:
-    """Where a tracker's clients reach this device, or its own relay does."""
+    """The addresses at which a tracker's clients, or its relay, reach this device."""
     from tapml_rpc.tracker.connection import is_websocket
     from tapml_rpc.tracker.records import on_this_machine
 
     if front is None or (options.through_tracker and is_websocket(options.tracker)):
         if pages is None:
             raise InputError(
-                "what goes through a tracker's ws:// or wss:// is a device's WebSocket binding: "
+                "a tracker's ws:// or wss:// address relays only a device's WebSocket binding: "
                 "give --websocket ws://127.0.0.1:0 as well"
             )
         return {"address": pages.address}
     if options.through_tracker:
         return {"address": front.address, "data_address": front.data_address}
     both = [front.address, *([pages.address] if pages is not None else [])]
-    # Where one is open to others, nobody needs to know of the one that is not.
+    # If one is open to others, the one that is not need not be announced.
     address, *beside = [each for each in both if not on_this_machine(each)] or both
     return {"address": address, "websocket": "".join(beside)}
 
@@ -234,7 +228,7 @@ def _path(text: str) -> Path | None:
 
 
 class _StopRequest:
-    """Signals, as a question."""
+    """Whether a signal has asked the process to stop."""
 
     def __init__(self) -> None:
         self._signalled = False

@@ -1,4 +1,4 @@
-"""Notices that a worker stands still: it has batches, and begins none."""
+"""Notices that a worker has batches and begins none."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from typing import Final
 
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 
-# So long it may, and so long where it waits for a processor or a disk.
+# Seconds it may do so, and seconds if it waits for a processor or a disk.
 _IDLE_SECONDS: Final = 3.0
 _BUSY_SECONDS: Final = 60.0
 
 
 class Standstill:
-    """One session's.
-
-    Parameters
-    ----------
-    worker
-        Who should move.
-    """
+    """Watches one session's worker."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         self._worker = worker
@@ -31,19 +25,9 @@ class Standstill:
         self._moved = now
 
     def check(self, now: float, *, has_none: bool) -> float:
-        """Look at a worker that runs no command: how long it has stood still, if that is too long.
+        """How long a worker that runs no command has stood still, in seconds; 0 if not too long.
 
-        Parameters
-        ----------
-        now
-            By the monotonic clock.
-        has_none
-            Whether it has no batch to begin.
-
-        Returns
-        -------
-        float
-            Seconds; 0 while there is nothing wrong.
+        `now` is by the monotonic clock; `has_none`: there is no batch to begin.
         """
         if has_none or self._worker.waits_for_its_client():
             self._moved = now

@@ -1,6 +1,6 @@
 """The process that runs one session: ``python -m tapml_rpc.supervisor.worker``.
 
-It ends with its supervisor, and before others when memory runs out.
+It ends with its supervisor, and is killed before others when memory runs out.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tapml_rpc.supervisor.board import STACK_SIGNAL
+from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
 from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.ring import Ring
 from tapml_rpc.supervisor.worker_loop import Worker
 
 _PR_SET_PDEATHSIG: Final = 1
-# Who is ended first when memory runs out: -1000 never, 1000 before all others.
+# Priority for the system's out-of-memory killer: -1000 never, 1000 first.
 _OOM_SCORE: Final = "700"
-# Drivers that load machine code ask here.
+# Drivers that load machine code check this.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
 
 
 def _stay_behind_nobody(parent: int) -> None:
-    """End with the supervisor, however it ends and whatever a driver is doing here."""
+    """End with the supervisor, however that ends and whatever a driver is doing here."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -43,7 +43,7 @@ def _stay_behind_nobody(parent: int) -> None:
 def main() -> int:
     """Entry point of the worker."""
     parser = argparse.ArgumentParser(prog="tapml_rpc.supervisor.worker")
-    for name in ("--socket", "--up", "--down", "--parent"):
+    for name in ("--socket", "--up", "--down", "--board", "--parent"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--allow-shared-libraries", action="store_true")
@@ -56,12 +56,16 @@ def main() -> int:
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     pipe = Pipe(socket.socket(fileno=options.socket))
     worker = Worker(
-        pipe, Ring(options.up), Ring(options.down), allow_native=options.allow_shared_libraries
+        pipe,
+        Ring(options.up),
+        Ring(options.down),
+        Board(options.board),
+        allow_native=options.allow_shared_libraries,
     )
     try:
         worker.run(json.loads(options.device))
     except ConnectionError:
-        # The supervisor is gone. Other faults of the system, no memory for one, are told.
+        # The supervisor is gone. Other system faults, such as no memory for one, are reported.
         return 1
     except Exception:
         traceback.print_exc()

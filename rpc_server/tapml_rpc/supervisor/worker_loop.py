@@ -1,6 +1,6 @@
-"""What a worker's process does: it opens the device, takes one session's batches, and runs them.
+"""A worker's main loop: it opens the device, takes one session's batches, and runs them.
 
-It may crash, hang or lose the device: that costs this session and nothing else.
+It may crash, hang or lose the device: that ends this session only.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import gc
 import socket
 import time
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 from tapml_rpc import wire
@@ -19,55 +20,44 @@ from tapml_rpc.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.running_batch import AFTER_ALL, RunningBatch
 from tapml_rpc.server_session import Message, ServerSession
-from tapml_rpc.supervisor.answers import Answers
 from tapml_rpc.supervisor.board import Board
-from tapml_rpc.supervisor.gate import Gate
-from tapml_rpc.supervisor.own_reading import OwnReading
-from tapml_rpc.supervisor.pipe import NOWHERE, Frame, Pipe
+from tapml_rpc.supervisor.pipe import Pipe
+from tapml_rpc.supervisor.relayed_channel import Received, RelayedChannel
 from tapml_rpc.supervisor.ring import Ring
-from tapml_rpc.supervisor.shared_line import GATE, LINE
-from tapml_rpc.supervisor.shared_reading import READ_BACK, READING, SharedReading
-from tapml_targets.description_format import from_plain
-from tapml_targets.driver import Driver, OpensMemory
+from tapml_rpc.supervisor.socket_channel import SocketChannel
+from tapml_targets.description import from_plain
+from tapml_targets.driver import Driver
 from tapml_targets.platforms import load_driver_module
 
-_READ_BACK: Final = wire.pack({"type": "read-back"})
+# Message types between a supervisor and its workers: a client's connection, with its descriptor;
+# a blob, with its descriptor unless the session has released it.
+CLIENT: Final = "client"
+ATTACHED: Final = "attached"
 
 
 class Worker:
     """One session's batches on an open driver.
 
-    Parameters
-    ----------
-    pipe
-        To the supervisor.
-    up, down
-        The rings that payloads come and go by.
+    `pipe` leads to the supervisor, `up` and `down` hold what is relayed. A plain data connection
+    comes through the pipe instead, and is served here.
     """
 
-    def __init__(self, pipe: Pipe, up: Ring, down: Ring, *, allow_native: bool) -> None:
+    def __init__(
+        self, pipe: Pipe, up: Ring, down: Ring, board: Board, *, allow_native: bool
+    ) -> None:
         self._pipe = pipe
-        self._up = up
-        self._board = Board(up)
+        self._board = board
         self._allow_native = allow_native
         self._driver: Driver
         self._sequence = 0
-        # Batches that may not be answered yet, with what they hold of the ring.
-        self._places: dict[int, tuple[int, int]] = {}
         self._session = _Session(b"", b"", 0, 0.0)
-        self._session.board = self._board
+        self._session.board = board
         self._blobs = AttachedBlobs()
-        self._answers = Answers(pipe, down, self._board)
-        # Shared with the supervisor once its gate has come.
-        self._connection: socket.socket | None = None
-        self._reading: OwnReading | None = None
-        # The batch that was taken last.
-        self._taken = -1
-        # Whether the device has ended all it had, but for chunks that were received into it.
-        self._rested = False
+        self._supervisor = RelayedChannel(pipe, up, down, board)
+        self._channel: RelayedChannel | SocketChannel = self._supervisor
 
     def run(self, device: dict[str, Any]) -> None:
-        """Open the device and serve until the supervisor closes the socket."""
+        """Open the device and serve until the supervisor closes the pipe."""
         description = from_plain(device)
         try:
             driver = load_driver_module(description.platform).open_device(description)
@@ -75,133 +65,93 @@ class Worker:
             self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
             return
         self._driver = driver
-        self._board.opens_memory = isinstance(driver, OpensMemory) and driver.opens_memory()
         self._pipe.send(wire.pack({"type": "ready"}))
-        # What start-up made stays: the collector need not look at it again.
+        # What start-up made stays: the garbage collector need not visit it again.
         gc.freeze()
-        libraries = None
         try:
-            grant = self._next_frame()
-            if grant is None:
-                return
-            header = wire.unpack(grant.packed)
-            bounds = Bounds.from_wire(header["bounds"])
-            self._session.download_credit = header["download_credit"]
-            libraries = LibraryStore(
-                held_bytes=bounds.held_library_bytes,
-                library_bytes=bounds.library_bytes,
-                allow_native=self._allow_native,
-            )
-            interpreter = Interpreter(
-                driver,
-                libraries,
-                bounds,
-                self._send,
-                clock=BoardClock(self._board, self._answers),
-                pieces=self._answers,
-                blobs=self._blobs,
-            )
-            while (message := self._next_message()) is not None:
-                self._dispatch(interpreter, bounds, *message)
-            interpreter.release(self._session)
-            libraries.close()
+            grant, first = self._supervisor.next(), self._supervisor.next()
+            if grant is not None and first is not None:
+                self._serve(grant.header, first)
         finally:
             driver.close()
 
-    def _next_frame(self) -> Frame | None:
-        while (frame := self._pipe.next()) is None:
-            if not self._pipe.receive():
-                return None
-        return frame
-
-    def _next_message(self) -> tuple[wire.Header, Frame] | None:
-        """The next message of the supervisor, or of the client; None at the supervisor's end."""
-        session = self._session
-        while (reading := self._reading) is not None and reading.here():
-            if (frame := self._pipe.next()) is not None:
-                return wire.unpack(frame.packed), frame
-            busy = session.job is not None or bool(session.queue) or self._board.shared
-            message = reading.next(self._taken, busy=busy, rested=self._rested)
-            if message is not None:
-                return message
-            if not reading.here():
-                self._give_back()
-            elif reading.wants_rest:
-                # The supervisor may have the reading back meanwhile, as over any long kernel.
-                self._finish()
-                self._rested = True
-            elif reading.wait() and not self._pipe.receive():
-                return None
-        frame = self._next_frame()
-        return None if frame is None else (wire.unpack(frame.packed), frame)
-
-    def _give_back(self) -> None:
-        self._answers.reads = False
-        self._pipe.send(_READ_BACK, place=(READ_BACK, 0))
-
-    def _read_on(self, header: wire.Header, bounds: Bounds) -> None:
-        """The supervisor lends the reading of the client's connection."""
-        if self._reading is None and self._connection is not None:
-            shared = SharedReading(self._pipe.descriptors.popleft())
-            self._reading = OwnReading(
-                self._connection, shared, header, bounds, self._pipe, self._board
+    def _serve(self, grant: wire.Header, first: Received) -> None:
+        bounds = Bounds.from_wire(grant["bounds"])
+        self._session.download_credit = grant["download_credit"]
+        messages = [first]
+        if first.header["type"] == CLIENT:
+            connection = socket.socket(fileno=self._pipe.descriptors.popleft())
+            received = bytes(first.chunk)
+            self._channel = SocketChannel(
+                connection, received, first.header, bounds, self._board, self._pipe
             )
-        if self._reading is not None:
-            self._answers.reads = True
-            self._reading.begin(wire.integer(header.get("lent"), "lent"))
+            messages.clear()
+        libraries = LibraryStore(
+            held_bytes=bounds.held_library_bytes,
+            library_bytes=bounds.library_bytes,
+            allow_native=self._allow_native,
+        )
+        interpreter = Interpreter(
+            self._driver,
+            libraries,
+            bounds,
+            self._send,
+            clock=BoardClock(self._board),
+            pieces=self._channel,
+            blobs=self._blobs,
+        )
+        try:
+            for message in chain(messages, iter(self._channel.next, None)):
+                self._dispatch(interpreter, bounds, message)
+        except ClientGoneError as error:
+            if isinstance(self._channel, SocketChannel):
+                self._channel.lose(error)
+        interpreter.release(self._session)
+        libraries.close()
 
-    def _dispatch(
-        self, interpreter: Interpreter, bounds: Bounds, header: wire.Header, frame: Frame
-    ) -> None:
-        session = self._session
-        if header["type"] == "credit":
+    def _dispatch(self, interpreter: Interpreter, bounds: Bounds, message: Received) -> None:
+        session, header = self._session, message.header
+        kind = header["type"]
+        if kind == ATTACHED:
+            self._attach(header)
+        elif kind == "blob":
+            self._ask(message)
+        elif kind == "credit":
             credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
             session.download_credit = min(credit, bounds.download_window)
-        elif header["type"] == "blob":
-            nbytes = header["nbytes"]
-            descriptor = self._pipe.descriptors.popleft() if nbytes else -1
-            self._blobs.receive(header["digest"], descriptor, nbytes)
-            return
-        elif header["type"] == LINE:
-            self._connection = socket.socket(fileno=self._pipe.descriptors.popleft())
-            return
-        elif header["type"] == GATE and self._connection is not None:
-            self._answers.open_line(self._connection, Gate(self._pipe.descriptors.popleft()))
-            return
-        elif header["type"] == READING:
-            self._read_on(header, bounds)
-            return
+            self._continue(interpreter)
         else:
-            self._rested = frame.arriving is not None
-            chunk: memoryview = memoryview(frame.inline)
-            sequence = self._taken = wire.integer(header.get("sequence"), "sequence")
-            if frame.start != NOWHERE:
-                chunk = self._up.view(frame.start, frame.nbytes)
-                self._places[sequence] = (frame.start, frame.nbytes)
             session.queue.append(
                 Message(
                     b"",
-                    sequence,
+                    wire.integer(header.get("sequence"), "sequence"),
                     wire.integer(header.get("stream", 0), "stream", bounds.streams - 1),
                     wire.array(header.get("commands"), "commands", bounds.commands),
-                    chunk,
-                    frame.arriving,
+                    message.chunk,
                 )
             )
-            if session.job is not None:
-                return
-        try:
-            self._continue(interpreter)
-        except ClientGoneError:
-            self._lose_client()
+            if session.job is None:
+                self._continue(interpreter)
 
-    def _lose_client(self) -> None:
-        """The client's connection broke off in a chunk; the supervisor ends the session."""
-        self._session.job = None
-        if self._reading is not None:
-            self._reading.give_up()
-        with suppress(ConnectionError):
-            self._give_back()
+    def _attach(self, header: wire.Header) -> None:
+        nbytes = header["nbytes"]
+        descriptor = self._pipe.descriptors.popleft() if nbytes else -1
+        self._blobs.receive(header["digest"], descriptor, nbytes)
+
+    def _ask(self, message: Received) -> None:
+        """Hand a message about blobs to the supervisor, and its answer to the client.
+
+        What the client has sent behind it may need what is attached, and waits.
+        """
+        self._supervisor.send(message.packed, [message.chunk])
+        # The blob may have to be read from a disk: this process does not stand still.
+        self._board.paused = True
+        while (reply := self._supervisor.next()) is not None:
+            if reply.header["type"] != ATTACHED:
+                self._board.paused = False
+                self._channel.send(reply.packed)
+                return
+            self._attach(reply.header)
 
     def _continue(self, interpreter: Interpreter) -> None:
         session = self._session
@@ -213,7 +163,6 @@ class Worker:
                 self._sequence = message.sequence
                 session.job = interpreter.run(session, message)
             for _ in session.job:
-                self._answers.flush()
                 self._board.paused = True
                 return
             self._board.paused = False
@@ -227,43 +176,33 @@ class Worker:
         parts: list[memoryview | bytes],
     ) -> None:
         packed = wire.pack(header)
-        if header["type"] != "done":
-            self._answers.send(packed, parts)
-            return
-        # A heartbeat after the answer says no less than the answer.
-        self._board.device_bytes = session.nbytes
-        if self._board.shared:
-            # So that the other sessions' turns come.
-            self._finish()
-        # The client may fill that again as soon as it has the answer.
-        place = self._places.pop(self._sequence, None)
-        if place is not None:
-            self._up.release(*place)
-        much = place is not None
-        self._answers.send(packed, parts, answers=self._sequence, brought_much=much)
+        if header["type"] == "done":
+            # A heartbeat after the answer adds nothing to the answer.
+            self._board.device_bytes = session.nbytes
+            if self._board.shared:
+                self._finish()
+            self._channel.answered(self._sequence)
+            self._board.answered = self._sequence
+        self._channel.send(packed, parts)
 
     def _finish(self) -> None:
-        """Let the device end what it has."""
+        """Answer no earlier than the device is done: other sessions have work for it too."""
         self._board.begin(self._sequence, AFTER_ALL, time.monotonic_ns())
-        # An error that comes late belongs to the next fence.
+        # A late error belongs to the next fence.
         with suppress(Exception):
             self._driver.finish()
         self._board.rest()
 
 
 class BoardClock:
-    """Says on the board what runs; see :class:`tapml_rpc.command_clock.CommandClock`."""
+    """Writes to the board what runs; see :class:`tapml_rpc.command_clock.CommandClock`."""
 
-    def __init__(self, board: Board, answers: Answers) -> None:
+    def __init__(self, board: Board) -> None:
         self._board = board
-        self._answers = answers
         self.rest = board.rest
 
     def begin(self, batch: RunningBatch) -> None:
-        """See :class:`CommandClock`; what is held back is sent before."""
-        if self._answers.held is not None:
-            self._answers.flush()
-        # From now on: what the client took its time for is no time of the command.
+        """Start the command's time."""
         self._board.begin(batch.message.sequence, batch.place, time.monotonic_ns())
 
 
@@ -278,4 +217,4 @@ class _Session(ServerSession):
 
     @cancel_through.setter
     def cancel_through(self, value: int) -> None:
-        """The supervisor's to write."""
+        """Written by the supervisor."""

@@ -1,17 +1,16 @@
-"""A worker as the supervisor holds it: process, rings, what it printed; and the spare one."""
+"""A worker as the supervisor holds it: process, rings, output; and the spare one."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,42 +20,40 @@ import tapml_targets
 from tapml_rpc import wire
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
 from tapml_rpc.local import describe_exit, is_busy
-from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
+from tapml_rpc.output_tail import OutputTail
+from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
 from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.ring import Ring, make_memory
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 
 RING_BYTES: Final = 32 << 20
 START_SECONDS: Final = 60.0
 _UNSENT_BYTES: Final = 64 << 20
-_TAIL_LINES: Final = 200
 _END_SECONDS: Final = 1.0
-_KILLED_SECONDS: Final = 0.1
-# Where a worker begins: every whole stack of one has it.
+# Where a worker's code begins: every complete stack of a worker contains it.
 _OUTERMOST: Final = str(Path("supervisor", "worker.py"))
-_CUT_SHORT: Final = "... cut short: the worker ended while it told where its threads were"
+_CUT_SHORT: Final = "... cut short: the worker ended while it printed its stacks"
 _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n]*(?:\n.*)*")
 
 
 class WorkerProcess:
     """One worker. Started and ended on threads that live as long as the supervisor.
 
-    Attributes
-    ----------
-    pipe, up, down, board
-        The ways to it; see :mod:`tapml_rpc.supervisor.worker`.
+    `pipe`, `up`, `down` and `board` lead to it; see :mod:`tapml_rpc.supervisor.worker`.
     """
 
     def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         up, down = make_memory(RING_BYTES, "up"), make_memory(RING_BYTES, "down")
-        given = (theirs.fileno(), up, down)
+        board = make_board()
+        given = (theirs.fileno(), up, down, board)
         command = [
-            # The folder we happen to be in has no say in what is imported.
+            # The current folder must not influence what is imported.
             *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
             *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
+            *("--board", str(board)),
             *("--parent", str(os.getpid()), "--device", json.dumps(to_plain(device))),
             *(["--allow-shared-libraries"] if allow_native else []),
         ]
@@ -71,11 +68,10 @@ class WorkerProcess:
         )
         theirs.close()
         self.up, self.down = Ring(up), Ring(down)
-        self.board = Board(self.up)
+        self.board = Board(board)
         self.pipe = Pipe(ours, most_unsent=_UNSENT_BYTES)
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._reader = threading.Thread(target=self._keep_tail, daemon=True)
-        self._reader.start()
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        self._printed = OutputTail(self._process.stdout, LOG_CHARACTERS)
 
     @property
     def pid(self) -> int:
@@ -87,12 +83,9 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def wait_until_open(self, seconds: float = START_SECONDS) -> None:
-        """Wait until the device is open; what the worker said of it is kept for its session.
+        """Wait until the device is open, and keep the worker's report for its session.
 
-        Raises
-        ------
-        TapmlError
-            What kept the device from opening.
+        Raises TapmlError, with what kept the device from opening.
         """
         deadline = time.monotonic() + seconds
         while self.pipe.waiting() is None:
@@ -113,20 +106,20 @@ class WorkerProcess:
         return is_busy(self.pid)
 
     def waits_for_its_client(self) -> bool:
-        """Whether it waits for its client to take bytes, stopped and killed by nobody meanwhile."""
+        """Whether it waits for its client to take bytes, and is neither stopped nor killed."""
         return self.board.paused and not _is_harmed(self.pid)
 
     def ask_for_stack(self) -> None:
-        """Have it print where its threads are, which works while a kernel hangs."""
+        """Have it print its threads' stacks, which works while a kernel hangs."""
         with suppress(OSError):
             self._process.send_signal(STACK_SIGNAL)
 
     def tail(self) -> str:
         """What it printed last."""
-        return "\n".join(list(self._tail))
+        return self._printed.text()
 
     def stack(self) -> str:
-        """The Python stacks in what it printed: at a crash, or when it was asked for them."""
+        """The Python stacks in its output: of a crash, or as asked for."""
         found = _STACK.search(self.tail())
         if not found:
             return ""
@@ -134,25 +127,22 @@ class WorkerProcess:
         return stack if _OUTERMOST in stack else f"{stack}\n  {_CUT_SHORT}"
 
     def last_words(self) -> dict[str, str]:
-        """What an error on the wire says of it: where it was, and what it and its driver printed.
-
-        The ends of both: what was printed last tells most.
-        """
+        """What an error report quotes: its stack, and the end of the output."""
         return {
             "traceback": self.stack()[-TRACEBACK_CHARACTERS:],
             "log": self.tail()[-LOG_CHARACTERS:],
         }
 
     def kill(self) -> None:
-        """End it at once without waiting; :meth:`let_go` sees to the rest."""
+        """Kill it without waiting; :meth:`let_go` does the rest."""
         if self.alive():
             self._process.kill()
 
     def end(self, *, kill: bool = False) -> str:
-        """End it, at once where `kill` says so, and say how it ended.
+        """End it, at once if `kill`, and say how it ended.
 
-        Whoever kills it does not wait for long: a driver may take its time to give memory back.
-        :meth:`let_go` sees to the rest.
+        After a kill the wait is short: a driver may take its time to free memory. :meth:`let_go`
+        does the rest.
         """
         if kill:
             self.kill()
@@ -163,43 +153,37 @@ class WorkerProcess:
                 return "killed, and still ending"
             self._process.kill()
             code = self._process.wait()
-        # What it printed lies in the pipe by now; the pipe's end may be held by children of one
-        # that was killed.
-        killed = kill and code == -signal.SIGKILL
-        self._reader.join(_KILLED_SECONDS if killed else _END_SECONDS)
         return describe_exit(code)
 
     def outlive(self) -> None:
-        """Wait a moment until it has ended in order, and kill it if it has not."""
+        """Wait a moment for it to end normally, then kill it."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         self.end(kill=True)
 
-    def let_go(self) -> None:
-        """End it in order without waiting: it sees its socket close, and is killed if it stays."""
+    def let_go(self, after: Callable[[], None] | None = None) -> None:
+        """End it normally without waiting: its socket closes, and it is killed if it stays.
+
+        `after` is called on another thread once it has ended.
+        """
         self.pipe.close()
         self.up.close()
         self.down.close()
-        threading.Thread(target=self.end, name="tapml-worker-end", daemon=True).start()
 
-    def _keep_tail(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        for line in self._process.stdout:
-            self._tail.append(line.decode(errors="replace").rstrip()[:2000])
-        self._process.stdout.close()
+        def end() -> None:
+            self.end()
+            if after is not None:
+                after()
+            self.board.close()
+
+        threading.Thread(target=end, name="tapml-worker-end", daemon=True).start()
 
 
 class WorkerPool:
-    """Workers for sessions to come: one waits, its device open.
+    """Workers for later sessions: one waits, its device open.
 
-    Parameters
-    ----------
-    device
-        What they open.
-    allow_native
-        Whether they may load machine code.
-    spare
-        Whether one is kept waiting; not where the driver lets one process at a time use the device.
+    `allow_native`: workers may load machine code. `spare` is false for a driver that lets only one
+    process at a time use the device.
     """
 
     def __init__(self, device: DeviceDescription, *, allow_native: bool, spare: bool) -> None:
@@ -207,7 +191,7 @@ class WorkerPool:
         self._allow_native = allow_native
         self._keep_spare = spare
         self._spare: WorkerProcess | None = None
-        # Of a device that one process at a time may use: whose turn it was last.
+        # The last worker of a device that one process at a time may use.
         self._former: WorkerProcess | None = None
         self._lock = threading.Lock()
 
@@ -219,7 +203,7 @@ class WorkerPool:
             return self._spare
 
     def take(self) -> WorkerProcess:
-        """A worker for a session: the spare one, where it is alive and nobody has stopped it."""
+        """A worker for a session: the spare one, if it is alive and was not stopped."""
         with self._lock:
             worker, self._spare = self._spare, None
         if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
@@ -233,7 +217,7 @@ class WorkerPool:
         return worker
 
     def refill(self) -> None:
-        """Start the next spare worker, where one is kept."""
+        """Start the next spare worker, if one is kept."""
         if self._keep_spare:
             self.prepare()
 
@@ -250,24 +234,23 @@ class WorkerPool:
 
 
 def check_ready(header: wire.Header) -> None:
-    """Raise what kept a worker from opening its device; its first word says so."""
+    """Raise what kept a worker from opening its device, from its first message."""
     if header.get("type") == "failed":
         error: TapmlError = failure_from_wire(header.get("error"))
         raise error
 
 
 def _is_harmed(pid: int) -> bool:
-    """Whether somebody stopped a process, as SIGSTOP does, or killed it; Linux alone knows."""
+    """Whether a process was stopped, as by SIGSTOP, or killed; known on Linux only."""
     with suppress(OSError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-        # The name before the state is in parentheses and may hold some itself.
-        # A killed process cannot be waited for before its last thread has gone; its state is told.
+        # The name before the state is in parentheses and may contain some.
         return stat.rpartition(b")")[2].split()[0] in (b"T", b"t", b"Z", b"X")
     return False
 
 
 def _environment() -> dict[str, str]:
-    """Where our packages are; the platform has prepared the rest for the supervisor already."""
+    """The path to our packages; the platform has prepared the rest for the supervisor."""
     roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
     environment = dict(os.environ)
     known = environment.get("PYTHONPATH", "")

@@ -13,38 +13,25 @@ _ZERO_COPY_BYTES: Final = 64 << 10
 Socket = zmq.Socket[bytes]
 
 
-class DataEnd(Protocol):
-    """Sends to one of a client's connections; equal where it is the same connection."""
+class End(Protocol):
+    """One of a client's connections; two for the same connection compare equal."""
 
-    def send(
-        self,
-        packed: bytes,
-        parts: Sequence[memoryview | bytes] = (),
-        sent: Callable[[], None] | None = None,
-    ) -> bool:
-        """See :meth:`tapml_rpc.supervisor.channel.Channel.send_data`."""
-
-    def settle(self) -> None:
-        """Say of payloads that have left that they have."""
+    def send(self, packed: bytes) -> bool:
+        """Send a packed header; False if nobody takes it."""
 
 
 class ZmqChannel:
     """A client on the two sockets; see :class:`tapml_rpc.supervisor.channel.Channel`.
 
-    Attributes
-    ----------
-    control
-        To its control connection.
-    data
-        To its data connection; None before its first message.
+    `data` is None before the first message of its data connection; a worker sends on a plain one.
     """
 
-    def __init__(self, control: DataEnd) -> None:
+    def __init__(self, control: End) -> None:
         self.control = control
-        self.data: DataEnd | None = None
+        self.data: End | None = None
 
     def send_control(self, packed: bytes) -> bool:
-        """See the protocol."""
+        """Send a packed header on the control connection."""
         return self.control.send(packed)
 
     def send_data(
@@ -53,17 +40,17 @@ class ZmqChannel:
         parts: Sequence[memoryview | bytes],
         sent: Callable[[], None] | None = None,
     ) -> bool:
-        """See the protocol."""
-        return self.data is not None and self.data.send(packed, parts, sent)
+        """Send a packed header and its chunk on the data connection."""
+        return isinstance(self.data, RouterEnd) and self.data.send(packed, parts, sent)
 
     def settle(self) -> None:
-        """Say of payloads that have left that they have."""
-        if self.data is not None:
+        """Report payloads that have left."""
+        if isinstance(self.data, RouterEnd):
             self.data.settle()
 
 
 class RouterEnd:
-    """A client on a ROUTER socket of libzmq; whom it belongs to tells one from another."""
+    """A client on a ROUTER socket of libzmq, identified by its routing id."""
 
     def __init__(self, data: Socket, identity: bytes) -> None:
         self._data = data
@@ -82,7 +69,7 @@ class RouterEnd:
         parts: Sequence[memoryview | bytes] = (),
         sent: Callable[[], None] | None = None,
     ) -> bool:
-        """See the protocol."""
+        """Send a packed header and its chunk."""
         tracker = None
         try:
             self._data.send(self._identity, zmq.SNDMORE | zmq.NOBLOCK)
@@ -103,7 +90,7 @@ class RouterEnd:
         return True
 
     def settle(self) -> None:
-        """See the protocol."""
+        """Report payloads that libzmq has sent."""
         unsent = self._unsent
         while unsent and (unsent[0][0] is None or unsent[0][0].done):
             unsent.popleft()[1]()

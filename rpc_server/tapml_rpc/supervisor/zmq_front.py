@@ -1,6 +1,6 @@
 """The ZeroMQ binding of a supervisor: control, data, and one thread on which nothing waits.
 
-Either is a ROUTER of libzmq where it is encrypted, and else sockets of ours.
+Each is a ROUTER of libzmq if encrypted, otherwise sockets of ours.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.refusals import check_epoch
 from tapml_rpc.security.curve import Authenticator, ServerCurve
 from tapml_rpc.supervisor.control_service import ControlConnection, RouterControl
 from tapml_rpc.supervisor.data_service import DataService
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.plain_data import PlainData
-from tapml_rpc.supervisor.refusals import check_epoch
+from tapml_rpc.supervisor.plain_connection import PlainConnection
 from tapml_rpc.supervisor.relay import Relay
 from tapml_rpc.supervisor.router_data import RouterData
-from tapml_rpc.supervisor.zmq_channel import DataEnd, Socket, ZmqChannel
+from tapml_rpc.supervisor.zmq_channel import End, Socket, ZmqChannel
+from tapml_rpc.zmtp.listener import Listener
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
 _POLL_SECONDS: Final = 0.05
@@ -41,26 +42,10 @@ def _port_advice(error: OSError | zmq.ZMQError) -> str:
 
 
 class ZmqFront:
-    """Serves ZeroMQ clients.
+    """Serves ZeroMQ clients on ``tcp://host:port``; port 0 takes a free one.
 
-    Parameters
-    ----------
-    hub
-        The supervisor.
-    control_address, data_address
-        ``tcp://host:port``; port 0 takes a free one.
-    curve
-        Keys; None for none, on loopback alone.
-
-    Attributes
-    ----------
-    address, data_address
-        The sockets' addresses as clients are told them.
-
-    Raises
-    ------
-    SetupError
-        If an address cannot be used.
+    Without `curve` keys it serves loopback only. `address` and `data_address` are what clients are
+    given. Raises SetupError if an address cannot be used.
     """
 
     def __init__(
@@ -84,9 +69,10 @@ class ZmqFront:
         self._control: DataService
         try:
             if curve is None:
-                self._data = PlainData(self, self._selector, data_address)
-                accept = partial(ControlConnection, self)
-                self._control = PlainData(self, self._selector, control_address, accept)
+                plain = partial(PlainConnection, self)
+                self._data = Listener(self._selector, data_address, plain, self.show)
+                control = partial(ControlConnection, self)
+                self._control = Listener(self._selector, control_address, control, self.show)
             else:
                 given = (self._context, data_address, hub.bounds, heartbeats, curve)
                 self._data = RouterData(self, self._selector, *given)
@@ -100,7 +86,7 @@ class ZmqFront:
         self.data_address = self._data.address
 
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
-        """Serve until `should_stop` says so; `wake_fds` becoming readable makes it look."""
+        """Serve until `should_stop` returns true; a readable `wake_fds` makes it check."""
         for fd in wake_fds:
             self._selector.register(fd, EVENT_READ)
         next_check, more = 0.0, False
@@ -128,9 +114,9 @@ class ZmqFront:
         self._control.close()
         self._end_context(linger=200)
 
-    def claim(self, header: wire.Header, who: str, end: DataEnd) -> tuple[Relay, ZmqChannel]:
-        """See :class:`tapml_rpc.supervisor.data_service.Desk`."""
-        # Said first: a restarted server knows no session of its last life.
+    def claim(self, header: wire.Header, who: str, end: End) -> tuple[Relay, ZmqChannel]:
+        """The session that a message is for; `end` becomes its data connection."""
+        # Checked first: a restarted server knows no session of its last lifetime.
         check_epoch(header, self._hub.epoch)
         relay, channel = self._find(header, who)
         if channel.data is None:
@@ -140,7 +126,7 @@ class ZmqFront:
         return relay, channel
 
     def settle(self, relay: Relay) -> None:
-        """See :class:`tapml_rpc.supervisor.data_service.Desk`."""
+        """Forget a session that has ended."""
         if not relay.ended or self._relays.pop(relay.token, None) is None:
             return
         for descriptor, watched in list(self._watched.items()):
@@ -150,8 +136,8 @@ class ZmqFront:
                     self._selector.unregister(descriptor)
 
     def show(self, error: Exception) -> None:
-        """See :class:`tapml_rpc.supervisor.data_service.Desk`."""
-        # A fault of ours must cost the one message, and must be seen.
+        """Report an internal fault."""
+        # An internal fault must cost only the one message, and must be seen.
         traceback.print_exception(error)
 
     def _end_context(self, linger: int) -> None:
@@ -164,15 +150,14 @@ class ZmqFront:
         relay.guarded(relay.readable)
         self.settle(relay)
 
-    def hear(self, end: DataEnd, who: str, header: wire.Header) -> None:
-        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+    def hear(self, end: End, who: str, header: wire.Header) -> None:
+        """Handle a control message; its faults are raised."""
         if header.get("type") == "hello":
             self._hello(end, who, header)
             return
         if header.get("type") in _FOR_TRACKERS:
             raise SetupError(
-                "this is a device's own server and no tracker: its address itself stands after "
-                "--device"
+                "this is a device's own server, not a tracker: give its address to --device"
             )
         relay, _ = self._find(header, who)
         reply = relay.control(header)
@@ -181,39 +166,39 @@ class ZmqFront:
             end.send(wire.pack(reply))
         self.settle(relay)
 
-    def refuse(self, end: DataEnd, error: Exception) -> None:
-        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+    def refuse(self, end: End, error: Exception) -> None:
+        """Report to a peer what was wrong with a message."""
         if not isinstance(error, TapmlError):
             self.show(error)
         reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
         with suppress(ProtocolError):
             end.send(wire.pack(reply))
 
-    def controls(self, end: DataEnd) -> bool:
-        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+    def controls(self, end: End) -> bool:
+        """Whether a session that has not ended has this control connection."""
         return any(
             channel.control == end and not relay.ended for relay, channel in self._relays.values()
         )
 
-    def control_gone(self, end: DataEnd, why: str) -> None:
-        """See :class:`tapml_rpc.supervisor.control_service.ControlDesk`."""
+    def control_gone(self, end: End, why: str) -> None:
+        """End the session of a control connection that is gone."""
         self._end_of(end, why)
 
-    def data_gone(self, end: DataEnd, why: str) -> None:
-        """See :class:`tapml_rpc.supervisor.router_data.RouterDesk`."""
+    def data_gone(self, end: End, why: str) -> None:
+        """End the session of a data connection that is gone."""
         for relay, channel in list(self._relays.values()):
             if channel.data == end:
                 relay.give_up(why)
                 self.settle(relay)
 
-    def _end_of(self, end: DataEnd, why: str) -> None:
+    def _end_of(self, end: End, why: str) -> None:
         for relay, channel in list(self._relays.values()):
             if channel.control == end:
                 relay.end(why)
                 self.settle(relay)
 
-    def _hello(self, end: DataEnd, who: str, header: wire.Header) -> None:
-        # A connection has one session: nobody fills the server from a single one.
+    def _hello(self, end: End, who: str, header: wire.Header) -> None:
+        # A connection has one session: no client can fill the server from a single one.
         self._end_of(end, "its client began another on the same connection")
         channel = ZmqChannel(end)
         self._make_room()
@@ -222,7 +207,7 @@ class ZmqFront:
         self._relays[relay.token] = relay, channel
         self._watched[relay.fileno()] = relay
         with suppress(KeyError):
-            # The number of one that has ended and was not settled yet.
+            # A session that has ended and was not settled yet.
             self._selector.unregister(relay.fileno())
         self._selector.register(relay.fileno(), EVENT_READ, partial(self._readable, relay))
         if not channel.send_control(wire.pack(welcome)):
@@ -231,7 +216,6 @@ class ZmqFront:
         self._hub.refill()
 
     def _make_room(self) -> None:
-        """Sessions whose connection is gone make room at once."""
         if len(self._hub.sessions()) < self._hub.bounds.sessions:
             return
         for relay, channel in list(self._relays.values()):

@@ -32,7 +32,7 @@ __all__ = [
     "tracker_credentials",
 ]
 
-# Looked up late: a session's link imports this package for its relay addresses alone.
+# Looked up late: a session's link imports this package only for its relay addresses.
 _MODULES: Final = {
     "HeldLease": "lent",
     "Lease": "lease",

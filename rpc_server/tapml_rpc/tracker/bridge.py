@@ -1,8 +1,8 @@
-"""A ZeroMQ socket's way through the relay: a private unix socket that is joined with a dialled one.
+"""A ZeroMQ socket's way through the relay: a private unix socket, joined with a dialled one.
 
-libzmq could go through the relay by itself, as through any SOCKS proxy, but its version 4.3.5 ends
-the process with "Bad file descriptor" once such a connection has failed. A unix socket costs one
-copy more, and the caller learns at once why a relay refuses.
+libzmq could go through the relay as through any SOCKS proxy, but its version 4.3.5 ends the process
+with "Bad file descriptor" once such a connection has failed. A unix socket costs one more copy, and
+the caller learns at once why a relay refuses.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _running: dict[int, Forwarder] = {}
 def bridged(dialled: socket.socket) -> str:
     """An ``ipc://`` address for one connection, which is joined with `dialled`.
 
-    The folder is this user's alone and goes with the connection's first byte; a second connection
-    is not taken.
+    Only this user can enter its folder, which is removed at the connection's first byte; a second
+    connection is refused.
     """
     folder = Path(tempfile.mkdtemp(prefix="tapml-"))
     try:
@@ -55,14 +55,14 @@ def _accept(folder: Path, listener: socket.socket, dialled: socket.socket) -> No
     finally:
         listener.close()
         shutil.rmtree(folder, ignore_errors=True)
-    for leg in (inside, dialled):
-        leg.setblocking(False)
+    for endpoint in (inside, dialled):
+        endpoint.setblocking(False)
     forwarder = _forwarder()
     forwarder.post(partial(forwarder.add, Flow(inside, dialled)))
 
 
 def _forwarder() -> Forwarder:
-    """The forwarder of this process; a forked child has one of its own."""
+    """The forwarder of this process; a forked child makes its own."""
     with _lock:
         forwarder = _running.get(os.getpid())
         if forwarder is None:
@@ -78,5 +78,5 @@ def _run(forwarder: Forwarder) -> None:
         try:
             forwarder.step(60.0)
         except Exception:
-            # A fault of ours must not end every other stream, and must be seen.
+            # An internal fault must not end every other stream, and must be seen.
             traceback.print_exc(file=sys.stderr)

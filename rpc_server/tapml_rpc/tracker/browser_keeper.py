@@ -1,8 +1,8 @@
-"""Keeps a browser of the tracker's own registered: for one that dies or hangs comes another.
+"""Keeps a browser of the tracker registered: one that dies or hangs is replaced.
 
-Whether a page is well is asked of the tracker's list alone. A tab that has crashed, a GPU that a
-kernel holds for ever, a browser that was stopped: each ends in a device that is not registered, and
-a browser lets nobody mend it from inside.
+Only the tracker's list shows whether a page works. A crashed tab, a GPU that a kernel holds for
+ever, a stopped browser: each ends in a device that is not registered, and none can be repaired from
+inside the browser.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tapml_rpc.tracker.browser_process import Browser, BrowserProcess
 from tapml_targets.errors import TapmlError
 
 START_SECONDS: Final = 60
-"""So long may a browser take until its page has registered for the first time."""
+"""Seconds in which a browser's page must register for the first time."""
 
 _MOST_FAILURES: Final = 3
 
@@ -26,20 +26,11 @@ def _say(line: str) -> None:
 
 
 class BrowserKeeper:
-    """One browser, started at once; :meth:`tick` is called once a second.
+    """One browser, started at once; call :meth:`tick` once a second.
 
-    Parameters
-    ----------
-    url
-        The tracker's page, with all the page is to know behind its ``#``.
-    name
-        What the page registers as.
-    browser
-        Which program.
-    patience_seconds
-        So long may a page that was registered be away: it reloads, or opens its GPU anew.
-    say
-        Takes a line for a person.
+    `url` is the tracker's page, with its parameters behind the ``#``; it registers as `name`. A
+    registered page may be away for `patience_seconds`, because it reloads or reopens its GPU. `say`
+    prints a line.
     """
 
     def __init__(
@@ -62,21 +53,15 @@ class BrowserKeeper:
         self._start()
 
     def tick(self, *, registered: bool) -> None:
-        """Look after the browser.
-
-        Parameters
-        ----------
-        registered
-            Whether the tracker has its device now.
-        """
+        """Check the browser; `registered` says whether the tracker has its device now."""
         process = self.process
         if process is None:
-            # What kept it from being started, a full disk, may pass.
+            # The reason it could not be started, such as a full disk, may pass.
             self._away += 1
             if not self._over and self._away >= START_SECONDS:
                 self._start()
             return
-        # Ticks are counted, not seconds: a machine that slept holds that against nobody.
+        # Ticks are counted, not seconds: a machine that slept must not count as an absence.
         self._away = 0 if registered else self._away + 1
         if registered:
             self._seen, self._failures = True, 0
@@ -91,12 +76,12 @@ class BrowserKeeper:
             self._again(f"did not register within {START_SECONDS} s")
 
     def close(self) -> None:
-        """End the browser, without waiting; no other comes for it."""
+        """End the browser for good, without waiting."""
         self._over = True
         self._end()
 
     def wait(self) -> None:
-        """Wait until nothing is left of what was ended, as long as a browser may take for that."""
+        """Wait until the ended browsers are gone, as long as one may take."""
         for ending in self._endings:
             ending.join()
 
@@ -120,10 +105,10 @@ class BrowserKeeper:
             self._over = True
             self._say(
                 f"browser {self.name!r} {why}, {_MOST_FAILURES} times without registering; it is "
-                f"not started again. {self._browser.path} said:\n{told or 'nothing'}"
+                f"not started again. {self._browser.path} printed:\n{told or 'nothing'}"
             )
             return
-        self._say(f"browser {self.name!r} {why}; it is started anew")
+        self._say(f"browser {self.name!r} {why}; it is restarted")
         self._start()
 
     def _start(self) -> None:

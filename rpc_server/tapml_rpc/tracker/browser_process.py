@@ -1,4 +1,4 @@
-"""A browser of our own, without a window, that shows one page: found, started, ended.
+"""A headless browser that shows one page: found, started, ended.
 
 The browser is a process group. It ends with :meth:`BrowserProcess.close`, and with the process that
 started it however that ends: a shell in the group waits for the end of a pipe from here.
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from tapml_rpc.tracker.last_words import LastWords
+from tapml_rpc.output_tail import OutputTail
 from tapml_targets.errors import InputError, SetupError
-from tapml_targets.webgpu.discovery import browser_environment
+from tapml_targets.vulkan_loader.drivers import browser_environment
 
 Kind = Literal["chromium", "firefox"]
 
@@ -49,7 +49,7 @@ _CHROMIUM_FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-crash-reporter",
-    # A page that nobody looks at is slowed down else.
+    # Otherwise a page that nobody looks at is slowed down.
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
@@ -76,40 +76,27 @@ _WATCHED: Final = (
 )
 _DOOR: Final = '<!doctype html><meta charset="utf-8"><script>location.replace(%s)</script>'
 _END_SECONDS: Final = 10.0
-# Below it Chromium makes a socket, whose whole path has room for 107 bytes.
+# Chromium makes a socket below it, whose path has room for 107 bytes.
 _MOST_PLACE_BYTES: Final = 40
 _TAIL_BYTES: Final = 2000
 
 
 @dataclass(frozen=True)
 class Browser:
-    """A browser of this machine.
-
-    Attributes
-    ----------
-    kind
-        Whose command line it takes.
-    path
-        The program.
-    """
+    """A browser of this machine; `kind` determines its command line."""
 
     kind: Kind
     path: Path
 
     def command(self, url: str, profile: Path) -> list[str]:
-        """What starts it on a page, with a profile of its own.
+        """The command that opens a page with `profile`, an existing folder.
 
-        Parameters
-        ----------
-        url
-            The page.
-        profile
-            An existing folder, which Firefox's preferences are written into.
+        Firefox's preferences are written into the folder.
         """
         if self.kind == "firefox":
             (profile / "user.js").write_text(FIREFOX_PREFERENCES, "utf-8")
             return [str(self.path), "--headless", "--no-remote", "--profile", str(profile), url]
-        # Chromium's own sandbox refuses to be root's.
+        # Chromium's own sandbox refuses to run as root.
         root = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
         return [
             str(self.path), *_CHROMIUM_FLAGS, *root, *_graphics(), f"--user-data-dir={profile}", url
@@ -117,20 +104,11 @@ class Browser:
 
 
 def find_browser(wanted: str = AUTOMATIC) -> Browser:
-    """The browser to start.
+    """Find the browser to start.
 
-    Parameters
-    ----------
-    wanted
-        ``auto`` for the first of :data:`NAMES` that is installed, ``chromium`` or ``firefox`` for
-        the first of that kind, or the program's name or path.
-
-    Raises
-    ------
-    InputError
-        If `wanted` is no program.
-    SetupError
-        If no browser is installed.
+    `wanted` is ``auto`` for the first of :data:`NAMES` that is installed, ``chromium`` or
+    ``firefox`` for the first of that kind, or a program's name or path. Raises InputError if it is
+    not a program, SetupError if no browser is installed.
     """
     kinds: tuple[Kind, ...] = ("chromium", "firefox")
     if wanted in (AUTOMATIC, *kinds):
@@ -148,8 +126,8 @@ def find_browser(wanted: str = AUTOMATIC) -> Browser:
     found = shutil.which(str(Path(wanted).expanduser()) if "/" in wanted else wanted)
     if found is None:
         raise InputError(
-            f"{wanted!r} is no program; expected {AUTOMATIC}, {' or '.join(kinds)}, or a browser's "
-            "program"
+            f"{wanted!r} is not a program; expected {AUTOMATIC}, {' or '.join(kinds)}, or a "
+            "browser's program"
         )
     return Browser("firefox" if "firefox" in Path(found).name.lower() else "chromium", Path(found))
 
@@ -157,25 +135,10 @@ def find_browser(wanted: str = AUTOMATIC) -> Browser:
 class BrowserProcess:
     """A running browser with a page; a context manager, which ends it.
 
-    Parameters
-    ----------
-    url
-        The page. It may hold a token: a file of this user's alone leads there, since every user of
-        this machine can read a command line.
-    browser
-        Which; the first that is found where None.
-
-    Attributes
-    ----------
-    process
-        Its first process, which leads a group.
-    profile
-        The folder with all it keeps.
-
-    Raises
-    ------
-    SetupError
-        If there is none, or it cannot be started.
+    The `url` may hold a token: a file that only this user can read leads there, since every user of
+    this machine can read a command line. `process` is the first one, which leads a group; `profile`
+    is the folder with all it keeps. Raises SetupError if there is no browser, or it cannot be
+    started.
     """
 
     def __init__(self, url: str, browser: Browser | None = None) -> None:
@@ -200,7 +163,7 @@ class BrowserProcess:
             self._remove_profile()
             raise SetupError(f"{self.browser.path} does not start: {error}") from error
         assert self.process.stderr is not None  # noqa: S101 - it is a pipe
-        self._said = LastWords(self.process.stderr, _TAIL_BYTES)
+        self._said = OutputTail(self.process.stderr, _TAIL_BYTES)
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +173,7 @@ class BrowserProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether its first process runs; a page of it may have crashed all the same."""
+        """Whether its first process runs; its page may have crashed nevertheless."""
         return self.process.poll() is None
 
     def said(self) -> str:
@@ -218,20 +181,20 @@ class BrowserProcess:
         return self._said.text()
 
     def signal(self, number: int) -> None:
-        """Send a signal to all its processes: SIGSTOP is a machine that falls asleep."""
-        # macOS forbids to signal a group of which only the dead are left.
+        """Send a signal to all its processes: SIGSTOP acts like a machine that falls asleep."""
+        # macOS forbids to signal a group of which only dead processes are left.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """End all its processes without waiting; :meth:`close` sees to the rest."""
+        """Kill all its processes without waiting; :meth:`close` does the rest."""
         # A browser asked to end waits for its GPU, and a kernel may hold that for ever.
         self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End it and all its processes, alive or not, and remove its profile.
+        """End all its processes and remove its profile.
 
-        What a driver keeps in the kernel takes its time to end: at most 10 s are waited.
+        Waits at most 10 s: what a driver keeps in the kernel takes time to end.
         """
         self.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -241,14 +204,14 @@ class BrowserProcess:
         self._remove_profile()
 
     def _environment(self) -> dict[str, str]:
-        # What it leaves in the folder for temporary files goes with its profile.
+        # What it leaves in the folder for temporary files is removed with its profile.
         environment = browser_environment(os.environ) | {"TMPDIR": str(self.profile)}
         if self.browser.kind == "firefox":
             environment["MOZ_CRASHREPORTER_DISABLE"] = "1"
         return environment
 
     def _remove_profile(self) -> None:
-        # A process that is just dying may write once more.
+        # A dying process may write once more.
         for _ in range(3):
             shutil.rmtree(self.profile, ignore_errors=True)
             if not self.profile.exists():
@@ -256,13 +219,12 @@ class BrowserProcess:
 
 
 def _new_folder() -> Path:
-    """A folder of this user's alone, for what lies in one and for temporary files."""
     short = len(os.fsencode(tempfile.gettempdir())) <= _MOST_PLACE_BYTES
     return Path(tempfile.mkdtemp(prefix="tapml-browser-", dir=None if short else "/tmp"))  # noqa: S108
 
 
 def _graphics() -> tuple[str, ...]:
-    """What Chromium needs on Linux to take a GPU for WebGPU; without one it takes SwiftShader."""
+    """What Chromium needs on Linux to use a GPU for WebGPU; without one it takes SwiftShader."""
     if not sys.platform.startswith("linux"):
         return ()
     devices = Path("/dev")

@@ -1,4 +1,4 @@
-"""One connection to a tracker, as devices and clients have it, over whichever binding.
+"""A connection of a device or client to a tracker, over either binding.
 
 It ends when the tracker does; then a new one has to be made, and nothing resumes.
 """
@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tapml_rpc import wire
+from tapml_rpc.diagnose import told
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.knock import told
 from tapml_rpc.tracker.records import WEBSOCKET, ZMQ, printable
 from tapml_targets.errors import SetupError, UnreachableError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
 
 ANSWER_SECONDS: Final = 10.0
-"""A tracker that says nothing for so long is as good as gone."""
+"""A tracker that is silent for so many seconds counts as gone."""
 _POLL_SECONDS: Final = 0.1
 _WEBSOCKET: Final = ("ws://", "wss://")
 
@@ -30,14 +30,8 @@ _WEBSOCKET: Final = ("ws://", "wss://")
 class Connection(Protocol):
     """A connection; its messages are headers.
 
-    Attributes
-    ----------
-    address
-        Of the tracker, as it was given.
-    host
-        The tracker's host as this side reaches it; the relay is on it as well.
-    credentials
-        What it was opened with.
+    `address` is the tracker's as it was given, `host` the tracker's host as this side reaches it
+    (the relay's, too), `credentials` what the connection was opened with.
     """
 
     address: str
@@ -48,30 +42,26 @@ class Connection(Protocol):
         """Let :meth:`receive` return when a descriptor is readable."""
 
     def send(self, header: wire.Header) -> None:
-        """Send a message; it is dropped where the tracker takes none."""
+        """Send a message; it is dropped if the tracker does not read."""
 
     def receive(self, seconds: float) -> wire.Header | None:
-        """The next message; None where none came within `seconds`, or sooner.
+        """The next message; None if none came within `seconds`, or sooner.
 
-        Raises
-        ------
-        SetupError
-            If the tracker is gone, or silent for :data:`ANSWER_SECONDS`.
-        ProtocolError
-            If it sent what is no header.
+        Raises SetupError if the tracker is gone, or silent for :data:`ANSWER_SECONDS`, and
+        ProtocolError if it sent a malformed header.
         """
 
     def close(self, *last: wire.Header) -> None:
-        """Send a last message or two and end the connection; never raises, never waits long."""
+        """Send waiting messages and end the connection; never raises, never waits long."""
 
 
 def is_websocket(address: str) -> bool:
-    """Whether a tracker's address is one of its WebSocket door."""
+    """Whether a tracker's address is that of its WebSocket door."""
     return address.startswith(_WEBSOCKET)
 
 
 def check_tracker_address(address: str) -> None:
-    """Raise InputError for what is no tracker's address, SetupError where its binding lacks."""
+    """Raise InputError for a malformed tracker address, SetupError if its binding is missing."""
     if is_websocket(address):
         from tapml_rpc.websocket.handshake import check_address
 
@@ -83,23 +73,11 @@ def check_tracker_address(address: str) -> None:
 def open_connection(
     address: str, credentials: Credentials | None = None, *, timeout: float = ANSWER_SECONDS
 ) -> Connection:
-    """Connect to a tracker.
+    """Connect to a tracker: ``tcp://host:port``, or ``ws://`` or ``wss://`` of its WebSocket door.
 
-    Parameters
-    ----------
-    address
-        ``tcp://host:port``, or ``ws://host:port`` or ``wss://host:port`` of its WebSocket door.
-    credentials
-        What the tracker asks for: keys for ``tcp``, a token and whom to trust for ``wss``.
-    timeout
-        Seconds in which a WebSocket has to be open; ZeroMQ connects while one waits for an answer.
-
-    Raises
-    ------
-    InputError
-        If it is no such address.
-    SetupError
-        If nothing answers, or it does not let us in.
+    `credentials` are keys for ``tcp``, a token and whom to trust for ``wss``. A WebSocket must be
+    open within `timeout` seconds; ZeroMQ connects while one waits for an answer. Raises InputError
+    if the address is malformed; SetupError if nothing answers, or the tracker refuses.
     """
     if is_websocket(address):
         from tapml_rpc.tracker.websocket_connection import WebSocketConnection
@@ -112,12 +90,8 @@ def open_connection(
 def ask(connection: Connection, header: wire.Header, timeout: float) -> wire.Header:
     """Send a message and return its answer.
 
-    Raises
-    ------
-    SetupError
-        If none comes within `timeout` seconds.
-    TapmlError
-        What the tracker refused it with.
+    Raises SetupError if none comes within `timeout` seconds, and the error that the tracker
+    answers.
     """
     connection.send(header)
     deadline = time.monotonic() + timeout
@@ -133,11 +107,11 @@ def ask(connection: Connection, header: wire.Header, timeout: float) -> wire.Hea
 
 
 def no_answer(address: str, seconds: float) -> UnreachableError:
-    """The error of a tracker that is not there."""
+    """The error for a tracker that does not answer."""
     start = (
         "`tapml rpc tracker --websocket`"
         if is_websocket(address)
-        else "`tapml rpc tracker`, or look whether both ends have each other's keys"
+        else "`tapml rpc tracker`, or check that both ends have each other's keys"
     )
     return UnreachableError(
         f"no tracker answers at {address} within {seconds:g} s{told(address)}; start one there "
@@ -146,7 +120,7 @@ def no_answer(address: str, seconds: float) -> UnreachableError:
 
 
 def own_label() -> str:
-    """Who this process is, for the people who wait for what it holds."""
+    """Names this process for the people who wait for what it holds."""
     try:
         # No getlogin: it needs a terminal.
         import pwd
@@ -158,7 +132,7 @@ def own_label() -> str:
 
 
 def own_bindings() -> list[str]:
-    """What this process can speak with a device."""
+    """The bindings that this process can speak with a device."""
     found = {ZMQ: "zmq", WEBSOCKET: "websockets"}
     return [binding for binding, package in found.items() if find_spec(package) is not None]
 

@@ -1,4 +1,4 @@
-"""Where devices and clients come to a tracker by ``tcp://``, as the tracker sees it."""
+"""How devices and clients reach a tracker by ``tcp://``, as the tracker sees it."""
 
 from __future__ import annotations
 
@@ -10,68 +10,59 @@ from tapml_rpc.tracker.records import Sender
 from tapml_targets.errors import ProtocolError
 
 
-class Desk(Protocol):
-    """Who hears what comes in: the tracker."""
+class Handler(Protocol):
+    """Handles incoming messages: the tracker."""
 
     def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
-        """Take a message; what is wrong with it, or raised by `read`, its sender is told.
+        """Take a message; False if it was refused.
 
-        Returns
-        -------
-        bool
-            False where it was refused.
+        Faults of the message, and of `read`, are reported to its sender.
         """
 
     def needs(self, key: bytes) -> bool:
-        """Whether something hangs on a connection: a device, a lease, a request."""
+        """Whether a device, lease or request depends on a connection."""
 
     def gone(self, key: bytes, why: str) -> None:
-        """A connection is gone, and what hangs on it ends."""
+        """A connection is gone; what depends on it ends."""
 
     def probe(self) -> None:
-        """Send something on every connection that something hangs on."""
+        """Send something on every connection that something depends on."""
 
     def show(self, error: Exception) -> None:
-        """Show a fault that is ours and no peer's."""
+        """Report an internal fault."""
 
 
 class Entrance(Protocol):
-    """Listens, and tells its desk what comes. On the tracker's thread; nothing in it waits.
+    """Listens at ``tcp://host:port`` and passes messages to its handler.
 
-    Attributes
-    ----------
-    address
-        ``tcp://host:port``, where it listens.
+    Runs on the tracker's thread; nothing in it waits.
     """
 
     address: str
 
     def serve(self) -> None:
-        """Hand over what has come, and who has gone."""
+        """Hand over what has come, and which connections are gone."""
 
     def pending(self) -> bool:
         """Whether :meth:`serve` has something to do though nothing more may come."""
 
     def send(self, key: bytes, packed: bytes) -> None:
-        """Send a header without waiting; who cannot be reached is soon told of as gone."""
+        """Send a header without waiting; an unreachable peer is soon reported as gone."""
 
     def check(self, now: float) -> None:
-        """Look at the clock, ten times a second."""
+        """Check timeouts, ten times a second."""
 
     def excuse(self, seconds: float) -> None:
-        """Do not hold against anybody a time in which the tracker itself was stopped."""
+        """Do not count a time in which the tracker itself was stopped as silence."""
 
     def close(self) -> None:
         """End all connections."""
 
 
 def header_of(packed: bytes | memoryview, frames: int) -> wire.Header:
-    """A message of so many frames as its header.
+    """The header of a message of `frames` frames.
 
-    Raises
-    ------
-    ProtocolError
-        If it is none, or not one frame.
+    Raises ProtocolError if malformed or not one frame.
     """
     if frames != 1:
         raise ProtocolError("a message to a tracker is one header")
@@ -79,13 +70,8 @@ def header_of(packed: bytes | memoryview, frames: int) -> wire.Header:
 
 
 def no_name_of_its_own() -> wire.Header:
-    """Reads a message from who has a routing id of its own.
+    """Raise ProtocolError for a peer with its own routing id.
 
-    What hangs on a connection would else be the next one's of the same name.
-
-    Raises
-    ------
-    ProtocolError
-        Always.
+    Otherwise what depends on a connection would belong to the next one of the same name.
     """
     raise ProtocolError("a tracker's peer chooses no ZeroMQ routing id of its own")

@@ -1,11 +1,11 @@
-"""Forwarding between two legs, whatever they are: bytes, never looked at, never more than a buffer.
+"""Forwarding bytes between two endpoints, never interpreted, with a bounded buffer.
 
-A flow reads from one leg only while it holds nothing for the other, so a slow side slows the other
-one by the leg's own means (a TCP window), and what a flow can hold is known: one buffer each way.
+A flow reads from one endpoint only while it holds nothing for the other, so a slow side slows the
+other one by the endpoint's own means (a TCP window), and a flow holds at most one buffer each way.
 
-A leg is anything with a descriptor that can be polled. A non-blocking TCP socket is one as it is; a
-connection whose bytes something else must frame first (a WebSocket) is one end of a socket pair
-whose other end belongs to what frames it.
+An endpoint is anything with a descriptor that can be polled, such as a non-blocking TCP socket. A
+connection whose bytes must be framed first (a WebSocket) is one end of a socket pair whose other
+end belongs to the framing code.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from tapml_rpc.tracker.waking import Waker
+from tapml_rpc.waking import Waker
 
 BUFFER_BYTES: Final = 512 << 10
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
-class Leg(Protocol):
-    """One side of a flow; every method may raise OSError where it has ended."""
+class Endpoint(Protocol):
+    """One side of a flow; every method may raise OSError if it has ended."""
 
     def fileno(self) -> int:
         """What to poll."""
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Fill what there is into `buffer`; 0 at the end. Raises BlockingIOError for nothing."""
+        """Read into `buffer`; 0 at the end. Raises BlockingIOError for nothing."""
 
     def send(self, data: memoryview, /) -> int:
-        """Take the head of `data`; how much. Raises BlockingIOError where there is no room."""
+        """Send the beginning of `data`; how much. Raises BlockingIOError if there is no room."""
 
     def close(self) -> None:
         """End it."""
 
 
 class _Direction:
-    """What one leg sends to the other."""
+    """What one endpoint sends to the other."""
 
-    def __init__(self, source: Leg, target: Leg) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint) -> None:
         self.source = source
         self.target = target
         self.ended = False
@@ -70,32 +70,32 @@ class _Direction:
 
 
 class Flow:
-    """Two legs joined until one of them ends; what it sent last still goes to the other."""
+    """Two endpoints joined until one of them ends; what it sent last still goes to the other."""
 
-    def __init__(self, one: Leg, other: Leg) -> None:
-        self.legs = (one, other)
+    def __init__(self, one: Endpoint, other: Endpoint) -> None:
+        self.endpoints = (one, other)
         self.ended = False
         self._ways = (_Direction(one, other), _Direction(other, one))
 
     @property
     def forwarded(self) -> tuple[int, int]:
-        """Bytes from the first leg to the second, and back."""
+        """Bytes from the first endpoint to the second, and back."""
         return self._ways[0].forwarded, self._ways[1].forwarded
 
     @property
     def held(self) -> int:
-        """Bytes read from one leg and not yet taken by the other, both ways."""
+        """Bytes read from one endpoint and not yet taken by the other, both ways."""
         return sum(way.held for way in self._ways)
 
-    def interest(self, leg: Leg) -> int:
-        """What to poll a leg for: reading, writing, both, or nothing."""
-        outward, inward = self._ways if leg is self.legs[0] else self._ways[::-1]
+    def interest(self, endpoint: Endpoint) -> int:
+        """What to poll an endpoint for: reading, writing, both, or nothing."""
+        outward, inward = self._ways if endpoint is self.endpoints[0] else self._ways[::-1]
         reading = _READ if not outward.held and not outward.ended else 0
         return reading | (_WRITE if inward.held else 0)
 
-    def move(self, leg: Leg, events: int) -> None:
-        """Forward what a leg is ready for."""
-        outward, inward = self._ways if leg is self.legs[0] else self._ways[::-1]
+    def move(self, endpoint: Endpoint, events: int) -> None:
+        """Forward what an endpoint is ready for."""
+        outward, inward = self._ways if endpoint is self.endpoints[0] else self._ways[::-1]
         try:
             if events & _READ:
                 outward.move()
@@ -106,15 +106,15 @@ class Flow:
         self.ended = self.ended or any(way.ended and not way.held for way in self._ways)
 
     def close(self) -> None:
-        """End both legs."""
+        """End both endpoints."""
         self.ended = True
-        for leg in self.legs:
+        for endpoint in self.endpoints:
             with suppress(OSError):
-                leg.close()
+                endpoint.close()
 
 
 class Forwarder:
-    """Runs flows, and whatever else waits for a descriptor, on one thread: who calls `step`."""
+    """Runs flows and other descriptor callbacks on one thread: the caller of `step`."""
 
     def __init__(self) -> None:
         self.flows: set[Flow] = set()
@@ -124,29 +124,29 @@ class Forwarder:
         self.watch(self._waker.fileno(), _READ, lambda events: self._waker.drain())
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have `action` run on the forwarder's thread; callable from any thread."""
+        """Run `action` on the forwarder's thread; callable from any thread."""
         self._posted.append(action)
         self._waker.wake()
 
-    def watch(self, leg: Leg | int, events: int, ready: Callable[[int], None]) -> None:
+    def watch(self, endpoint: Endpoint | int, events: int, ready: Callable[[int], None]) -> None:
         """Call `ready` with the events of a descriptor, until it is forgotten."""
-        self._selector.register(leg, events, ready)
+        self._selector.register(endpoint, events, ready)
 
-    def forget(self, leg: Leg | int) -> None:
-        """Watch a descriptor no longer. Before it is closed."""
+    def forget(self, endpoint: Endpoint | int) -> None:
+        """Stop watching a descriptor; call it before that is closed."""
         with suppress(KeyError, ValueError):
-            self._selector.unregister(leg)
+            self._selector.unregister(endpoint)
 
     def add(self, flow: Flow) -> None:
-        """Forward between a flow's legs until one ends."""
+        """Forward between a flow's endpoints until one ends."""
         self.flows.add(flow)
         self._settle(flow)
 
     def end(self, flow: Flow) -> None:
         """End a flow now."""
         self.flows.discard(flow)
-        for leg in flow.legs:
-            self.forget(leg)
+        for endpoint in flow.endpoints:
+            self.forget(endpoint)
         flow.close()
 
     def step(self, timeout: float) -> None:
@@ -169,19 +169,19 @@ class Forwarder:
         self._waker.close()
 
     def _settle(self, flow: Flow) -> None:
-        for leg in flow.legs:
-            self.forget(leg)
-            events = flow.interest(leg)
+        for endpoint in flow.endpoints:
+            self.forget(endpoint)
+            events = flow.interest(endpoint)
             if events:
-                self._selector.register(leg, events, self._mover(flow, leg))
+                self._selector.register(endpoint, events, self._mover(flow, endpoint))
 
-    def _mover(self, flow: Flow, leg: Leg) -> Callable[[int], None]:
+    def _mover(self, flow: Flow, endpoint: Endpoint) -> Callable[[int], None]:
         def move(events: int) -> None:
-            before = [flow.interest(each) for each in flow.legs]
-            flow.move(leg, events)
+            before = [flow.interest(each) for each in flow.endpoints]
+            flow.move(endpoint, events)
             if flow.ended:
                 self.end(flow)
-            elif before != [flow.interest(each) for each in flow.legs]:
+            elif before != [flow.interest(each) for each in flow.endpoints]:
                 self._settle(flow)
 
         return move

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Final
 
 from tapml_rpc import wire
@@ -15,25 +14,24 @@ from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection, is_websocket
 from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, printable
 from tapml_rpc.tracker.route import RelayAddress, leads_to_websocket
-from tapml_targets.description_format import from_plain
+from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (
     DeviceLostError,
     NoSuchDeviceError,
     TapmlError,
 )
-from tapml_targets.fingerprint import fingerprint
 
 _POLL_SECONDS: Final = 0.2
 
 
 class Lease:
-    """A device that is this process's for as long as the lease lives; ends with this process.
+    """A device that belongs to this process while the lease lives; ends with this process.
 
     Attributes
     ----------
     id
-        What the tracker and people call it.
+        The lease's id for the tracker and for people.
     name
         The device's name.
     address
@@ -41,13 +39,13 @@ class Lease:
     device
         The device, as it registered.
     token
-        What the device wants to be shown; a secret.
+        The secret that the device asks for.
     exclusive
         Whether nobody else has the device meanwhile.
     server_key
-        The public key of the device's own server; empty where it has none.
+        The public key of the device's own server; empty if it has none.
     certificate
-        The fingerprint of the certificate where `address` leads; empty where that is not known.
+        The fingerprint of the certificate at `address`; empty if unknown.
     lost
         Why the lease is over; None while it is not.
     """
@@ -78,31 +76,26 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def check(self) -> None:
-        """Raise what ended the lease; nothing happens while it lives."""
+        """Raise the error that ended the lease, if it has ended."""
         if self.lost is not None:
             raise self.lost.with_traceback(None)
 
     def over(self, seconds: float) -> str:
-        """Why the lease is over, waiting so long for that news; empty while it is not."""
+        """Why the lease is over, waiting up to `seconds` for that; empty while it is not."""
         self._news.wait(seconds)
         if self.lost is not None:
             return str(self.lost)
         return f"the lease on {self.name!r} was given back" if self._stop.is_set() else ""
 
     def credentials(self, own: Credentials | None) -> Credentials | None:
-        """What to connect to the device with: this side's own secrets, and the device's key.
+        """Credentials for the device: this side's own secrets, and the device's key.
 
-        Over WebSocket the lease itself is the secret; the certificate that is trusted is the one
-        the lease names, else whatever this side trusts.
+        Over WebSocket the lease itself is the secret; the trusted certificate is the one the lease
+        names, else whatever this side trusts.
         """
         if self.address.startswith(("ws://", "wss://")) or leads_to_websocket(self.address):
             trusted = self._trusted or own or Credentials()
@@ -114,12 +107,9 @@ class Lease:
         return replace(own, server_key=self.server_key)
 
     def verify(self, device: DeviceDescription) -> None:
-        """Make sure that what answers at the address is what the tracker lent.
+        """Check that the device at the address is the one the tracker lent.
 
-        Raises
-        ------
-        NoSuchDeviceError
-            If it is another device.
+        Raises NoSuchDeviceError if it is another device.
         """
         if fingerprint(device) != fingerprint(self.device):
             raise NoSuchDeviceError(
@@ -128,7 +118,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give the device back. Never raises; nothing happens the second time."""
+        """Give the device back. Never raises; a second call does nothing."""
         self._stop.set()
         self._news.set()
         self._thread.join(timeout=2)

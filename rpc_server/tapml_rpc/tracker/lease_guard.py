@@ -1,4 +1,4 @@
-"""The guard of a lent device's WebSockets: the holder of a lease needs no token of the device's."""
+"""The guard of a lent device's WebSockets: a lease's holder needs no token of the device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from tapml_rpc.websocket.admission import Guard
 
 
 class LeaseGuard:
-    """Takes the tokens of leases, which the tracker tells both sides, and those of another guard.
+    """Accepts the tokens of leases, which the tracker sends both sides, and those of another guard.
 
-    Parameters
-    ----------
-    holder
-        Gives the identity of whoever has the lease with a token; empty for no lease.
-    others
-        Who else knows tokens.
+    `holder` gives the identity of the lease with a token; empty for no lease.
     """
 
     def __init__(self, holder: Callable[[str], str], others: Guard) -> None:
@@ -24,7 +19,7 @@ class LeaseGuard:
         self._others = others
 
     def check(self, token: str, address: str, *, opens: bool = True) -> str:
-        """See :class:`tapml_rpc.websocket.admission.Guard`."""
+        """The identity that belongs to a token; raises SetupError if it is not accepted."""
         holder = self._holder(token)
         if holder:
             return LEASE_IDENTITY + holder

@@ -1,9 +1,9 @@
-"""Who gets which device: offers, leases and the queue. No sockets and no clock of its own.
+"""Who gets which device: offers, leases and the queue, without sockets or a clock.
 
 A lease is *offered* to the device first, so that the device knows the holder before the holder
-knows the device; *held* once the device has taken note; *clearing* from its end until the device
-has ended what the holder had there. A device that does not answer in one of these phases is passed
-over for a while instead of being busy for ever.
+knows the device; it is *held* once the device has accepted it, and *clearing* from its end until
+the device has ended what the holder had there. A device that does not answer in one of these phases
+is skipped for a while instead of being busy for ever.
 """
 
 from __future__ import annotations
@@ -36,18 +36,11 @@ _SHOWN: Final = 8
 
 
 class Leases:
-    """Leases and the queue for them.
+    """Leases and the queue for them; the registry maintains `devices`, by name.
 
-    Parameters
-    ----------
-    devices
-        The registered devices by name, kept up by their registry.
-
-    Attributes
-    ----------
-    changed
-        Something may be free or wanted that was not: the next :meth:`tick` offers it. Once for all
-        messages that came together, because it looks at every request and every device.
+    `changed` says that a device may have become free, or a request may have come: the next
+    :meth:`tick` makes offers, once for all messages since the last, because it goes through every
+    request and every device.
     """
 
     def __init__(self, devices: dict[str, Device], outlet: Outlet, clock: Clock) -> None:
@@ -61,14 +54,10 @@ class Leases:
         self.changed = False
 
     def request(self, waiting: Waiting) -> None:
-        """Take a request: granted as soon as a device is free, else told its place.
+        """Queue a request; until a device is free its client is sent its place.
 
-        Raises
-        ------
-        SetupError
-            If the queue is full.
-        InputError
-            If the peer uses the request's number already.
+        Raises SetupError if the queue is full, InputError if the peer already uses the request's
+        number.
         """
         if len(self._waiting) >= MAX_WAITING or len(self._leases) >= MAX_LEASES:
             raise SetupError(
@@ -78,7 +67,7 @@ class Leases:
         others = [*self._waiting, *(lease.request for lease in self._leases.values())]
         numbers = [each.number for each in others if each.sender.key == waiting.sender.key]
         if len(numbers) >= MAX_PER_CLIENT:
-            raise SetupError(f"{len(numbers)} requests and leases hang on this connection already")
+            raise SetupError(f"this connection already has {len(numbers)} requests and leases")
         if waiting.number in numbers:
             raise InputError(f"request {waiting.number} is under way on this connection already")
         self._arrivals += 1
@@ -87,7 +76,7 @@ class Leases:
         self.changed = True
 
     def cancel(self, key: bytes, number: int) -> None:
-        """Forget a request that is not granted yet; nothing happens where there is none."""
+        """Forget a request that is not granted yet; no effect if there is none."""
         self._waiting = [w for w in self._waiting if (w.sender.key, w.number) != (key, number)]
         for lease in list(self._leases.values()):
             request = lease.request
@@ -96,14 +85,14 @@ class Leases:
         self.changed = True
 
     def release(self, key: bytes, lease_id: str) -> None:
-        """End a lease as its holder asks; nothing happens where it is not the holder's."""
+        """End a lease as its holder asks; no effect for anybody else's."""
         lease = self._leases.get(lease_id)
         if lease is not None and lease.request.sender.key == key:
             self._end(lease, "released")
             self.changed = True
 
     def renew(self, key: bytes, lease_ids: Iterable[str]) -> None:
-        """Note that a holder is there; it is told of leases that are not its any more."""
+        """Note that a holder is alive and report which leases it no longer holds."""
         for lease_id in lease_ids:
             lease = self._leases.get(lease_id)
             if lease is None or lease.request.sender.key != key or lease.phase == "clearing":
@@ -112,7 +101,7 @@ class Leases:
                 lease.deadline = self._clock() + LEASE_SECONDS
 
     def accepted(self, device: Device, lease_id: str) -> None:
-        """The device has taken note: its holder is told the way."""
+        """The device has accepted: its holder is sent the address."""
         lease = device.leases.get(lease_id)
         if lease is None or lease.phase != "offered":
             return
@@ -137,14 +126,14 @@ class Leases:
         )
 
     def declined(self, device: Device, lease_id: str) -> None:
-        """The device does not want it: the request goes back to its place."""
+        """The device declines: the request goes back to its place."""
         lease = device.leases.get(lease_id)
         if lease is not None and lease.phase == "offered":
             self._take_back(lease)
             self.changed = True
 
     def cleared(self, device: Device, lease_id: str) -> None:
-        """The device is rid of an ended lease."""
+        """The device has ended everything of an ended lease."""
         lease = device.leases.get(lease_id)
         if lease is not None and lease.phase == "clearing":
             self._forget(lease)
@@ -158,7 +147,7 @@ class Leases:
                 self._end(lease, why)
 
     def device_gone(self, device: Device, why: str) -> None:
-        """A device is gone: holders are told, offers go back to their place."""
+        """A device is gone: holders are notified, offers go back to their place."""
         for lease in list(device.leases.values()):
             if lease.phase == "offered":
                 self._take_back(lease)
@@ -171,7 +160,7 @@ class Leases:
             self._forget(lease)
 
     def tick(self) -> None:
-        """End the phases that are over their time."""
+        """End the phases whose time is over."""
         now = self._clock()
         late = [lease for lease in self._leases.values() if now > lease.deadline]
         for lease in late:
@@ -195,10 +184,10 @@ class Leases:
             lease.deadline += seconds
 
     def _schedule(self, now: float) -> None:
-        """Offer what is free to those who wait, in their order, and tell the others their place.
+        """Offer free devices to the waiting requests in order, and send the others their place.
 
-        A request that cannot be met yet reserves every device it could use against those behind
-        it: shared leases that keep coming would otherwise keep an exclusive one waiting for ever.
+        A request that cannot be met yet reserves every device it could use against later ones:
+        otherwise a stream of shared leases would keep an exclusive one waiting for ever.
         """
         self.changed = False
         self._next_look = math.inf
@@ -228,7 +217,7 @@ class Leases:
         self._waiting = left
 
     def queue(self) -> list[dict[str, object]]:
-        """Those who wait, in their order, as plain data."""
+        """The waiting requests in order, as plain data."""
         return [
             {
                 "label": waiting.label,
@@ -240,12 +229,12 @@ class Leases:
         ]
 
     def peers(self) -> set[bytes]:
-        """The connections that leases and requests hang on."""
+        """The connections that leases and requests depend on."""
         held = {lease.request.sender.key for lease in self._leases.values()}
         return held | {waiting.sender.key for waiting in self._waiting}
 
     def needs(self, key: bytes) -> bool:
-        """Whether a lease or a request hangs on a connection."""
+        """Whether a lease or a request depends on a connection."""
         return any(lease.request.sender.key == key for lease in self._leases.values()) or any(
             waiting.sender.key == key for waiting in self._waiting
         )
@@ -309,7 +298,7 @@ class Leases:
         self._outlet.send(key, {"type": "lease-ended", "lease": lease_id, "error": error})
 
     def _tell_place(self, waiting: Waiting, position: int, matching: list[Device]) -> None:
-        # Who holds a device is no secret among those who may ask for it.
+        # A device's holder is no secret among those who may ask for it.
         busy = [[device.name, _holders(device)] for device in matching[:_SHOWN]]
         known = [] if matching else sorted(self._devices)[: 2 * _SHOWN]
         told = (position, repr(busy), repr(known))

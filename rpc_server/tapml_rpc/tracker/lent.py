@@ -1,4 +1,4 @@
-"""The leases on a device, at the device's end: who may use it, and what ends with whom."""
+"""The leases on a device, on the device's side: who may use it, and what ends with each."""
 
 from __future__ import annotations
 
@@ -24,18 +24,8 @@ _ID_CHARACTERS: Final = 64
 class HeldLease:
     """A lease on this device.
 
-    Attributes
-    ----------
-    id
-        What the tracker and people call it.
-    token
-        What its holder presents; a secret.
-    exclusive
-        Whether there is no other one meanwhile.
-    identity
-        The public key its holder proved to the tracker, or ``loopback``.
-    label
-        Who that is, in the holder's own words.
+    Its holder presents the secret `token`. `identity` is the public key that the holder proved to
+    the tracker, or ``loopback``; `label` is the holder's own description.
     """
 
     id: str
@@ -48,14 +38,9 @@ class HeldLease:
 class Lent:
     """The leases that a tracker has on this device now.
 
-    Parameters
-    ----------
-    on_lease, on_lease_ended
-        As :class:`~tapml_rpc.tracker.registration.Registration` takes them.
-    outbound
-        Goes out to the relay, where clients come through it.
-    wake
-        Called from any thread when :meth:`cleared` has news.
+    The callbacks are those of :class:`~tapml_rpc.tracker.registration.Registration`. `outbound`
+    dials the relay, if clients come through it. `wake` is called from any thread when
+    :meth:`cleared` has news.
     """
 
     def __init__(
@@ -73,19 +58,16 @@ class Lent:
         self._cleared: deque[str] = deque()
 
     def admits(self, token: str) -> HeldLease | None:
-        """The lease of a token; None where there is none. From any thread."""
+        """The lease of a token; None if there is none. From any thread."""
         for lease in list(self._leases.values()):
             if secrets.compare_digest(lease.token.encode(), token.encode()):
                 return lease
         return None
 
     def take(self, header: wire.Header) -> wire.Header:
-        """Take note of a lease, or decline it; the answer for the tracker.
+        """Accept or decline a lease; the answer for the tracker.
 
-        Raises
-        ------
-        ProtocolError
-            If the tracker's message is malformed.
+        Raises ProtocolError if the tracker's message is malformed.
         """
         lease = HeldLease(
             id=wire.text(header.get("lease"), "lease", _ID_CHARACTERS),
@@ -105,7 +87,7 @@ class Lent:
         return {"type": "lease-accepted", "lease": lease.id}
 
     def dial(self, header: wire.Header, host: str) -> None:
-        """Go out to the relay on `host` for a client that waits there."""
+        """Dial the relay on `host` for a client that waits there."""
         lease_id = wire.text(header.get("lease"), "lease", _ID_CHARACTERS)
         stream = wire.text(header.get("stream"), "stream", _ID_CHARACTERS)
         role = wire.text(header.get("role"), "role", _ID_CHARACTERS)
@@ -115,7 +97,7 @@ class Lent:
             self._outbound.dial(Call(lease_id, lease.token, stream, role, (host, port)))
 
     def end(self, lease_id: str) -> None:
-        """End a lease and what goes on under it; :meth:`cleared` says when that is done."""
+        """End a lease and what runs under it; :meth:`cleared` reports when that is done."""
         lease = self._leases.pop(lease_id, None)
         if self._outbound is not None:
             self._outbound.cut(lease_id)
@@ -126,7 +108,7 @@ class Lent:
         threading.Thread(target=self._clear, args=(lease_id,), daemon=True).start()
 
     def end_all(self) -> None:
-        """End every lease: the tracker is gone, and with it who would know about them."""
+        """End every lease: the tracker that knew about them is gone."""
         for lease_id in list(self._leases):
             self.end(lease_id)
         self._cleared.clear()
@@ -139,7 +121,7 @@ class Lent:
         return done
 
     def close(self) -> None:
-        """End every lease, and the way out to the relay."""
+        """End every lease, and the connections to the relay."""
         self.end_all()
         if self._outbound is not None:
             self._outbound.close()

@@ -1,4 +1,4 @@
-"""What a tracker has: its devices, who holds them, who waits."""
+"""What a tracker knows: its devices, their holders, the queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tapml_rpc import wire
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import ask, open_connection
 from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable
-from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError
 
@@ -18,7 +18,7 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class ListedLease:
-    """A lease as anybody may see it: not what its holder presents."""
+    """A lease without its secret."""
 
     id: str
     holder: str
@@ -34,22 +34,16 @@ class ListedDevice:
 
     Attributes
     ----------
-    name
-        What to ask for.
-    description
-        The device.
     fingerprint
         What verdicts depend on, as the tracker computes it from the description.
     address
         Where it is reached; ``relay`` or ``relay+ws`` for through the tracker.
     websocket
-        Where its WebSocket binding is reached beside that; empty where it is not.
+        The address of its additional WebSocket binding; empty for none.
     load
-        What it said last: ``sessions``, ``device_bytes``.
+        Its last report: ``sessions``, ``device_bytes``.
     registered_seconds, heard_seconds
-        How long ago it registered, and said something.
-    leases
-        Who has it.
+        How long ago it registered, and was heard.
     """
 
     name: str
@@ -135,7 +129,7 @@ def _device(row: Any) -> ListedDevice:
 
 def _map(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
-        raise ProtocolError("the tracker's list has an entry that is no map")
+        raise ProtocolError("the tracker's list has an entry that is not a map")
     return value
 
 

@@ -1,7 +1,7 @@
-"""What a tracker does all day: takes messages, decides, answers.
+"""The tracker's main loop: takes messages, decides, answers.
 
-One thread serves the ZeroMQ connections of devices and clients and decides; the relay has one of
-its own, and so has the way in over WebSocket.
+One thread serves the ZeroMQ connections of devices and clients and decides; the relay and the
+WebSocket door have a thread each.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tapml_rpc.tracker.registry import Registry
 from tapml_rpc.tracker.relay import RelayServer
 from tapml_rpc.tracker.router_entrance import RouterEntrance
 from tapml_rpc.tracker.stopping import StopRequest
-from tapml_rpc.tracker.waking import Waker
 from tapml_rpc.tracker.websocket_door import KEY_PREFIX
 from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
+from tapml_rpc.waking import Waker
 from tapml_rpc.websocket.listening import Listening
 from tapml_targets.errors import SetupError, TapmlError
 
@@ -38,25 +38,13 @@ _STOPPED_SECONDS: Final = 1.0
 
 
 class TrackerLoop:
-    """Serves devices and clients; `run` returns when the tracker shall stop.
+    """Serves devices and clients; `run` returns when the tracker should stop.
 
-    Parameters
-    ----------
-    curve
-        Keys and who is admitted; None for neither, on loopback alone.
-    websocket
-        Where devices and clients come over WebSocket; None for nowhere.
-    origins
-        Pages that may come there, beside those of this machine.
-    silence_seconds
-        Who gives no sign of life there for so long is gone.
-
-    Attributes
-    ----------
-    address, relay_port
-        Where devices and clients come over ZeroMQ, and the relay's.
-    entrance
-        For WebSocket; None for none.
+    Without `curve` it serves loopback only. `websocket` says where to listen for WebSockets, None
+    for nowhere; `origins` are pages that may connect there, beside those of this machine. A peer
+    there that shows no sign of life for `silence_seconds` is gone. `address` and `relay_port` are
+    where devices and clients connect over ZeroMQ, and the relay's port; `entrance` is the WebSocket
+    one.
     """
 
     def __init__(
@@ -76,7 +64,7 @@ class TrackerLoop:
         self._registry = Registry(self, time.monotonic, local_door=local_door)
         self.entrance: WebSocketEntrance | None = None
         address = f"tcp://{bracketed(host)}:{port or '*'}"
-        # First: the other ports are found beside this one, and it is the one that people know.
+        # First: the other ports are found beside this one, which is the one people know.
         self._zmq: Entrance
         try:
             if curve is None:
@@ -113,12 +101,9 @@ class TrackerLoop:
     def run(
         self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
     ) -> None:
-        """Serve until told to stop.
+        """Serve until `stopping`.
 
-        Parameters
-        ----------
-        look
-            Called once a second with the names of the devices that are registered.
+        `look` is called once a second with the registered devices' names.
         """
         for descriptor in (self._waker.fileno(), *stopping.wake_fds):
             self._selector.register(descriptor, EVENT_READ)
@@ -157,7 +142,7 @@ class TrackerLoop:
             self._selector.close()
 
     def send(self, key: bytes, header: wire.Header) -> None:
-        """Send without waiting; who cannot be reached, or reads nothing, is dropped soon."""
+        """Send without waiting; a peer that is unreachable or reads nothing is dropped soon."""
         if header.get("type") == "granted":
             if header["address"] == RELAYED:
                 header = {**header, "relay_port": self.relay_port}
@@ -170,40 +155,40 @@ class TrackerLoop:
             self.entrance.send(key, packed)
 
     def probe(self) -> None:
-        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        """Send a message on every connection that something depends on."""
         for key in self._registry.peers():
             self.send(key, {"type": "probe"})
 
     def needs(self, key: bytes) -> bool:
-        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        """Whether a device, lease or request depends on a connection."""
         return self._registry.needs(key)
 
     def gone(self, key: bytes, why: str) -> None:
-        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        """A connection is gone; what depends on it ends."""
         if self._registry.needs(key):
             self._registry.gone(key, why)
 
     def show(self, error: Exception) -> None:
-        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
-        # A fault of ours must cost the one message, and must be seen.
+        """Report an internal fault."""
+        # An internal fault must cost only the one message, and must be seen.
         traceback.print_exception(error, file=sys.stderr)
 
     def open_relay(self, lease: Lease) -> None:
-        """Let the lease's holder through to its device, where it needs that."""
+        """Let the lease's holder through to its device, if it needs that."""
         if lease.address == RELAYED:
             self._relay.allow(lease.id, lease.token)
         elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
             self.entrance.allow(lease.id, lease.token)
 
     def close_relay(self, lease: Lease) -> None:
-        """Cut what the lease's holder has open."""
+        """Cut the connections of the lease's holder."""
         if lease.address == RELAYED:
             self._relay.cut(lease.id, lease.token)
         elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
             self.entrance.cut(lease.id, lease.token)
 
     def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
-        """See :class:`tapml_rpc.tracker.entrance.Desk`."""
+        """Take a message; False if it was refused."""
         number = None
         try:
             header = read()
@@ -220,7 +205,7 @@ class TrackerLoop:
         return True
 
     def _ask_to_dial(self, call: tuple[str, str, str], port: int) -> None:
-        """Called by a relay on its own thread; port 0 stands for where the device came itself."""
+        """Called by a relay on its own thread; port 0 means the address the device connected to."""
         self._dials.append((*call, port))
         self._waker.wake()
 
@@ -234,7 +219,10 @@ class TrackerLoop:
 
 
 def _free_beside(port: int, taken: int) -> int:
-    """A relay's port beside the address's, with the WebSocket's `taken`; 0 where any is free."""
+    """A relay's port beside the address's, other than the WebSocket's `taken`.
+
+    0 for any free one.
+    """
     if not port:
         return 0
     return port + 1 if port + 1 != taken else port + 2

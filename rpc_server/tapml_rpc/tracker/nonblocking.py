@@ -1,4 +1,4 @@
-"""Reading and writing sockets that never wait, with TLS or without: one way to say "not now"."""
+"""Non-blocking reads and writes, with TLS or without: one way to report "not now"."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import ssl
 from typing import Final
 
 RECEIVE_BYTES: Final = 32 << 10
-"""More than a TLS record holds: nothing stays where no poll sees it."""
+"""More than a TLS record holds: nothing remains where no poll sees it."""
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def receive(connection: socket.socket) -> bytes | None:
-    """What has come; None for nothing, empty at the end.
+    """Received bytes; None for nothing, empty at the end.
 
-    Raises
-    ------
-    OSError
-        If the connection is gone.
+    Raises OSError if the connection is gone.
     """
     try:
         return connection.recv(RECEIVE_BYTES)
@@ -26,7 +23,7 @@ def receive(connection: socket.socket) -> bytes | None:
 
 
 def send(connection: socket.socket, data: bytes | bytearray | memoryview) -> int:
-    """How much of `data` was taken; 0 where there is no room. Raises as :func:`receive` does."""
+    """How much of `data` was taken; 0 if there is no room. Raises as :func:`receive` does."""
     try:
         return connection.send(data)
     except _NOT_NOW:

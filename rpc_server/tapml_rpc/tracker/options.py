@@ -1,4 +1,4 @@
-"""What a tracker takes on its command line; imports little, so that ``--help`` is quick."""
+"""The command line of a tracker; imports little, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -13,37 +13,12 @@ DEFAULT_BIND: Final = "tcp://127.0.0.1:9190"
 
 @dataclass(frozen=True)
 class TrackerOptions:
-    """What ``tapml rpc tracker`` takes.
+    """What ``tapml rpc tracker`` takes; the help texts explain it. Empty texts mean none.
 
-    Attributes
-    ----------
-    bind
-        ``tcp://host:port`` of the socket for devices and clients; port 0 takes a free one.
-    relay_port
-        Port of the relay on the same host; 0 takes the next one after the address's that is not the
-        WebSocket's, or a free one where that is free to choose as well.
-    key
-        The tracker's ``.secret`` file; empty for none, on loopback alone.
-    clients
-        File with the keys that are admitted; empty for the user's own.
-    websocket
-        ``ws://host:port`` or ``wss://host:port`` where devices and clients come over WebSocket;
-        empty for nowhere.
-    tokens
-        File with the tokens that are admitted there; empty for the user's own.
-    certificate, certificate_key
-        For ``wss://``; empty for one that is made here.
-    origins
-        Pages that may come, beside those of this machine.
-    browsers
-        Browsers of this machine that show the tracker's page without a window, for as long as the
-        tracker runs: ``auto``, ``chromium``, ``firefox`` or a program.
-    browser_patience
-        Seconds after which one of them whose page is no device any more is ended and started anew.
-    silence_seconds
-        A device or client over WebSocket that gives no sign of life for so long is gone.
-    parent
-        Process that started this one; when it ends, so does the tracker. 0 for none.
+    `relay_port` 0 takes the next port after the address's that is not the WebSocket's, or a free
+    one if `bind` takes a free one as well. `clients` and `tokens` are by default the user's own
+    files, the certificate of ``wss://`` one that is made here. `browser_patience` and
+    `silence_seconds` are in seconds. The tracker ends with the process `parent`, 0 for none.
     """
 
     bind: str = DEFAULT_BIND
@@ -68,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bind",
         default=default.bind,
         metavar="ADDRESS",
-        help="where devices and clients come; port 0 takes a free one (default: %(default)s)",
+        help="address for devices and clients; port 0 takes a free one (default: %(default)s)",
     )
     parser.add_argument(
         "--relay-port",
@@ -93,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "WebSocket", "for devices and clients without ZeroMQ, and for browsers"
     )
     for name, metavar, text in (
-        ("--websocket", "ADDRESS", "where they come: ws://HOST:PORT or wss://HOST:PORT"),
+        ("--websocket", "ADDRESS", "address for them: ws://HOST:PORT or wss://HOST:PORT"),
         ("--tokens", "FILE", "tokens that are admitted there (default: this user's list)"),
         ("--certificate", "FILE", "for wss:// (default: one that is made here)"),
         ("--certificate-key", "FILE", "its private key"),
@@ -105,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="let pages from https://HOST[:PORT] come, beside those of this machine",
+        help="let pages from https://HOST[:PORT] connect, beside those of this machine",
     )
     browsers.add_argument(
         "--browser",
@@ -115,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="auto",
         default=[],
         metavar="WHICH",
-        help="start a browser without a window as a device, and keep it one: chromium, firefox or "
+        help="start a browser without a window as a device, and restart it: chromium, firefox or "
         "a program (default: the first that is installed); may be given more than once",
     )
     browsers.add_argument(
@@ -123,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_seconds,
         default=default.browser_patience,
         metavar="SECONDS",
-        help="start such a browser anew when its page has been away so long (default: %(default)g)",
+        help="restart such a browser when its page has been away so long (default: %(default)g)",
     )
     browsers.add_argument(
         "--silence",

@@ -1,8 +1,7 @@
-"""The device's end of the relay: dials out when told to, and joins that with its own server.
+"""The device's end of the relay: dials out when asked, and joins that with its own server.
 
-So a device behind a router, or one whose server listens on loopback alone, is reached without a
-port that anybody could knock at. Only the addresses named here can be reached, whatever a tracker
-says.
+So a device behind a router, or one whose server listens on loopback only, is reached without an
+open port. Only the addresses named here can be reached, whatever a tracker asks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tapml_rpc.tracker import socks
-from tapml_rpc.tracker.flow import Flow, Forwarder, Leg
+from tapml_rpc.tracker.flow import Endpoint, Flow, Forwarder
 from tapml_rpc.tracker.switchboard import ROLES
 from tapml_targets.errors import InputError, TapmlError
 
@@ -31,16 +30,8 @@ _MAX_DIALS: Final = 32
 class Call:
     """A client waits at the relay.
 
-    Attributes
-    ----------
-    lease_id, token
-        Of the lease it has.
-    stream
-        The secret with which the device comes; good once.
-    role
-        ``control`` or ``data``.
-    relay
-        Host and port of the relay; port 0 where the device came over WebSocket itself.
+    `stream` is the secret with which the device connects, valid once; `role` is ``control`` or
+    ``data``; `relay` is host and port, port 0 if the device itself uses the WebSocket door.
     """
 
     lease_id: str
@@ -50,48 +41,35 @@ class Call:
     relay: tuple[str, int]
 
 
-Way = Callable[[Call], tuple[Leg, Leg]]
-"""Goes out to the relay for a call, and in to the device's own server: both legs, non-blocking."""
+Way = Callable[[Call], tuple[Endpoint, Endpoint]]
+"""Dials the relay for a call, and the device's own server: both endpoints, non-blocking."""
 
 
 def socks_way(control: str, data: str) -> Way:
-    """The way of a device whose relay speaks SOCKS: every byte, whatever the server speaks.
+    """The way of a device whose relay speaks SOCKS: every byte, for any protocol of the server.
 
-    Parameters
-    ----------
-    control, data
-        Addresses of the device's own server: ``tcp://host:port``, ``ws://host:port/...``.
-
-    Raises
-    ------
-    InputError
-        If one of them is no address.
+    `control` and `data` are addresses of the device's own server, ``tcp://host:port`` or
+    ``ws://host:port/...``. Raises InputError if one of them is malformed.
     """
     targets = {"control": _endpoint(control), "data": _endpoint(data)}
 
-    def go(call: Call) -> tuple[Leg, Leg]:
+    def go(call: Call) -> tuple[Endpoint, Endpoint]:
         inside = socket.create_connection(targets[call.role], timeout=DIAL_SECONDS)
         try:
             outside = socks.dial(call.relay, f"{call.stream}.device", DIAL_SECONDS)
         except BaseException:
             inside.close()
             raise
-        for leg in (inside, outside):
-            leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            leg.setblocking(False)
+        for endpoint in (inside, outside):
+            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            endpoint.setblocking(False)
         return outside, inside
 
     return go
 
 
 class Outbound:
-    """Dials for the leases of one device, and forwards on a thread of its own.
-
-    Parameters
-    ----------
-    way
-        How.
-    """
+    """Dials for the leases of one device, and forwards on its own thread."""
 
     def __init__(self, way: Way) -> None:
         self._way = way
@@ -104,14 +82,14 @@ class Outbound:
         self._thread.start()
 
     def dial(self, call: Call) -> None:
-        """Go to the relay for a stream of a lease; returns at once. From any thread."""
+        """Dial the relay for a stream of a lease; returns at once. From any thread."""
         if call.role not in ROLES or not self._dialling.acquire(blocking=False):
             return
         self._forwarder.post(partial(self._open.add, call.lease_id))
         threading.Thread(target=self._dial, args=(call,), daemon=True).start()
 
     def cut(self, lease_id: str) -> None:
-        """End what goes through a lease. From any thread."""
+        """End the connections of a lease. From any thread."""
         self._forwarder.post(partial(self._cut, lease_id))
 
     def close(self) -> None:
@@ -125,7 +103,7 @@ class Outbound:
             try:
                 self._forwarder.step(_STEP_SECONDS)
             except Exception:
-                # A fault of ours must not end every other stream, and must be seen.
+                # An internal fault must not end every other stream, and must be seen.
                 traceback.print_exc(file=sys.stderr)
         self._forwarder.close()
 

@@ -1,4 +1,4 @@
-"""A tracker of this process's own, on loopback: a child process that ends with this one."""
+"""A tracker that belongs to this process, on loopback: a child process that ends with this one."""
 
 from __future__ import annotations
 
@@ -7,43 +7,32 @@ import os
 import select
 import subprocess
 import sys
-from collections import deque
 from contextlib import suppress
-from threading import Thread
 from typing import Any, Final, Self
 
 from tapml_rpc.local import prepared_environment
+from tapml_rpc.output_tail import OutputTail
 from tapml_targets.errors import SetupError
+from tapml_targets.platforms import browser_platform
 
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 3.0
-_TAIL_LINES: Final = 20
+_TAIL_BYTES: Final = 4000
 _LOOPBACK: Final = "127.0.0.1"
 
 
 class OwnTracker:
     """A tracker on free ports of loopback; a context manager, which ends it.
 
-    It has a process group of its own, so that Ctrl-C reaches this process alone.
-
-    Attributes
-    ----------
-    address
-        Where clients of this process come.
-    page
-        Where it serves the page that makes a browser a device.
-
-    Raises
-    ------
-    SetupError
-        If it does not come up; the message holds what it printed.
+    It has its own process group, so that Ctrl-C reaches only this process. Clients of this process
+    connect to `address`; `page` makes a browser a device. Raises SetupError with the tracker's
+    output if it does not start.
     """
 
     address: str
     page: str
 
     def __init__(self) -> None:
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = subprocess.Popen(
             [
                 sys.executable, "-P", "-m", "tapml_rpc.tracker.process",
@@ -53,11 +42,11 @@ class OwnTracker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=prepared_environment("webgpu", {}),
+            env=prepared_environment(browser_platform(), {}),
             start_new_session=True,
         )  # fmt: skip
-        self._reader = Thread(target=self._keep_tail, daemon=True)
-        self._reader.start()
+        assert self._process.stderr is not None  # noqa: S101 - it is a pipe
+        self._printed = OutputTail(self._process.stderr, _TAIL_BYTES)
         try:
             line = self._announcement()
             self.address = str(line["address"])
@@ -73,7 +62,7 @@ class OwnTracker:
         self.close()
 
     def close(self) -> None:
-        """End it; nothing happens the second time."""
+        """End it; a second call does nothing."""
         process = self._process
         process.terminate()
         try:
@@ -81,8 +70,8 @@ class OwnTracker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._reader.join(_END_SECONDS)
-        for pipe in (process.stdin, process.stdout, process.stderr):
+        self._printed.wait(_END_SECONDS)
+        for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
@@ -97,10 +86,5 @@ class OwnTracker:
                 line: dict[str, Any] = json.loads(announced)
                 return line
         self._process.kill()
-        self._reader.join(_END_SECONDS)
-        raise SetupError("the tracker did not come up; it printed:\n" + "\n".join(self._tail))
-
-    def _keep_tail(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101 - it is a pipe
-        for line in self._process.stderr:
-            self._tail.append(line.decode(errors="replace").rstrip()[:2000])
+        self._process.wait()
+        raise SetupError(f"the tracker did not come up; it printed:\n{self._printed.text()}")

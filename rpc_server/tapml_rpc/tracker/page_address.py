@@ -1,4 +1,4 @@
-"""What whoever starts a tracker in a terminal reads there: how a browser becomes a device."""
+"""What a tracker prints in a terminal: how a browser becomes a device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is looked for
 
 
 def page_url(line: Mapping[str, Any], host: str) -> str:
-    """Where the page is, with the token behind ``#``, which a browser sends to nobody.
+    """The page's URL, with the token behind ``#``, which a browser sends to nobody.
 
-    Parameters
-    ----------
-    line
-        The tracker's announcement.
-    host
-        This machine's name, for a tracker that listens on all its addresses.
+    `line` is the tracker's announcement; `host` replaces the address of a tracker that listens on
+    all of them.
     """
     parts = urlsplit(line["websocket"])
     scheme = "https" if parts.scheme == "wss" else "http"
@@ -51,7 +47,7 @@ def how_to_open(line: Mapping[str, Any], host: str) -> list[str]:
 
 
 def _code(url: str) -> list[str]:
-    """The address for a camera, where the package segno is installed."""
+    """The address for a camera, if the package segno is installed."""
     try:
         segno = importlib.import_module("segno")
     except ImportError:

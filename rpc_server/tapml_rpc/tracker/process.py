@@ -32,12 +32,8 @@ from tapml_targets.errors import InputError, TapmlError
 def run_tracker(options: TrackerOptions) -> int:
     """Track devices until a signal, or until the parent is gone. Returns the exit code.
 
-    Raises
-    ------
-    SetupError
-        If an address cannot be used, or would be open to anybody.
-    InputError
-        If a file of keys cannot be used.
+    Raises SetupError if an address cannot be used, or would be open to anybody; InputError if a
+    file of keys cannot be used.
     """
     check_effects(options)
     stopping = StopRequest(options.parent)
@@ -92,7 +88,7 @@ def run_tracker(options: TrackerOptions) -> int:
 
 
 def _named(options: TrackerOptions) -> dict[str, Browser]:
-    """The browsers to start, under the names of their devices."""
+    """The browsers to start, by the names of their devices."""
     if options.browsers and options.websocket.startswith("wss:"):
         raise InputError(
             "--browser opens the page of this machine, which needs no certificate: give "

@@ -1,4 +1,4 @@
-"""What a tracker remembers: who sent a message, the devices, the leases, who waits."""
+"""The tracker's records: senders, devices, leases, waiting requests."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ MAX_SHARED: Final = 32
 """Leases that may share one device."""
 MAX_PRIORITY: Final = 100
 BEAT_SECONDS: Final = 1.0
-"""How often a device and a holder say that they are there."""
+"""How often a device and a holder send a sign of life, in seconds."""
 HEARTBEAT_SECONDS: Final = 0.75
 """How often either end of a ZeroMQ connection asks the other for a sign of life."""
 HEARTBEAT_TIMEOUT_SECONDS: Final = 2.0
-"""Who gives none for so long, once asked, is gone."""
+"""A peer that gives none for so long, once asked, is gone."""
 LEASE_SECONDS: Final = 15.0
 """A lease that is not renewed for so long has expired; its connection usually ends it sooner."""
 RELAYED: Final = "relay"
 """The address of a device that is reached through the tracker, byte by byte over SOCKS."""
 RELAYED_WEBSOCKET: Final = "relay+ws"
-"""The same over WebSocket, message by message: for devices that speak nothing else."""
+"""The same over WebSocket, message by message: for devices without another binding."""
 TRACKER_PATH: Final = "/tracker"
-"""Of the WebSocket on which a device or a client talks with a tracker."""
+"""Path of the WebSocket on which a device or a client talks with a tracker."""
 LEG_PATH: Final = "/leg"
-"""Of the WebSocket with which a device comes for a client that waits at the tracker."""
+"""Path of the WebSocket with which a device connects for a client that waits at the tracker."""
 ZMQ: Final = "zmq"
 WEBSOCKET: Final = "websocket"
 BINDINGS: Final = (ZMQ, WEBSOCKET)
-"""What a peer may speak."""
+"""The bindings that a peer may speak."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def is_device_name(name: str) -> bool:
-    """Whether a device may be called that: letters, digits, ``.``, ``_`` and ``-``, at most 63."""
+    """Whether a device name is valid: letters, digits, ``.``, ``_`` and ``-``, at most 63."""
     return _NAME.fullmatch(name) is not None
 
 
 def printable(text: str) -> str:
-    """`text` without what would steer a terminal."""
+    """`text` without characters that control a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def reachable(address: str, host: str) -> str:
-    """A device's address with `host` in it where the device listens on all its addresses."""
+    """A device's address, with `host` in it if the device listens on all its addresses."""
     parts = urlsplit(address)
     if parts.hostname not in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
         return address
@@ -67,12 +67,12 @@ def reachable(address: str, host: str) -> str:
 
 
 def binding_of(address: str) -> str:
-    """What is spoken at a device's address."""
+    """The binding of a device's address."""
     return ZMQ if address == RELAYED or address.startswith("tcp://") else WEBSOCKET
 
 
 def on_this_machine(address: str) -> bool:
-    """Whether an address is on loopback; a name other than ``localhost`` is not looked up."""
+    """Whether an address is on loopback; a name other than ``localhost`` is not resolved."""
     host = urlsplit(address).hostname or ""
     try:
         return host == "localhost" or is_loopback(host)
@@ -81,7 +81,7 @@ def on_this_machine(address: str) -> bool:
 
 
 def failure(kind: str, message: str) -> dict[str, str]:
-    """An error as it travels, of a class of :mod:`tapml_targets.errors`."""
+    """An error in wire form, of a class of :mod:`tapml_targets.errors`."""
     return {"kind": kind, "message": message}
 
 
@@ -89,16 +89,8 @@ def failure(kind: str, message: str) -> dict[str, str]:
 class Sender:
     """Who sent a message.
 
-    Attributes
-    ----------
-    key
-        The connection it came on.
-    identity
-        The public key it proved, or ``loopback``.
-    host
-        The numeric address it came from, as the tracker sees it.
-    binding
-        What it speaks with the tracker.
+    `key` is its connection, `identity` the public key it proved or ``loopback``, `host` the numeric
+    address as the tracker sees it, `binding` what it speaks with the tracker.
     """
 
     key: bytes
@@ -114,7 +106,7 @@ class Sender:
 
 @dataclass
 class Lease:
-    """A device lent to a client, from the moment it is offered until the device is rid of it."""
+    """A device lent to a client, from the offer until the device has ended everything of it."""
 
     id: str
     token: str
@@ -122,9 +114,9 @@ class Lease:
     request: Waiting
     since: float
     address: str = ""
-    """The device's, that its holder can use."""
+    """The device's address that its holder can use."""
     phase: str = "offered"
-    """``offered`` until the device has taken note, ``held``, then ``clearing``."""
+    """``offered`` until the device has accepted, ``held``, then ``clearing``."""
     deadline: float = 0.0
     """When the present phase ends by itself."""
 
@@ -152,11 +144,11 @@ class Device:
 
     @property
     def address(self) -> str:
-        """The one that is shown."""
+        """The address that is shown."""
         return self.addresses[0]
 
     def address_for(self, request: Waiting) -> str:
-        """The first address that a client can use; empty where there is none."""
+        """The first address that a client can use; empty for none."""
         for address in self.addresses:
             near = on_this_machine(address) or (
                 address == RELAYED_WEBSOCKET and not request.reaches_door
@@ -178,18 +170,18 @@ class Waiting:
     label: str
     bindings: frozenset[str] = frozenset((ZMQ,))
     reaches_door: bool = True
-    """Whether it can come to the tracker's WebSocket door from another machine."""
+    """Whether it can connect to the tracker's WebSocket door from another machine."""
     order: int = 0
     told: tuple[Any, ...] = ()
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its place in the queue: by priority, then as they came."""
+        """Its place in the queue: by priority, then by arrival."""
         return -self.priority, self.order
 
 
 class Outlet(Protocol):
-    """What happens outside: messages to peers, and what the relay lets through."""
+    """The effects of decisions: messages to peers, and what the relay lets through."""
 
     def send(self, key: bytes, header: wire.Header) -> None:
         """Send a message; a peer that cannot be reached is reported later."""
@@ -198,7 +190,7 @@ class Outlet(Protocol):
         """Let the lease's holder through to its device."""
 
     def close_relay(self, lease: Lease) -> None:
-        """Cut what the lease's holder has open."""
+        """Cut the connections of the lease's holder."""
 
 
 Clock = Callable[[], float]

@@ -1,9 +1,9 @@
-"""WebSocket frames passed on from one connection to another: masks change, nothing else does.
+"""WebSocket frames passed on from one connection to another: only masks change.
 
-What a client sends is masked, what a server sends is not, and a relay is the server of both its
-sides (a device that goes out to one is a client of both its own). So the head of each frame is
-written anew, its payload turned in passing, and no message is ever held: what a slow side makes
-wait is what a flow's buffer holds.
+A client's frames are masked, a server's are not, and a relay is the server of both its sides (a
+device that connects out is a client of both). So the head of each frame is rewritten, its payload
+masked or unmasked in passing, and no message is ever held: a slow side fills at most a flow's
+buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ except ImportError:  # a board without a compiler, and no wheel for it
     from websockets.utils import apply_mask
 
 GROWTH: Final = 3
-"""What comes out is at most so many times what went in: an empty frame of two bytes gets a mask."""
+"""The output is at most so many times the input: an empty frame of two bytes gets a mask."""
 _KEY_BYTES: Final = 4
 _MASKED: Final = 0x80
 _FIN: Final = 0x80
@@ -34,13 +34,7 @@ _EXTENDED: Final = {126: 2, 127: 8}
 
 
 class Reframer:
-    """One direction of a connection: frames with masks in, without out, or the other way.
-
-    Parameters
-    ----------
-    masked
-        Whether the frames that come have masks.
-    """
+    """One direction of a connection: masked frames in and unmasked out, or the other way."""
 
     def __init__(self, *, masked: bool) -> None:
         self._masked = masked
@@ -51,12 +45,9 @@ class Reframer:
         self._open = False
 
     def feed(self, data: memoryview) -> bytes:
-        """The same frames as the other side has them, as far as they have come.
+        """The same frames for the other side, as far as they have come.
 
-        Raises
-        ------
-        ProtocolError
-            If these are no frames of a WebSocket, or a message is longer than any peer accepts.
+        Raises ProtocolError for malformed frames, or a message longer than any peer accepts.
         """
         out: list[bytes] = []
         position = 0
@@ -97,7 +88,7 @@ class Reframer:
             raise ProtocolError("a frame with reserved bits, or masked the wrong way")
         if opcode in _CONTROLS:
             if length > _MAX_CONTROL_BYTES or not final:
-                raise ProtocolError("a control frame that is none")
+                raise ProtocolError("a control frame that is fragmented or has over 125 bytes")
             return
         if opcode not in (_CONTINUATION, *_MESSAGES) or (opcode == _CONTINUATION) != self._open:
             raise ProtocolError("a frame of an unknown kind, or out of turn")
@@ -115,18 +106,7 @@ class Reframer:
 
 
 class Boundaries:
-    """Follows frames that are sent, to know when there is none half way.
-
-    Parameters
-    ----------
-    masked
-        Whether they have masks.
-
-    Attributes
-    ----------
-    closed
-        Whether the last one, which nothing may follow, has gone.
-    """
+    """Follows sent frames, to know when none is half sent; `closed` after the last possible one."""
 
     def __init__(self, *, masked: bool) -> None:
         self.closed = False
@@ -140,7 +120,7 @@ class Boundaries:
         return not (self.closed or self._head or self._missing)
 
     def feed(self, data: memoryview) -> None:
-        """Note what was sent; payload is skipped, not looked at."""
+        """Note what was sent; payload is skipped."""
         position = 0
         while position < len(data):
             if self._missing:
@@ -157,13 +137,13 @@ class Boundaries:
 
 
 def _head_bytes(head: bytearray, *, masked: bool) -> int:
-    """Of a frame whose head begins so: bytes until its payload, as far as can be told."""
+    """Bytes from such a head's beginning to its payload, as far as they are known."""
     if len(head) < 2:
         return 2
     return 2 + _EXTENDED.get(head[1] & 0x7F, 0) + (_KEY_BYTES if masked else 0)
 
 
 def _length(head: bytearray) -> tuple[int, bytes]:
-    """Bytes of a payload, and the bytes of the head that say so beyond the second."""
+    """Bytes of a payload, and the bytes of the head that encode this beyond the second."""
     extended = bytes(head[2 : 2 + _EXTENDED.get(head[1] & 0x7F, 0)])
     return (int.from_bytes(extended) if extended else head[1] & 0x7F), extended

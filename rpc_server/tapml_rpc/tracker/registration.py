@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Final
 
 from tapml_rpc import wire
@@ -37,15 +36,15 @@ from tapml_rpc.tracker.records import (
     is_device_name,
     on_this_machine,
 )
-from tapml_rpc.tracker.waking import Waker
-from tapml_targets.description_format import to_plain
+from tapml_rpc.waking import Waker
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, SetupError, TapmlError
 
 RETRY_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.1
-# Of a WebSocket to the tracker; one that is not there is tried again anyhow.
+# Seconds for a WebSocket to the tracker; a failed one is tried again anyhow.
 _OPEN_SECONDS: Final = 2.5
 
 
@@ -61,38 +60,37 @@ class Registration:
     address
         Where clients reach its control connection; with `relayed`, where this process does.
     name
-        What clients call it: letters, digits, ``.``, ``_``, ``-``; the only one of that name.
+        Its unique name for clients: letters, digits, ``.``, ``_``, ``-``.
     websocket
-        Where clients reach it over WebSocket besides, if `address` speaks ZeroMQ; empty for
-        nowhere.
+        Its additional address over WebSocket, if `address` speaks ZeroMQ; empty for none.
     relayed
         Whether clients come through the tracker, because they cannot reach `address`. Over the
-        tracker's WebSocket door only the WebSocket binding can be: `address` is of that then.
+        tracker's WebSocket door only the WebSocket binding is possible, so `address` must be of
+        that.
     server_key
-        Public key of the device's own server, where it has one; who gets a lease is told it. A
-        relay on another machine is used only with that or with TLS: without, whoever is on the
-        way could speak to the device.
+        Public key of the device's own server, if any; holders of a lease are sent it. A relay on
+        another machine is used only with that or with TLS: otherwise anybody on the way could speak
+        to the device.
     certificate
-        Fingerprint of the device's own certificate, where it serves ``wss``; who gets a lease is
-        told it.
+        Fingerprint of the device's own certificate, if it serves ``wss``; holders are sent it.
     data_address
-        With `relayed`: the data connection's own address; `address` where both are one.
+        With `relayed`: the data connection's own address; `address` if both are one.
     load
-        Gives what it is doing now: ``{"sessions": 1, "device_bytes": 4096}``. Any thread.
+        Gives its present load: ``{"sessions": 1, "device_bytes": 4096}``. Any thread.
     on_lease
         Called when a client is about to get the device; raising a TapmlError declines it.
     on_lease_ended
-        Called with a lease's id once its holder has no right to the device any more; the device is
-        not lent again before it returns (at most two seconds). On a thread of its own.
+        Called, on its own thread, with a lease's id once its holder has no right to the device any
+        more; the device is not lent again before it returns (at most two seconds).
     report
-        Takes a line for people when the registration changes; standard error by default.
+        Prints a line when the registration changes; standard error by default.
     credentials
-        Keys, where the tracker asks for them: this side's own and the tracker's public one.
+        Keys, if the tracker asks for them: this side's own and the tracker's public one.
 
     Raises
     ------
     InputError
-        If the name or an address is none.
+        If the name or an address is malformed.
     SetupError
         If the relay is on another machine and the device's server has no secret.
     """
@@ -135,7 +133,7 @@ class Registration:
             )
         self.name = name
         self.problem: TapmlError | None = None
-        """Why it is not registered now; None while it is, or where that is not known yet."""
+        """Why it is not registered now; None while it is, or if that is not known yet."""
         self._tracker = tracker
         self._card: wire.Header = {
             "type": "register",
@@ -170,12 +168,7 @@ class Registration:
     def __enter__(self) -> Registration:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -184,14 +177,10 @@ class Registration:
         return self._registered.is_set()
 
     def wait(self, timeout: float) -> None:
-        """Wait until it is registered; the thread goes on trying where this raises.
+        """Wait until it is registered; the thread keeps trying if this raises.
 
-        Raises
-        ------
-        SetupError
-            If no tracker answers within `timeout` seconds.
-        TapmlError
-            What the tracker refused it with: the name is taken.
+        Raises SetupError if no tracker answers within `timeout` seconds, and the error with which
+        the tracker refused it, such as for a name that is taken.
         """
         deadline = time.monotonic() + timeout
         while not self._registered.wait(0.05):
@@ -202,7 +191,7 @@ class Registration:
                 raise problem or no_answer(self._tracker, timeout)
 
     def admits(self, token: str) -> HeldLease | None:
-        """The lease that a client presents; None where there is none. From any thread."""
+        """The lease that a client presents; None for none. From any thread."""
         return self._lent.admits(token)
 
     def close(self) -> None:
@@ -235,7 +224,7 @@ class Registration:
         self._registered.clear()
 
     def _serve(self, connection: Connection) -> None:
-        """Register and be there, until the tracker is not."""
+        """Register and keep the registration alive until the tracker is gone."""
         next_beat = 0.0
         while not self._stop.is_set():
             now = time.monotonic()
@@ -256,7 +245,7 @@ class Registration:
                     next_beat = time.monotonic() + wait
 
     def _hear(self, connection: Connection, header: wire.Header) -> float | None:
-        """Take a message; the seconds until the next beat where that is not as usual."""
+        """Take a message; the seconds until the next beat if that is not as usual."""
         kind = header.get("type")
         if kind == "registered" and not self._registered.is_set():
             self.problem = None

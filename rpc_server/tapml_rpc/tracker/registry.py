@@ -1,11 +1,11 @@
-"""What a tracker does with a message. No sockets and no clock of its own."""
+"""How a tracker handles a message, without sockets or a clock."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.tracker import card
+from tapml_rpc.tracker import registration_fields
 from tapml_rpc.tracker.leases import Leases
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
@@ -22,9 +22,8 @@ from tapml_rpc.tracker.records import (
     printable,
 )
 from tapml_rpc.tracker.requirements import Requirements
-from tapml_targets.description_format import from_plain, to_plain
+from tapml_targets.description import fingerprint, from_plain, to_plain
 from tapml_targets.errors import InputError, ProtocolError, SetupError
-from tapml_targets.fingerprint import fingerprint
 
 SILENCE_SECONDS: Final = 15.0
 _LABEL_CHARACTERS: Final = 128
@@ -35,11 +34,8 @@ _PAGE_BYTES: Final = 256 << 10
 class Registry:
     """Devices, leases and the queue behind one :meth:`receive`.
 
-    Parameters
-    ----------
-    local_door
-        Whether the WebSocket door is on loopback: others come there by ways of their own (a
-        tunnel, a proxy), which who came by ZeroMQ does not know.
+    `local_door`: the WebSocket door is on loopback. Clients reach it from elsewhere by their own
+    means (a tunnel, a proxy), which a client that came by ZeroMQ does not know.
     """
 
     def __init__(self, outlet: Outlet, clock: Clock, *, local_door: bool = False) -> None:
@@ -51,13 +47,7 @@ class Registry:
         self._clock = clock
 
     def receive(self, sender: Sender, header: wire.Header) -> None:
-        """Take one message of a peer and answer it.
-
-        Raises
-        ------
-        TapmlError
-            If it is refused; the message says why and changes nothing.
-        """
+        """Handle one message of a peer; raises TapmlError if it is refused and changes nothing."""
         kind = header.get("type")
         if kind == "register":
             self._register(sender, header)
@@ -69,24 +59,24 @@ class Registry:
             self._hear_device(sender, header, kind)
         elif kind == "renew":
             leases = wire.array(header.get("leases"), "leases", 64)
-            self.leases.renew(sender.key, [card.lease_id(lease) for lease in leases])
+            self.leases.renew(sender.key, [registration_fields.lease_id(lease) for lease in leases])
             self._pong(sender)
         elif kind == "release":
-            self.leases.release(sender.key, card.lease_id(header.get("lease")))
+            self.leases.release(sender.key, registration_fields.lease_id(header.get("lease")))
         elif kind == "cancel":
             self.leases.cancel(sender.key, wire.integer(header.get("request"), "request"))
         elif kind == "goodbye":
             self.gone(sender.key, "it said goodbye")
         elif kind == "hello":
             raise SetupError(
-                "this is a tracker and no device: say TAPML_TRACKER=ADDRESS and --device "
+                "this is a tracker, not a device: set TAPML_TRACKER=ADDRESS and give --device "
                 "tracker:NAME; `tapml devices --tracker ADDRESS` lists the names"
             )
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 
     def gone(self, key: bytes, why: str) -> None:
-        """A peer's connection is gone: everything that hung on it ends."""
+        """A peer's connection is gone: everything that depended on it ends."""
         device = self._by_key.get(key)
         if device is not None:
             self._drop(device, why)
@@ -94,7 +84,7 @@ class Registry:
         self.leases.changed = True
 
     def tick(self) -> None:
-        """What time alone brings about; call it ten times a second."""
+        """Handle timeouts; call it ten times a second."""
         now = self._clock()
         for device in list(self.devices.values()):
             if now - device.heard > SILENCE_SECONDS:
@@ -102,21 +92,21 @@ class Registry:
         self.leases.tick()
 
     def excuse(self, seconds: float) -> None:
-        """Do not hold against anybody a time in which the tracker itself was stopped."""
+        """Do not count a time in which the tracker itself was stopped as silence."""
         for device in self.devices.values():
             device.heard += seconds
         self.leases.excuse(seconds)
 
     def peers(self) -> set[bytes]:
-        """The connections that something hangs on."""
+        """The connections that something depends on."""
         return self._by_key.keys() | self.leases.peers()
 
     def needs(self, key: bytes) -> bool:
-        """Whether something hangs on a connection."""
+        """Whether something depends on a connection."""
         return key in self._by_key or self.leases.needs(key)
 
     def _register(self, sender: Sender, header: wire.Header) -> None:
-        card.check_version(header)
+        registration_fields.check_version(header)
         name = wire.text(header.get("name"), "name", 256)
         if not is_device_name(name):
             raise InputError(
@@ -128,7 +118,7 @@ class Registry:
             raise ProtocolError(f"life must be {_LIFE_BYTES} random bytes, got {len(life)}")
         description = from_plain(header.get("device"))
         now = self._clock()
-        # All of it before anything is removed: what is refused changes nothing.
+        # All of it before anything is removed: a refused message changes nothing.
         device = Device(
             name=name,
             sender=sender,
@@ -136,24 +126,24 @@ class Registry:
             description=description,
             plain=to_plain(description),
             fingerprint=fingerprint(description),
-            addresses=card.addresses(header, name, sender),
+            addresses=registration_fields.addresses(header, name, sender),
             heard=now,
             since=now,
-            server_key=card.server_key(header.get("server_key", "")),
-            certificate=card.certificate(header.get("certificate", "")),
-            load=card.load(header.get("load", {})),
+            server_key=registration_fields.server_key(header.get("server_key", "")),
+            certificate=registration_fields.certificate(header.get("certificate", "")),
+            load=registration_fields.load(header.get("load", {})),
         )
         self._make_way(name, sender, life)
         mine = self._by_key.get(sender.key)
         if mine is not None:
-            self._drop(mine, "registered anew")
+            self._drop(mine, "registered again")
         self.devices[name] = self._by_key[sender.key] = device
         reply = {"type": "registered", "version": VERSION, "name": name}
         self._outlet.send(sender.key, {**reply, "beat_seconds": BEAT_SECONDS})
         self.leases.changed = True
 
     def _make_way(self, name: str, sender: Sender, life: bytes) -> None:
-        """Remove the device's own older self; refuse a name that is somebody else's."""
+        """Remove the device's own older registration; refuse a name that is another's."""
         older = self.devices.get(name)
         if older is None:
             if len(self.devices) >= MAX_DEVICES:
@@ -165,7 +155,7 @@ class Registry:
                 f"a device called {name!r} is registered and was heard {ago:.1f} s ago; "
                 "end it, or give this one another name"
             )
-        self._drop(older, "it registered anew")
+        self._drop(older, "it registered again")
 
     def _drop(self, device: Device, why: str) -> None:
         del self.devices[device.name]
@@ -181,17 +171,17 @@ class Registry:
             return
         device.heard = self._clock()
         if kind == "load":
-            device.load = card.load(header.get("load"))
+            device.load = registration_fields.load(header.get("load"))
             self._pong(sender)
         elif kind == "lease-accepted":
-            self.leases.accepted(device, card.lease_id(header.get("lease")))
+            self.leases.accepted(device, registration_fields.lease_id(header.get("lease")))
         elif kind == "lease-declined":
-            self.leases.declined(device, card.lease_id(header.get("lease")))
+            self.leases.declined(device, registration_fields.lease_id(header.get("lease")))
         else:
-            self.leases.cleared(device, card.lease_id(header.get("lease")))
+            self.leases.cleared(device, registration_fields.lease_id(header.get("lease")))
 
     def _request(self, sender: Sender, header: wire.Header) -> None:
-        card.check_version(header)
+        registration_fields.check_version(header)
         exclusive, priority = header.get("exclusive", True), header.get("priority", 0)
         if type(exclusive) is not bool:
             raise ProtocolError("exclusive must be true or false")
@@ -205,13 +195,13 @@ class Registry:
                 exclusive=exclusive,
                 priority=priority,
                 label=printable(wire.text(header.get("label"), "label", _LABEL_CHARACTERS)),
-                bindings=card.bindings(header.get("bindings", [sender.binding])),
+                bindings=registration_fields.bindings(header.get("bindings", [sender.binding])),
                 reaches_door=sender.binding == WEBSOCKET or not self._local_door,
             )
         )
 
     def _list(self, sender: Sender, header: wire.Header) -> None:
-        card.check_version(header)
+        registration_fields.check_version(header)
         after = wire.text(header.get("after", ""), "after", 256)
         rows: list[dict[str, Any]] = []
         nbytes = 0

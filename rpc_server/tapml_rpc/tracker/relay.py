@@ -1,9 +1,9 @@
 """The relay: joins a client's connection with one that its device makes, and forwards.
 
-Both come to the relay, so neither needs to be reachable. A client asks for ``TOKEN.control`` or
-``TOKEN.data`` with its lease's secret; the device is told to dial, and asks for ``STREAM.device``
-with a secret that is good once. What goes through is the session's own connection, encrypted end
-to end where the device has keys: the relay could not read it if it wanted to.
+Both connect to the relay, so neither needs to be reachable. A client asks for ``TOKEN.control`` or
+``TOKEN.data`` with its lease's secret; the device is asked to dial, and asks for ``STREAM.device``
+with a secret that is valid once. The session's own connection goes through, encrypted end to end if
+the device has keys: the relay cannot read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from tapml_rpc.tracker import socks
-from tapml_rpc.tracker.doorstep import Doorstep
+from tapml_rpc.tracker.acceptor import Acceptor
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.switchboard import (
     DIAL_SECONDS,
@@ -46,48 +46,33 @@ _CODES: Final = {
 class _Stranger:
     """A connection that has not been joined yet: the switchboard's ``Caller``."""
 
-    def __init__(self, relay: RelayServer, leg: socket.socket) -> None:
-        self.leg = leg
+    def __init__(self, relay: RelayServer, endpoint: socket.socket) -> None:
+        self.endpoint = endpoint
         self.deadline = time.monotonic() + _NEGOTIATION_SECONDS
         self.negotiation = socks.Negotiation()
         self.asked = False
-        """Whether it has said what it wants; from then on it waits for another."""
+        """Whether it has made its request; from then on it waits for another."""
         self._relay = relay
 
     def grant(self) -> socket.socket:
         self._relay.forget(self)
-        self.leg.send(socks.reply(socks.GRANTED))
-        return self.leg
+        self.endpoint.send(socks.reply(socks.GRANTED))
+        return self.endpoint
 
     def refuse(self, why: Refusal | None) -> None:
         self._relay.forget(self)
         with suppress(OSError):
             if why is not None:
-                self.leg.send(socks.reply(_CODES[why]))
-        self.leg.close()
+                self.endpoint.send(socks.reply(_CODES[why]))
+        self.endpoint.close()
 
 
 class RelayServer:
-    """Listens, joins, forwards, on a thread of its own.
+    """Listens, joins, forwards, on its own thread.
 
-    Parameters
-    ----------
-    host, port
-        Where to listen; port 0 takes a free one.
-    dial
-        Called on the relay's thread with lease id, stream and role when a device shall come.
-    dial_seconds
-        How long that may take.
-
-    Raises
-    ------
-    SetupError
-        If the address cannot be used.
-
-    Attributes
-    ----------
-    port
-        Where it listens.
+    Port 0 takes a free one. `dial` is called on the relay's thread with lease id, stream and role
+    when a device should connect, which may take `dial_seconds`. Raises SetupError if the address
+    cannot be used.
     """
 
     def __init__(
@@ -107,23 +92,23 @@ class RelayServer:
         self._board = Switchboard(self._forwarder, dial, dial_seconds=dial_seconds)
         self._strangers: dict[_Stranger, None] = {}
         self._stop = threading.Event()
-        self._doorstep = Doorstep(self._forwarder, self._listener, self._greet)
+        self._acceptor = Acceptor(self._forwarder, self._listener, self._greet)
         self._thread = threading.Thread(target=self._run, name="tapml-relay", daemon=True)
         self._thread.start()
 
     def allow(self, lease_id: str, token: str) -> None:
-        """Let through who knows `token`. From any thread."""
+        """Admit `token`. From any thread."""
         self._forwarder.post(partial(self._board.allow, lease_id, token))
 
     def cut(self, lease_id: str, token: str) -> None:
-        """End what goes through a lease, and let nothing more through it. From any thread."""
+        """Cut the connections of a lease, and admit no more. From any thread."""
         self._forwarder.post(partial(self._board.cut, lease_id, token))
 
     def forget(self, stranger: _Stranger) -> None:
         """One is joined, or ends."""
         self._strangers.pop(stranger, None)
         self._board.gone(stranger)
-        self._forwarder.forget(stranger.leg)
+        self._forwarder.forget(stranger.endpoint)
 
     def close(self) -> None:
         """End everything."""
@@ -135,42 +120,42 @@ class RelayServer:
         while not self._stop.is_set():
             try:
                 self._forwarder.step(_STEP_SECONDS)
-                self._doorstep.look()
+                self._acceptor.look()
                 self._board.refuse_late()
                 self._refuse_slow()
             except Exception:
-                # A fault of ours must not end every other stream, and must be seen.
+                # An internal fault must not end every other stream, and must be seen.
                 traceback.print_exc(file=sys.stderr)
         for stranger in list(self._strangers):
             stranger.refuse(None)
         self._forwarder.close()
         self._listener.close()
 
-    def _greet(self, leg: socket.socket, address: object) -> None:
+    def _greet(self, endpoint: socket.socket, address: object) -> None:
         if len(self._strangers) >= MAX_STRANGERS:
-            # Who means well says what it wants at once: the one that has said nothing longest goes.
+            # A proper client makes its request at once: the one that has been silent longest goes.
             idle = next((each for each in self._strangers if not each.asked), None)
             if idle is None:
-                leg.close()
+                endpoint.close()
                 return
             idle.refuse(None)
-        leg.setblocking(False)
-        leg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        leg.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        stranger = _Stranger(self, leg)
+        endpoint.setblocking(False)
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stranger = _Stranger(self, endpoint)
         self._strangers[stranger] = None
-        self._forwarder.watch(leg, selectors.EVENT_READ, partial(self._negotiate, stranger))
+        self._forwarder.watch(endpoint, selectors.EVENT_READ, partial(self._negotiate, stranger))
 
     def _negotiate(self, stranger: _Stranger, events: int) -> None:
         try:
-            data = stranger.leg.recv(_REQUEST_BYTES)
-            # One that is waited for has nothing to say yet, and must not take up the thread.
+            data = stranger.endpoint.recv(_REQUEST_BYTES)
+            # One that is waited for has nothing to send yet, and must not take up the thread.
             if not data or stranger.asked:
                 stranger.refuse(None)
                 return
             answer, name = stranger.negotiation.feed(data)
             if answer:
-                stranger.leg.send(answer)
+                stranger.endpoint.send(answer)
         except BlockingIOError:
             return
         except (OSError, ProtocolError):

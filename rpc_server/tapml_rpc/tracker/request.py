@@ -42,16 +42,11 @@ _REQUEST: Final = 1
 
 @dataclass(frozen=True)
 class QueuePlace:
-    """Where a request stands.
+    """A request's place in the queue.
 
-    Attributes
-    ----------
-    position
-        1 for the next in line among those who could use the same devices.
-    devices
-        Name and holders of the devices that would do.
-    known
-        Where there are none: the names of those that are registered.
+    `position` is 1 for the next one among those who could use the same devices. `devices` are name
+    and holders of the suitable devices; if there are none, `known` are the names of the registered
+    ones.
     """
 
     position: int
@@ -60,7 +55,7 @@ class QueuePlace:
 
     @property
     def own(self) -> bool:
-        """Whether this process holds every device that would do, and so waits for itself."""
+        """Whether this process holds every suitable device, and so waits for itself."""
         own = own_label()
         return bool(self.devices) and all(holders == own for _, holders in self.devices)
 
@@ -92,7 +87,7 @@ def request_device(
     on_lost: Callable[[TapmlError], None] | None = None,
     label: str = "",
 ) -> Lease:
-    """Ask a tracker for a device and wait until it is there.
+    """Ask a tracker for a device and wait for it.
 
     Parameters
     ----------
@@ -101,7 +96,7 @@ def request_device(
     name, kind
         The device's name, its platform (``opencl``); None for any.
     features, limits
-        What it must have, as :class:`~tapml_rpc.tracker.requirements.Requirements` says.
+        Requirements, as in :class:`~tapml_rpc.tracker.requirements.Requirements`.
     exclusive
         Whether nobody else may have it meanwhile.
     priority
@@ -109,12 +104,12 @@ def request_device(
     timeout
         Seconds to wait for the device; None waits for ever.
     absent_seconds
-        Seconds to wait while no registered device would do, free or not; None for `timeout`.
+        Seconds to wait while no registered device is suitable, free or not; None for `timeout`.
     own_seconds
-        Seconds to wait while this process holds every device that would do; None for `timeout`,
-        since another of its threads may give one back.
+        Seconds to wait while this process holds every suitable device; None for `timeout`, since
+        another of its threads may give one back.
     credentials
-        Keys, where the tracker asks for them: this side's own and the tracker's public one.
+        Keys, if the tracker asks for them: this side's own and the tracker's public one.
     on_queue
         Takes the place in the queue whenever it changes.
     on_lost
@@ -127,9 +122,9 @@ def request_device(
     SetupError
         If no tracker answers, it ends meanwhile, or the device is not free within `timeout`.
     NoSuchDeviceError
-        If no registered device will do within `timeout` or `absent_seconds`.
+        If no registered device is suitable within `timeout` or `absent_seconds`.
     InputError
-        If what is asked for does not exist, or this process holds it after `own_seconds`.
+        If a requirement's name is unknown, or this process holds the device after `own_seconds`.
     """
     wanted = Requirements.of(name or "", kind or "", features, limits)
     connection = open_connection(tracker, credentials, timeout=FIRST_ANSWER_SECONDS)
@@ -185,7 +180,7 @@ def _wait(
             continue
         if not heard and now - started > FIRST_ANSWER_SECONDS:
             raise no_answer(connection.address, FIRST_ANSWER_SECONDS)
-        # Before its first word nobody knows whether there is such a device.
+        # Before its first message it is unknown whether there is such a device.
         if timeout is not None and heard and now - started > timeout:
             raise _too_late(wanted, timeout, place)
         absent = place is not None and not place.devices

@@ -1,4 +1,4 @@
-"""What a client wants of a device, and whether a device meets it."""
+"""What a client requires of a device, and whether a device meets it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,11 @@ _NAME_CHARACTERS: Final = 64
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a device must be and have.
+    """What a device must be and have; an empty `name` or `kind` (platform) means any.
 
-    Attributes
-    ----------
-    name
-        The device's name; empty for any.
-    kind
-        Its platform, such as ``opencl``; empty for any.
-    features
-        All of these, such as ``float16``.
-    limits
-        Least values by name: ``min_buffer_bytes``, ``min_memory_bytes``,
-        ``min_shared_memory_bytes`` in bytes, ``min_threads_per_block``, ``min_arguments``. A
-        limit its platform does not state counts as met.
+    `limits` are least values by name: ``min_buffer_bytes``, ``min_memory_bytes``,
+    ``min_shared_memory_bytes`` in bytes, ``min_threads_per_block``, ``min_arguments``. A limit its
+    platform does not state counts as met.
     """
 
     name: str = ""
@@ -45,7 +36,7 @@ class Requirements:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def unmet(self, name: str, device: DeviceDescription) -> str:
-        """What a device lacks, in words; empty where it lacks nothing."""
+        """What a device lacks, in words; empty if it lacks nothing."""
         if self.name and self.name != name:
             return f"its name is not {self.name}"
         if self.kind and self.kind != device.platform:
@@ -80,14 +71,9 @@ class Requirements:
 
     @classmethod
     def from_wire(cls, data: Any) -> Requirements:
-        """Check what a peer asks for.
+        """Check a peer's requirements.
 
-        Raises
-        ------
-        ProtocolError
-            If a field has another type or length.
-        InputError
-            If a limit has no such name.
+        Raises ProtocolError if a field has another type or length, InputError for an unknown limit.
         """
         if type(data) is not dict:
             raise ProtocolError("requirements must be a map")
@@ -115,12 +101,9 @@ class Requirements:
         features: Iterable[str] = (),
         limits: Mapping[str, int] | None = None,
     ) -> Requirements:
-        """Requirements whose limits have names that exist.
+        """Requirements with checked names of limits.
 
-        Raises
-        ------
-        InputError
-            If one has not; the known ones are listed.
+        Raises InputError, which lists the known ones.
         """
         unknown = sorted(set(limits or ()) - LIMITS.keys())
         if unknown:

@@ -1,8 +1,8 @@
 """Addresses that lead through the tracker: ``relay://HOST:PORT/TOKEN``, to a session's control.
 
-A lease gives one for a device that only connects out. :func:`connect_socket` takes a ZeroMQ socket
+A lease has one for a device that only connects out. :func:`connect_socket` takes a ZeroMQ socket
 there, :func:`open_stream` a plain one. ``relay+ws://`` and ``relay+wss://`` lead through a
-tracker's WebSocket door instead: a server's address like any, whose token is the lease's.
+tracker's WebSocket door instead: a server's address like any other, whose token is the lease's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RelayAddress:
 
     @property
     def name(self) -> str:
-        """What to ask the relay for."""
+        """The name to request from the relay."""
         return f"{self.token}.{self.role}"
 
     def __str__(self) -> str:
@@ -53,13 +53,7 @@ def is_relayed(address: str) -> bool:
 
 
 def parse(address: str) -> RelayAddress:
-    """Take a relay's address apart.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """Parse a relay's address; raises InputError if it is malformed."""
     try:
         parts = urlsplit(address)
         token, _, role = parts.path.removeprefix("/").partition("/")
@@ -72,12 +66,9 @@ def parse(address: str) -> RelayAddress:
 
 
 def websocket_through(address: str) -> tuple[str, str]:
-    """Where ``relay+ws://HOST:PORT/TOKEN`` leads: the address of a WebSocket, and its token.
+    """The WebSocket address, and its token, behind ``relay+ws://HOST:PORT/TOKEN``.
 
-    Raises
-    ------
-    InputError
-        If it is none.
+    Raises InputError if it is malformed.
     """
     url, _, token = address.removeprefix(_THROUGH).rpartition("/")
     if not leads_to_websocket(address) or not token.isalnum() or urlsplit(url).hostname is None:
@@ -97,12 +88,9 @@ def data_address_beside(control: str) -> str:
 
 
 def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
-    """Connect a ZeroMQ socket to an address, through the relay where it leads through one.
+    """Connect a ZeroMQ socket to an address, through the relay if it leads through one.
 
-    Raises
-    ------
-    SetupError
-        If the relay cannot be reached, or refuses.
+    Raises SetupError if the relay cannot be reached, or refuses.
     """
     if is_relayed(address):
         from tapml_rpc.tracker.bridge import bridged
@@ -114,10 +102,7 @@ def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
 def open_stream(address: str, timeout: float) -> socket.socket:
     """A connected TCP socket to the device at the other end of a relay.
 
-    Raises
-    ------
-    SetupError
-        If the relay cannot be reached, or refuses.
+    Raises SetupError if the relay cannot be reached, or refuses.
     """
     there = parse(address)
     return socks.dial((there.host, there.port), there.name, timeout)

@@ -1,4 +1,4 @@
-"""Devices and clients that have keys: one ROUTER of libzmq, which alone speaks CURVE."""
+"""Devices and clients with keys: one ROUTER of libzmq, which alone speaks CURVE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve, apply_server, client_identity
-from tapml_rpc.tracker.entrance import Desk, header_of, no_name_of_its_own
+from tapml_rpc.tracker.entrance import Handler, header_of, no_name_of_its_own
 from tapml_rpc.tracker.records import MAX_MESSAGE_BYTES, Sender
 from tapml_rpc.tracker.zmq_connection import Socket, set_heartbeats
 
@@ -25,25 +25,13 @@ _GIVEN_BY_US: Final = b"\0"
 class RouterEntrance:
     """The :class:`tapml_rpc.tracker.entrance.Entrance` for peers with keys.
 
-    Parameters
-    ----------
-    desk, selector
-        The tracker's.
-    address
-        ``tcp://host:port``; ``*`` as the port takes a free one.
-    curve
-        Keys, and who is admitted.
-
-    Raises
-    ------
-    OSError
-        If the address cannot be used.
+    In `address` the port ``*`` takes a free one. Raises OSError if the address cannot be used.
     """
 
     def __init__(
-        self, desk: Desk, selector: BaseSelector, address: str, curve: ServerCurve
+        self, handler: Handler, selector: BaseSelector, address: str, curve: ServerCurve
     ) -> None:
-        self._desk = desk
+        self._handler = handler
         self._curve = curve
         self._unreachable: set[bytes] = set()
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -68,43 +56,43 @@ class RouterEntrance:
                 raise OSError(error.errno, error.strerror) from None
             raise
         self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        # Readable when a socket's state has changed: serve() looks what it is.
+        # Readable when a socket's state has changed: serve() finds out how.
         for source in (socket, self._monitor):
             selector.register(source.fileno(), EVENT_READ)
 
     def serve(self) -> None:
-        """See the protocol."""
+        """Hand over what has come, and which connections are gone."""
         for _ in range(_MESSAGES_AT_ONCE):
             if not self._receive():
                 break
         if self._has_dropped():
-            # Whose connection that was libzmq does not say: who cannot be sent to.
-            self._desk.probe()
+            # libzmq does not say whose connection that was: those that cannot be sent to.
+            self._handler.probe()
         while self._unreachable:
-            self._desk.gone(self._unreachable.pop(), "its connection dropped")
+            self._handler.gone(self._unreachable.pop(), "its connection dropped")
 
     def pending(self) -> bool:
-        """See the protocol."""
+        """Whether :meth:`serve` has something to do though nothing more may come."""
         sources = (self._socket, self._monitor)
         return bool(self._unreachable) or any(
             int(source.getsockopt(zmq.EVENTS)) & zmq.POLLIN for source in sources
         )
 
     def send(self, key: bytes, packed: bytes) -> None:
-        """See the protocol."""
+        """Send a header without waiting."""
         try:
             self._socket.send_multipart([key, packed], zmq.NOBLOCK)
         except zmq.ZMQError:
             self._unreachable.add(key)
 
     def check(self, now: float) -> None:
-        """See the protocol: libzmq has its own clocks."""
+        """Nothing to check: libzmq has its own clocks."""
 
     def excuse(self, seconds: float) -> None:
-        """See the protocol: libzmq has its own threads."""
+        """Nothing to do: libzmq has its own threads."""
 
     def close(self) -> None:
-        """See the protocol."""
+        """Close the socket."""
         self._socket.disable_monitor()
         self._socket.close(linger=200)
         self._admission.close()
@@ -119,7 +107,7 @@ class RouterEntrance:
         if key.bytes[:1] != _GIVEN_BY_US:
             read = no_name_of_its_own
         identity = client_identity(parts[0], self._curve)
-        self._desk.take(Sender(key.bytes, identity, _host(parts[0])), read)
+        self._handler.take(Sender(key.bytes, identity, _host(parts[0])), read)
         return True
 
     def _has_dropped(self) -> bool:
@@ -132,7 +120,7 @@ class RouterEntrance:
 
 
 def _host(frame: zmq.Frame) -> str:
-    """Where a message came from; libzmq says so itself, before the peer can."""
+    """A message's remote address, which libzmq adds before the peer can."""
     host = str(frame.get("Peer-Address"))
     mapped = getattr(ipaddress.ip_address(host), "ipv4_mapped", None)
     return str(mapped or host)

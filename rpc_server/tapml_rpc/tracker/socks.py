@@ -1,8 +1,8 @@
-"""The few bytes of SOCKS 5 (RFC 1928) that say which stream a connection to the relay is.
+"""The few bytes of SOCKS 5 (RFC 1928) that name the stream of a connection to the relay.
 
 SOCKS because every language has it: a client goes through the relay as through any proxy, and the
-name it asks for is the lease's secret. Only CONNECT to a name, without SOCKS's own log-in: who does
-not know the secret asks for a name that does not exist.
+name it asks for is the lease's secret. Only CONNECT to a name, without SOCKS's own log-in: a client
+without the secret asks for a name that does not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAILED: Final = 1
 NOT_ALLOWED: Final = 2
 UNREACHABLE: Final = 4
 PORT: Final = 1
-"""The port asked for; the name says it all."""
+"""The port asked for; the name is sufficient."""
 _VERSION: Final = 5
 _CONNECT: Final = 1
 _BY_NAME: Final = 3
@@ -31,24 +31,21 @@ _MEANING: Final = {
 
 
 def reply(code: int) -> bytes:
-    """What the relay answers to a request."""
+    """The relay's answer to a request."""
     return bytes([_VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0])
 
 
 class Negotiation:
-    """The relay's side of a connection that has just come, fed as its bytes arrive."""
+    """The relay's side of a new connection, fed as its bytes arrive."""
 
     def __init__(self) -> None:
         self._data = b""
         self._greeted = False
 
     def feed(self, data: bytes) -> tuple[bytes, str | None]:
-        """Take bytes; what to answer now, and the name asked for once it is known.
+        """Take bytes; the answer to send now, and the requested name once it is known.
 
-        Raises
-        ------
-        ProtocolError
-            If it is no SOCKS 5 that is understood here.
+        Raises ProtocolError for anything but this subset of SOCKS 5.
         """
         self._data += data
         answer = b""
@@ -59,7 +56,7 @@ class Negotiation:
             self._check_version()
             methods = self._data[2 : 2 + self._data[1]]
             if 0 not in methods:
-                raise ProtocolError("the relay has no log-in of SOCKS's own")
+                raise ProtocolError("the relay supports no SOCKS log-in")
             self._data = self._data[2 + len(methods) :]
             self._greeted = True
             answer = _CHOICE
@@ -77,16 +74,13 @@ class Negotiation:
 
     def _check_version(self) -> None:
         if self._data and self._data[0] != _VERSION:
-            raise ProtocolError("no SOCKS 5")
+            raise ProtocolError("not SOCKS 5")
 
 
 def dial(relay: tuple[str, int], name: str, timeout: float) -> socket.socket:
     """Connect to a name through the relay: the other side is at the end of the socket.
 
-    Raises
-    ------
-    SetupError
-        If the relay cannot be reached or refuses; the message says which.
+    Raises SetupError if the relay cannot be reached or refuses; the message says which.
     """
     deadline = time.monotonic() + timeout
     where = f"{relay[0]}:{relay[1]}"

@@ -1,8 +1,8 @@
 """Devices of a tracker as a user names them: ``tracker`` for any, or ``tracker:pixel``.
 
-After the colon stands a device's name, or what it must have, separated by commas:
-``tracker:kind=opencl,feature=float16,min_buffer_bytes=268435456``. ``wait=60`` among it, as in
-``tracker:pixel,wait=60``, is how many seconds the device is waited for.
+After the colon comes a device's name, or requirements separated by commas:
+``tracker:kind=opencl,feature=float16,min_buffer_bytes=268435456``. ``wait=60`` among them, as in
+``tracker:pixel,wait=60``, is how many seconds to wait for the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOKEN_VARIABLE: Final = "TAPML_TRACKER_TOKEN"  # noqa: S105 - a variable's name
 CA_VARIABLE: Final = "TAPML_TRACKER_CA"
 FINGERPRINT_VARIABLE: Final = "TAPML_TRACKER_FINGERPRINT"
 ABSENT_SECONDS: Final = 60.0
-"""So long is a device waited for that nobody has registered, where a spec does not say."""
+"""Seconds to wait for a device that is not registered, if a spec does not say."""
 
 _WORD: Final = "tracker"
 _WAIT: Final = "wait"
@@ -39,12 +39,9 @@ def is_tracker_spec(spec: str) -> bool:
 
 
 def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The tracker to ask: what was given, else what ``TAPML_TRACKER`` says.
+    """The tracker to ask: what was given, else ``TAPML_TRACKER``.
 
-    Raises
-    ------
-    InputError
-        If neither says.
+    Raises InputError without either.
     """
     address = given or environ.get(VARIABLE, "")
     if not address:
@@ -58,18 +55,13 @@ def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.en
 def tracker_credentials(
     address: str, environ: Mapping[str, str] = os.environ
 ) -> Credentials | None:
-    """Secrets for a tracker, as the environment names them; None where it names none for one.
+    """Secrets for a tracker, as the environment names them; None if it names none.
 
     ``TAPML_TRACKER_KEY`` is the tracker's public key or the path of one, ``TAPML_RPC_KEY`` the path
-    of this side's own ``.secret`` file. Over WebSocket: ``TAPML_TRACKER_TOKEN`` is what the tracker
-    asks for, ``TAPML_TRACKER_FINGERPRINT`` its certificate's, ``TAPML_TRACKER_CA`` the path of
-    certificates to trust.
-
-    Parameters
-    ----------
-    address
-        The tracker's. Where it is ``ws://`` or ``wss://`` the keys are another one's; they take
-        pyzmq, and are not looked at.
+    of this side's own ``.secret`` file. Over WebSocket: ``TAPML_TRACKER_TOKEN`` is the tracker's
+    token, ``TAPML_TRACKER_FINGERPRINT`` its certificate's fingerprint, ``TAPML_TRACKER_CA`` the
+    path of certificates to trust. For an `address` at ``ws://`` or ``wss://`` the keys, which need
+    pyzmq, are not read.
 
     Raises
     ------
@@ -102,7 +94,7 @@ def device_credentials(lease: Lease, environ: Mapping[str, str] = os.environ) ->
     ------
     InputError
         If a file is missing or damaged; or if this side has a key, and the device, on another
-        machine, has none to talk with.
+        machine, has none.
     SetupError
         If others may read the secret.
     """
@@ -117,7 +109,7 @@ def device_credentials(lease: Lease, environ: Mapping[str, str] = os.environ) ->
 
 
 def _is_readable(address: str) -> bool:
-    """Whether others could read what is sent there without keys."""
+    """Whether others could read unencrypted bytes to this address."""
     parts = urlsplit(address.removeprefix("relay+"))
     host = parts.hostname or ""
     try:
@@ -128,12 +120,9 @@ def _is_readable(address: str) -> bool:
 
 
 def parse_spec(spec: str) -> dict[str, Any]:
-    """What a spec asks for, as arguments of :func:`request_device`; and ``wait``, in seconds.
+    """A spec as arguments of :func:`request_device`; and ``wait``, in seconds.
 
-    Raises
-    ------
-    InputError
-        If it is no such spec; the message shows one.
+    Raises InputError if it is malformed; the message shows a valid one.
     """
     word, _, rest = spec.partition(":")
     if word != _WORD:
@@ -162,7 +151,7 @@ def parse_spec(spec: str) -> dict[str, Any]:
             asked[key] = int(value)
         else:
             raise InputError(
-                f"{part!r} of {spec!r} asks for nothing known: kind=, name= (once each), "
+                f"{part!r} of {spec!r} is unknown; expected kind=, name= (once each), "
                 f"feature=, {'=, '.join(LIMITS)}= and a number, {_WAIT}= and seconds"
             )
     return asked
@@ -179,7 +168,7 @@ def resolve(
     credentials: Credentials | None = None,
     on_queue: Callable[[QueuePlace], None] | None = None,
 ) -> Lease:
-    """Lend the device that a spec names; the arguments are those of :func:`request_device`.
+    """Lease the device that a spec names; the arguments are those of :func:`request_device`.
 
     Without `credentials` they are those of :func:`tracker_credentials`. The ``wait`` of a spec is
     its `timeout`; without either a device that is held is waited for as long as it takes, and one
@@ -188,7 +177,7 @@ def resolve(
     Raises
     ------
     InputError
-        If the spec is none, or no tracker is known.
+        If the spec is malformed, or no tracker is known.
     TapmlError
         As :func:`request_device` does.
     """

@@ -1,4 +1,4 @@
-"""When a tracker shall end: a signal, or its parent's end."""
+"""When a tracker should stop: a signal, or its parent's end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from types import FrameType
 
 
 class StopRequest:
-    """Signals and the parent's end, as one question.
-
-    Parameters
-    ----------
-    parent
-        Process id; 0 for none.
-    """
+    """Signals and the end of the process `parent`, 0 for none."""
 
     def __init__(self, parent: int) -> None:
         self._asked = False
         self._parent = parent
-        # The parent holds the other end of standard input open for as long as it lives.
+        # The parent holds the other end of standard input open while it lives.
         self.wake_fds = (0,) if parent else ()
         signal.signal(signal.SIGTERM, self._note)
         signal.signal(signal.SIGINT, self._note)

@@ -1,8 +1,9 @@
-"""Which connection of a relay is joined with which: by a lease's secret, and a stream's.
+"""Joins connections of a relay: by a lease's secret, and a stream's.
 
-A client comes with its lease's token and waits; the device is told to come, and comes with a secret
-that is good once. How both say so is the doors' business: SOCKS (:mod:`tapml_rpc.tracker.relay`),
-WebSocket (:mod:`tapml_rpc.tracker.websocket_door`). Everything runs on a forwarder's thread.
+A client connects with its lease's token and waits; the device is asked to connect, and does so with
+a secret that is valid once. Each binding has its own way to send both: SOCKS
+(:mod:`tapml_rpc.tracker.relay`), WebSocket (:mod:`tapml_rpc.tracker.websocket_door`). Everything
+runs on a forwarder's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from tapml_rpc.tracker.flow import Flow, Forwarder, Leg
+from tapml_rpc.tracker.flow import Endpoint, Flow, Forwarder
 
 ROLES: Final = ("control", "data")
 DIAL_SECONDS: Final = 5.0
@@ -22,7 +23,7 @@ MAX_FLOWS: Final = 256
 MAX_FLOWS_OF_LEASE: Final = 8
 
 Dial = Callable[[str, str, str], None]
-"""Tells a device to come: lease id, stream, role."""
+"""Asks a device to connect: lease id, stream, role."""
 
 
 class Refusal(Enum):
@@ -34,35 +35,26 @@ class Refusal(Enum):
 
 
 class Caller(Protocol):
-    """A connection that is joined with nothing yet."""
+    """A connection that is not joined yet."""
 
-    def grant(self) -> Leg:
-        """Say that it is joined, and become a leg; raises OSError where it has gone."""
+    def grant(self) -> Endpoint:
+        """Report that it is joined, and become an endpoint; raises OSError if it has gone."""
 
     def refuse(self, why: Refusal | None) -> None:
-        """Say why not, or nothing, and end it; the second time does nothing."""
+        """Report the reason, if there is one, and end it; a second call does nothing."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A client that waits for its device."""
-
     caller: Caller
     lease_id: str
     deadline: float
 
 
 class Switchboard:
-    """Joins callers of one relay.
+    """Joins callers of one relay; `forwarder` runs what is joined.
 
-    Parameters
-    ----------
-    forwarder
-        Runs what is joined.
-    dial
-        Called when a device shall come.
-    dial_seconds
-        How long that may take.
+    `dial` is called when a device should connect, which may take `dial_seconds`.
     """
 
     def __init__(
@@ -76,11 +68,11 @@ class Switchboard:
         self._waiting: dict[str, _Waiting] = {}
 
     def allow(self, lease_id: str, token: str) -> None:
-        """Let through who knows `token`."""
+        """Admit `token`."""
         self._leases[token] = lease_id
 
     def cut(self, lease_id: str, token: str) -> None:
-        """End what goes through a lease, and let nothing more through it."""
+        """Cut the connections of a lease, and admit no more."""
         self._leases.pop(token, None)
         for flow in self._flows.pop(lease_id, ()):
             self._forwarder.end(flow)
@@ -92,7 +84,7 @@ class Switchboard:
         return secret in self._leases or secret in self._waiting
 
     def call(self, caller: Caller, token: str, role: str) -> None:
-        """A client wants its device."""
+        """A client requests its device."""
         lease_id = self._leases.get(token)
         if lease_id is None or role not in ROLES:
             caller.refuse(Refusal.NO_SUCH)
@@ -109,7 +101,7 @@ class Switchboard:
         self._dial(lease_id, stream, role)
 
     def answer(self, device: Caller, stream: str) -> None:
-        """A device has come for a client."""
+        """A device has connected for a client."""
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
             device.refuse(Refusal.NO_SUCH)
@@ -124,12 +116,12 @@ class Switchboard:
         self._forwarder.add(flow)
 
     def gone(self, caller: Caller) -> None:
-        """A client waits no longer."""
+        """A client no longer waits."""
         for stream in [key for key, each in self._waiting.items() if each.caller is caller]:
             del self._waiting[stream]
 
     def refuse_late(self) -> None:
-        """Tell those whose device has not come; call it a few times a second."""
+        """Refuse those whose device has not come; call it a few times a second."""
         now = time.monotonic()
         for waiting in [each for each in self._waiting.values() if now > each.deadline]:
             waiting.caller.refuse(Refusal.UNREACHABLE)

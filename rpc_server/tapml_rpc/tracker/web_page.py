@@ -1,7 +1,7 @@
 """The page that makes a browser a device, as the tracker's WebSocket door serves it.
 
-Its files are built from ``web/`` and ship in this package; they are read once, and what is asked
-for is looked up among them by its whole path: nothing else of the file system can be asked for.
+Its files are built from ``web/`` and ship in this package. They are read once, and requests are
+looked up among them by their complete path: nothing else of the file system can be requested.
 """
 
 from __future__ import annotations
@@ -38,12 +38,9 @@ _HEADERS: Final = {
 
 
 def page_response(target: str) -> Response | None:
-    """The answer to a request for a file of the page; None where it has no such file.
+    """The answer to a request for a file of the page (``/`` for the page).
 
-    Parameters
-    ----------
-    target
-        Path and query of the request; ``/`` is the page itself.
+    None for an unknown one.
     """
     path = target.partition("?")[0]
     found = _files().get("/index.html" if path == "/" else path)

@@ -1,6 +1,6 @@
 """A connection to a tracker over WebSocket: for devices and clients without ZeroMQ.
 
-No thread and no timer here: a stopped peer is noticed by the pong that its WebSocket owes, a
+It has no thread and no timer: a stopped peer is noticed by the pong that its WebSocket owes, a
 tracker that has gone by its connection, one that is stopped by its silence.
 """
 
@@ -29,21 +29,9 @@ if TYPE_CHECKING:
 class WebSocketConnection:
     """The :class:`tapml_rpc.tracker.connection.Connection` to ``ws://`` or ``wss://host:port``.
 
-    Parameters
-    ----------
-    address
-        Of the tracker's WebSocket door.
-    credentials
-        The tracker's token, where it asks for one, and whom to trust.
-    timeout
-        Seconds in which it has to be open.
-
-    Raises
-    ------
-    InputError
-        If it is no such address.
-    SetupError
-        If nothing answers, or the tracker does not let us in.
+    `credentials` are the tracker's token, if it asks for one, and whom to trust. The connection
+    must open within `timeout` seconds. Raises InputError for a malformed address, SetupError if
+    nothing answers, or the tracker refuses.
     """
 
     def __init__(self, address: str, credentials: Credentials | None, timeout: float) -> None:
@@ -68,11 +56,11 @@ class WebSocketConnection:
         self._poller.register(self._stream.fileno(), select.POLLIN)
 
     def watch(self, descriptor: int) -> None:
-        """See the protocol."""
+        """Let :meth:`receive` return when a descriptor is readable."""
         self._poller.register(descriptor, select.POLLIN)
 
     def send(self, header: wire.Header) -> None:
-        """See the protocol."""
+        """Send a message."""
         deadline = time.monotonic() + ANSWER_SECONDS
 
         def check() -> None:
@@ -85,10 +73,10 @@ class WebSocketConnection:
             raise self._gone(error) from None
 
     def receive(self, seconds: float) -> wire.Header | None:
-        """See the protocol."""
+        """The next message; None if none came within `seconds`."""
         now = time.monotonic()
         if now - self._looked > 1.0:
-            # This process was stopped, or busy elsewhere: no word about the tracker.
+            # This process was stopped, or busy elsewhere: that says nothing about the tracker.
             self._heard = now
         try:
             # First what has come already, which no poll shows.
@@ -112,7 +100,7 @@ class WebSocketConnection:
         return None
 
     def close(self, *last: wire.Header) -> None:
-        """See the protocol."""
+        """Send waiting messages and end the connection."""
         if os.getpid() != self._owner:
             return
         if self._stream.torn:

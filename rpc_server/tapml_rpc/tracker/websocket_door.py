@@ -1,10 +1,10 @@
-"""The tracker over WebSocket: one port for devices, clients, and what is relayed between them.
+"""The tracker over WebSocket: one port for devices, clients, and relayed connections.
 
-For devices that have no ZeroMQ, and for browsers, which can only go out. ``/tracker`` takes the
+For devices without ZeroMQ, and for browsers, which can only connect out. ``/tracker`` takes the
 messages that the ROUTER socket takes; ``/control`` and ``/data`` are a lent device's two
-connections, opened with the lease's token as any server's are with its own; ``/leg`` is where the
-device comes for a client that waits; ``/`` is the page that makes a browser a device. One thread,
-and nothing in it waits for anybody.
+connections, opened with the lease's token as any server's are with its own; on ``/leg`` the device
+connects for a client that waits; ``/`` is the page that makes a browser a device. One thread, in
+which nothing waits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Final
 from websockets.http11 import Request
 
 from tapml_rpc.security.bind import bracketed
-from tapml_rpc.tracker.doorstep import Doorstep
+from tapml_rpc.tracker.acceptor import Acceptor
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.records import LEG_PATH, TRACKER_PATH
 from tapml_rpc.tracker.switchboard import Dial, Refusal, Switchboard
 from tapml_rpc.tracker.web_page import page_response
 from tapml_rpc.tracker.websocket_peer import WebSocketPeer
-from tapml_rpc.tracker.websocket_visitor import Visitor
+from tapml_rpc.tracker.websocket_upgrade import PendingUpgrade
 from tapml_rpc.websocket import admission
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Guard
 from tapml_rpc.websocket.frames import CONTROL_PATH, DATA_PATH
@@ -56,9 +56,9 @@ Gone = Callable[[bytes, str], None]
 
 
 class _Secrets:
-    """The guard of the relay's connections: who knows a secret of the switchboard is let through.
+    """The guard of the relay's connections: admits the switchboard's secrets.
 
-    The identity it gives is the secret itself, for the door alone.
+    The identity it gives is the secret itself, which only the door uses.
     """
 
     def __init__(self, board: Switchboard) -> None:
@@ -71,39 +71,14 @@ class _Secrets:
 
 
 class WebSocketDoor:
-    """Listens, lets in, joins and forwards, on a thread of its own.
+    """Listens, admits, joins and forwards, on its own thread.
 
-    Parameters
-    ----------
-    host, port
-        Where to listen, as :func:`tapml_rpc.security.bind.check_bind` gives it.
-    heard, gone
-        Take messages, and the ends of connections.
-    dial
-        Called with lease id, stream and role when a device shall come.
-    guard
-        Who knows the tokens of devices and clients; None on loopback alone.
-    context
-        For ``wss``; None for ``ws``.
-    origins
-        Pages that may connect, by their Origin, beside those of this machine.
-    silence_seconds
-        A peer that gives no sign of life for so long, not even the pong its WebSocket owes, is
-        gone.
-
-    Raises
-    ------
-    SetupError
-        If the address cannot be used.
-
-    Attributes
-    ----------
-    address
-        ``ws://host:port`` or ``wss://host:port``.
-    port
-        Where it listens.
-    forwarder
-        Runs everything here.
+    `host` and `port` come from :func:`tapml_rpc.security.bind.check_bind`. `heard` and `gone` take
+    messages and the ends of connections; `dial` is called with lease id, stream and role when a
+    device should connect. `guard` checks tokens; None on loopback only. `context` is for ``wss``.
+    Pages with an Origin in `origins` may connect, beside those of this machine. A peer without a
+    sign of life for `silence_seconds`, not even the pong its WebSocket owes, is gone. Raises
+    SetupError if the address cannot be used.
     """
 
     def __init__(
@@ -141,13 +116,13 @@ class WebSocketDoor:
         page = "http" if context is None else "https"
         self._peers_admission = Admission(guard, allowed, paths, page)
         self._legs_admission = Admission(_Secrets(self._board), allowed, paths, page)
-        self._visitors: dict[Visitor, None] = {}
+        self._upgrades: dict[PendingUpgrade, None] = {}
         self._peers: dict[bytes, WebSocketPeer] = {}
         self._checked = 0
         self._checker = ThreadPoolExecutor(1, "tapml-door-tokens")
         self._pinged = self._looked = time.monotonic()
         self._stop = threading.Event()
-        self._doorstep = Doorstep(
+        self._acceptor = Acceptor(
             self.forwarder, self._listener, lambda taken, address: self._greet(taken, address[0])
         )
         self._thread = threading.Thread(target=self._run, name="tapml-door", daemon=True)
@@ -162,11 +137,11 @@ class WebSocketDoor:
         self.forwarder.post(partial(self._drop, key, why))
 
     def allow(self, lease_id: str, token: str) -> None:
-        """Let through who knows a lease's token. From any thread."""
+        """Admit a lease's token. From any thread."""
         self.forwarder.post(partial(self._board.allow, lease_id, token))
 
     def cut(self, lease_id: str, token: str) -> None:
-        """End what goes through a lease, and let nothing more through it. From any thread."""
+        """Cut the connections of a lease, and admit no more. From any thread."""
         self.forwarder.post(partial(self._board.cut, lease_id, token))
 
     def close(self) -> None:
@@ -175,63 +150,66 @@ class WebSocketDoor:
         self.forwarder.post(lambda: None)
         self._thread.join(timeout=2)
 
-    def requested(self, visitor: Visitor, request: Request) -> None:
-        """A visitor has said what it wants; on the door's thread."""
-        leg = request.path in (CONTROL_PATH, DATA_PATH, LEG_PATH)
+    def requested(self, upgrade: PendingUpgrade, request: Request) -> None:
+        """An upgrade has sent its request; on the door's thread."""
+        endpoint = request.path in (CONTROL_PATH, DATA_PATH, LEG_PATH)
         page = None if "Upgrade" in request.headers else page_response(request.path)
         if page is not None:
-            visitor.give(page)
-        elif leg:
-            self._admit(visitor, request, self._legs_admission.check(request, visitor.host))
-        elif request.path != TRACKER_PATH or self._has_room(visitor, request):
-            # A token may be good once: all that can be refused without it came before it.
+            upgrade.give(page)
+        elif endpoint:
+            self._admit(upgrade, request, self._legs_admission.check(request, upgrade.host))
+        elif request.path != TRACKER_PATH or self._has_room(upgrade, request):
+            # A token may be valid once: everything that can be refused without it was checked
+            # before.
             self._checked += 1
-            self._checker.submit(self._check, visitor, request)
+            self._checker.submit(self._check, upgrade, request)
 
-    def forget(self, visitor: Visitor) -> None:
-        """One has come in, or ends; on the door's thread."""
-        self._visitors.pop(visitor, None)
-        self._board.gone(visitor)
-        self.forwarder.forget(visitor.socket)
+    def forget(self, upgrade: PendingUpgrade) -> None:
+        """One was admitted, or ends; on the door's thread."""
+        self._upgrades.pop(upgrade, None)
+        self._board.gone(upgrade)
+        self.forwarder.forget(upgrade.socket)
 
-    def _check(self, visitor: Visitor, request: Request) -> None:
-        """On a thread of its own: a list of tokens is a file, with a lock that may be held."""
+    def _check(self, upgrade: PendingUpgrade, request: Request) -> None:
+        """Runs on its own thread: a list of tokens is a file, with a lock that may be held."""
         admitted: admission.Refusal | str
         try:
-            admitted = self._peers_admission.check(request, visitor.host)
+            admitted = self._peers_admission.check(request, upgrade.host)
         except Exception:
             traceback.print_exc(file=sys.stderr)
             reason = "the tracker cannot check a token now"
             admitted = admission.Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
-        self.forwarder.post(partial(self._after_check, visitor, request, admitted))
+        self.forwarder.post(partial(self._after_check, upgrade, request, admitted))
 
     def _after_check(
-        self, visitor: Visitor, request: Request, admitted: admission.Refusal | str
+        self, upgrade: PendingUpgrade, request: Request, admitted: admission.Refusal | str
     ) -> None:
         self._checked -= 1
         # It may have left meanwhile.
-        if visitor in self._visitors:
-            self._admit(visitor, request, admitted)
+        if upgrade in self._upgrades:
+            self._admit(upgrade, request, admitted)
 
-    def _admit(self, visitor: Visitor, request: Request, admitted: admission.Refusal | str) -> None:
+    def _admit(
+        self, upgrade: PendingUpgrade, request: Request, admitted: admission.Refusal | str
+    ) -> None:
         if isinstance(admitted, admission.Refusal):
-            visitor.answer(admitted)
+            upgrade.answer(admitted)
         elif request.path == TRACKER_PATH:
-            self._let_in(visitor, admitted)
-        elif not visitor.accept(request):
+            self._let_in(upgrade, admitted)
+        elif not upgrade.accept(request):
             return
         elif request.path == LEG_PATH:
-            self._board.answer(visitor, admitted)
+            self._board.answer(upgrade, admitted)
         else:
-            self._board.call(visitor, admitted, request.path[1:])
+            self._board.call(upgrade, admitted, request.path[1:])
 
-    def _has_room(self, visitor: Visitor, request: Request) -> bool:
-        """Whether one more peer can come in, by an upgrade; who cannot is told."""
+    def _has_room(self, upgrade: PendingUpgrade, request: Request) -> bool:
+        """Whether one more peer can be admitted by an upgrade; otherwise it is refused."""
         if len(self._peers) + self._checked >= MAX_PEERS:
             reason = f"all {MAX_PEERS} connections of this tracker are taken"
-            visitor.answer(admission.Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason))
+            upgrade.answer(admission.Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason))
             return False
-        return visitor.accept(request)
+        return upgrade.accept(request)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -239,10 +217,10 @@ class WebSocketDoor:
                 self.forwarder.step(_STEP_SECONDS)
                 self._look(time.monotonic())
             except Exception:
-                # A fault of ours must not end every other connection, and must be seen.
+                # An internal fault must not end every other connection, and must be seen.
                 traceback.print_exc(file=sys.stderr)
-        for visitor in list(self._visitors):
-            visitor.end()
+        for upgrade in list(self._upgrades):
+            upgrade.end()
         for peer in list(self._peers.values()):
             peer.close(_GOING_AWAY, "the tracker ends")
         self._checker.shutdown(wait=False, cancel_futures=True)
@@ -250,17 +228,16 @@ class WebSocketDoor:
         self._listener.close()
 
     def _look(self, now: float) -> None:
-        """What time alone brings about."""
         if now - self._looked > _STOPPED_SECONDS:
-            # The tracker was stopped: that is nobody's silence.
+            # The tracker was stopped: that is no peer's silence.
             for peer in self._peers.values():
                 peer.last_heard += now - self._looked
         self._looked = now
-        self._doorstep.look()
+        self._acceptor.look()
         self._board.refuse_late()
-        for visitor in [v for v in self._visitors if now > v.deadline]:
-            if visitor.taking or not visitor.asked:
-                visitor.end()
+        for upgrade in [v for v in self._upgrades if now > v.deadline]:
+            if upgrade.taking or not upgrade.asked:
+                upgrade.end()
         if now - self._pinged > PING_SECONDS:
             self._pinged = now
             for peer in list(self._peers.values()):
@@ -270,19 +247,19 @@ class WebSocketDoor:
                     peer.ping()
 
     def _greet(self, connection: socket.socket, number: str) -> None:
-        if len(self._visitors) >= MAX_VISITORS:
-            # Who means well says what it wants at once: the one that has said nothing longest goes.
-            idle = next((v for v in self._visitors if v.taking or not v.asked), None)
+        if len(self._upgrades) >= MAX_VISITORS:
+            # A proper client makes its request at once: the one that has been silent longest goes.
+            idle = next((v for v in self._upgrades if v.taking or not v.asked), None)
             if idle is None:
                 connection.close()
                 return
             idle.end()
         try:
-            self._visitors[Visitor(self, connection, _host(number), self._context)] = None
+            self._upgrades[PendingUpgrade(self, connection, _host(number), self._context)] = None
         except OSError:
             connection.close()
 
-    def _let_in(self, visitor: Visitor, identity: str) -> None:
+    def _let_in(self, upgrade: PendingUpgrade, identity: str) -> None:
         key = KEY_PREFIX + secrets.token_bytes(_KEY_BYTES)
 
         def ended(why: str) -> None:
@@ -291,14 +268,14 @@ class WebSocketDoor:
 
         try:
             peer = WebSocketPeer(
-                visitor,
+                upgrade,
                 self.forwarder,
                 identity,
                 lambda message: self._heard(peer, key, message),
                 ended,
             )
         except OSError:
-            visitor.end()
+            upgrade.end()
             return
         self._peers[key] = peer
 

@@ -1,4 +1,4 @@
-"""The WebSocket door as the tracker's own thread has it: messages in order, one at a time."""
+"""The WebSocket door on the tracker's own thread: messages in order, one at a time."""
 
 from __future__ import annotations
 
@@ -25,27 +25,12 @@ Take = Callable[[Sender, Callable[[], wire.Header]], object]
 
 
 class WebSocketEntrance:
-    """Where devices and clients come over WebSocket.
+    """Accepts devices and clients over WebSocket.
 
-    Parameters
-    ----------
-    listening
-        Where, and who may.
-    origins
-        Pages that may, beside those of this machine.
-    silence_seconds
-        Who gives no sign of life for so long is gone.
-    wake
-        Called on the door's thread when :meth:`hand_over` has news.
-    dial
-        Called there when a device shall come for a client.
-
-    Attributes
-    ----------
-    address
-        ``ws://host:port`` or ``wss://host:port``.
-    way
-        What a lease says of the way through here.
+    `origins` are pages that may connect, beside those of this machine. A peer without a sign of
+    life for `silence_seconds` is gone. `wake` is called on the door's thread when :meth:`hand_over`
+    has news, `dial` when a device should connect for a client. `way` is what a lease says of the
+    way through here.
     """
 
     def __init__(
@@ -80,7 +65,7 @@ class WebSocketEntrance:
         self.close = self._door.close
 
     def send(self, key: bytes, packed: bytes) -> None:
-        """Send a header to a peer; one that is gone is handed over as that."""
+        """Send a header to a peer; one that is gone is handed over as such."""
         self._door.send(key, frames.head(packed, 0))
 
     def hand_over(self, take: Take, gone: Callable[[bytes, str], None]) -> None:
@@ -100,7 +85,7 @@ class WebSocketEntrance:
         if self._unheard.put(Sender(key, peer.identity, peer.host, WEBSOCKET), message):
             self._wake()
         else:
-            peer.close(_REFUSED, "it says more than is listened to")
+            peer.close(_REFUSED, "it sends more than the tracker can read")
 
     def _end(self, key: bytes, why: str) -> None:
         self._unheard.end(key, why)

@@ -13,7 +13,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.nonblocking import receive, send
-from tapml_rpc.tracker.websocket_visitor import Visitor
+from tapml_rpc.tracker.websocket_upgrade import PendingUpgrade
 
 MOST_UNSENT_BYTES: Final = 4 << 20
 """What may wait for a peer that reads slowly: a few pages of a list of devices."""
@@ -22,50 +22,31 @@ MOST_UNSENT_BYTES: Final = 4 << 20
 class WebSocketPeer:
     """Messages to and from one peer, on the forwarder's thread.
 
-    Parameters
-    ----------
-    visitor
-        The connection, accepted; this object's from now on.
-    identity
-        The token it showed, by a part of its hash, or ``loopback``.
-    heard
-        Takes each message.
-    ended
-        Called once, with the reason, when the connection is over.
-
-    Raises
-    ------
-    OSError
-        If it is gone already.
-
-    Attributes
-    ----------
-    host
-        Where it came from.
-    last_heard
-        On the monotonic clock: when anything came last.
+    It owns the accepted `upgrade`. `identity` is a part of the hash of its token, or ``loopback``.
+    `heard` takes each message; `ended` is called once, with the reason, when the connection is
+    over. `last_heard` is on the monotonic clock. Raises OSError if it is gone already.
     """
 
     def __init__(
         self,
-        visitor: Visitor,
+        upgrade: PendingUpgrade,
         forwarder: Forwarder,
         identity: str,
         heard: Callable[[bytes], None],
         ended: Callable[[str], None],
     ) -> None:
         self.identity = identity
-        self.host = visitor.host
+        self.host = upgrade.host
         self.last_heard = time.monotonic()
         self._forwarder = forwarder
-        self._protocol = visitor.protocol
-        self._socket = visitor.socket
+        self._protocol = upgrade.protocol
+        self._socket = upgrade.socket
         self._heard = heard
         self._ended: Callable[[str], None] | None = ended
         self._message = bytearray()
         self._unsent = bytearray()
         self._last = False
-        visitor.come_in()
+        upgrade.come_in()
         self._watched = selectors.EVENT_READ
         forwarder.watch(self._socket, self._watched, self._ready)
 
@@ -76,13 +57,13 @@ class WebSocketPeer:
             self._flush()
 
     def ping(self) -> None:
-        """Ask for a sign of life, which any WebSocket gives by itself."""
+        """Ask for a sign of life, which every WebSocket gives automatically."""
         if self._ended is not None and not self._last:
             self._protocol.send_ping(b"")
             self._flush()
 
     def close(self, code: int, why: str) -> None:
-        """Say goodbye, and end the connection whether it is taken or not."""
+        """Send a goodbye, and end the connection whether it is taken or not."""
         if self._ended is None:
             return
         if not self._last:
@@ -112,7 +93,7 @@ class WebSocketPeer:
             if isinstance(event, Frame):
                 self._take(event)
             if self._ended is None:
-                # Whoever heard it closed the connection: the rest is nobody's any more.
+                # The receiver of that closed the connection: the rest is discarded.
                 return
         self._flush()
 
@@ -157,7 +138,7 @@ class WebSocketPeer:
         ended, self._ended = self._ended, None
         self._forwarder.forget(self._socket)
         with suppress(OSError):
-            # What was sent last is read before the end of it.
+            # The last message is read before the end of the connection.
             self._socket.shutdown(socket.SHUT_WR)
         self._socket.close()
         ended(why)

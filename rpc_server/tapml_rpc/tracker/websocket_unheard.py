@@ -1,4 +1,4 @@
-"""What the door's peers have said and nobody has listened to yet: bounded, and taken in turn."""
+"""Unprocessed messages of the door's peers: bounded, and taken in turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tapml_rpc.tracker.records import Sender
 
 MOST_UNHEARD: Final = 1024
 MOST_UNHEARD_BYTES: Final = 1 << 20
-"""What a peer may say before it is listened to; who says more is not listening itself."""
+"""What a peer may send before it is processed; a peer that sends more does not read."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Said:
 
 @dataclass
 class _Line:
-    """What one peer has said, or that it is gone."""
+    """One peer's messages, or that it is gone."""
 
     sender: Sender | None = None
     messages: deque[bytes] = field(default_factory=deque)
@@ -41,7 +41,7 @@ class _Line:
 
 
 class Unheard:
-    """A line of messages for each peer. Filled by the door's thread, emptied by the tracker's."""
+    """A queue of messages per peer. Filled by the door's thread, emptied by the tracker's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,15 +49,15 @@ class Unheard:
         self._lines: dict[bytes, _Line] = {}
 
     def __len__(self) -> int:
-        """How many peers have something to say."""
+        """How many peers have messages."""
         return len(self._lines)
 
     def put(self, sender: Sender, message: bytes) -> bool:
-        """Keep a message; False, and nothing kept, where its sender has said too much."""
+        """Keep a message; False, without keeping it, if its sender has sent too much."""
         with self._lock:
             line = self._lines.setdefault(sender.key, _Line(sender))
             if line.sender is None:
-                # A message after the end would hang on a key that nobody reports again.
+                # A message after the end would belong to a key that nobody reports again.
                 return True
             room = line.nbytes + len(message) <= MOST_UNHEARD_BYTES
             if len(line.messages) >= MOST_UNHEARD or not room:
@@ -67,12 +67,12 @@ class Unheard:
             return True
 
     def end(self, key: bytes, why: str) -> None:
-        """A peer is gone; what it said last, about itself alone, goes with it."""
+        """A peer is gone; its last messages, about itself only, go with it."""
         with self._lock:
             self._lines[key] = _Line(why=why)
 
     def next(self) -> Said | Gone | None:
-        """What the peer whose turn it is has said, or that it is gone; None for nothing."""
+        """The message, or end, of the peer whose turn it is; None for nothing."""
         with self._lock:
             if not self._lines:
                 return None

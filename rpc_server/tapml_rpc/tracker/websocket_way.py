@@ -1,6 +1,6 @@
-"""The way out of a device that is relayed over WebSocket: one to the tracker, one to its server.
+"""How a device relayed over WebSocket connects: one endpoint to the tracker, one to its own server.
 
-The tracker is a server and so is the device's own: what comes from either has no mask and goes to
+The tracker and the device's own server are both servers: frames from either have no mask and go to
 the other with one.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tapml_rpc.tracker.flow import Leg
+from tapml_rpc.tracker.flow import Endpoint
 from tapml_rpc.tracker.outbound import DIAL_SECONDS, Call, Way
 from tapml_rpc.tracker.records import LEG_PATH, reachable
-from tapml_rpc.tracker.websocket_leg import WebSocketLeg
+from tapml_rpc.tracker.websocket_endpoint import WebSocketEndpoint
 from tapml_rpc.websocket.handshake import check_address, open_socket
 
 if TYPE_CHECKING:
@@ -24,21 +24,10 @@ def websocket_way(
 ) -> Way:
     """The way between a tracker's WebSocket door and the device's own server.
 
-    Parameters
-    ----------
-    tracker
-        ``ws://host:port`` or ``wss://host:port`` of the door.
-    credentials
-        Whom to trust there; the relay's own secrets stand for its token.
-    server
-        Address of the device's own server, which takes a lease's token where it wants one.
-    certificate
-        Fingerprint of its certificate; empty for none.
-
-    Raises
-    ------
-    InputError
-        If one of them is no address.
+    `credentials` say whom to trust at `tracker`; the relay's own secrets replace its token.
+    `server`, the address of the device's own server, takes a lease's token if it asks for one;
+    `certificate` is the fingerprint of its certificate, empty for none. Raises InputError if an
+    address is malformed.
     """
     from tapml_rpc.security.tls import client_context
 
@@ -50,7 +39,7 @@ def websocket_way(
     )
     inside_context = client_context(fingerprint=certificate) if certificate else None
 
-    def go(call: Call) -> tuple[Leg, Leg]:
+    def go(call: Call) -> tuple[Endpoint, Endpoint]:
         deadline = time.monotonic() + DIAL_SECONDS
         inside = open_socket(
             f"{inside_url}/{call.role}",
@@ -65,6 +54,6 @@ def websocket_way(
         except BaseException:
             inside.close()
             raise
-        return WebSocketLeg(outside, masked=False), WebSocketLeg(inside, masked=False)
+        return WebSocketEndpoint(outside, masked=False), WebSocketEndpoint(inside, masked=False)
 
     return go

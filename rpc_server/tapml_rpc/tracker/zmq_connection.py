@@ -1,8 +1,8 @@
 """A connection to a tracker over ZeroMQ.
 
-Two kinds of heartbeat: ZeroMQ's own, which its I/O thread answers even while Python is busy with
-something long, tells within three seconds that a process or its host has gone or is stopped; the
-messages of `beat` tell that the program behind it still works, and may take longer.
+There are two kinds of heartbeat. ZeroMQ's own, which its I/O thread answers even while Python is
+busy, shows within three seconds that a process or its host has gone or is stopped; the messages of
+`beat` show that the program behind it still works, and may take longer.
 """
 
 from __future__ import annotations
@@ -30,18 +30,8 @@ Socket: TypeAlias = zmq.Socket[bytes]
 class ZmqConnection:
     """The :class:`tapml_rpc.tracker.connection.Connection` to ``tcp://host:port``.
 
-    Parameters
-    ----------
-    address
-        ``tcp://host:port`` of the tracker.
-    credentials
-        Keys, where the tracker asks for them: this side's own and the tracker's public one.
-
-    Raises
-    ------
-    InputError
-        If it is no such address.
-
+    `credentials` are this side's own keys and the tracker's public one, if it asks for them. Raises
+    InputError if the address is malformed.
     """
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
@@ -78,23 +68,19 @@ class ZmqConnection:
         self._poller.register(descriptor, zmq.POLLIN)
 
     def send(self, header: wire.Header) -> None:
-        """Send a message; it is dropped where the tracker takes none."""
+        """Send a message; it is dropped if the tracker does not read."""
         with suppress(zmq.Again):
             self._socket.send(wire.pack(header), zmq.NOBLOCK)
 
     def receive(self, seconds: float) -> wire.Header | None:
-        """The next message; None where none came within `seconds`, or sooner.
+        """The next message; None if none came within `seconds`, or sooner.
 
-        Raises
-        ------
-        SetupError
-            If the tracker is gone, or silent for :data:`ANSWER_SECONDS`.
-        ProtocolError
-            If it sent what is no header.
+        Raises SetupError if the tracker is gone, or silent for :data:`ANSWER_SECONDS`, and
+        ProtocolError if it sent a malformed header.
         """
         now = time.monotonic()
         if now - self._looked > 1.0:
-            # This process was stopped, or busy elsewhere: no word about the tracker.
+            # This process was stopped, or busy elsewhere: that says nothing about the tracker.
             self._heard = now
         ready = dict(self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000)))
         self._looked = time.monotonic()
@@ -119,10 +105,11 @@ class ZmqConnection:
                 raise failure
         elif self._talked:
             raise SetupError(f"the tracker at {self.address} is gone: its connection dropped")
-        # A connection that drops before a word was said says why in a later event, or comes again.
+        # A connection that drops before any message gives the reason in a later event, or comes
+        # again.
 
     def close(self, *last: wire.Header) -> None:
-        """Send a last message or two and end the connection; never raises, never waits long."""
+        """Send waiting messages and end the connection; never raises, never waits long."""
         if os.getpid() != self._owner:
             return
         with suppress(zmq.ZMQError):
@@ -139,7 +126,7 @@ def set_heartbeats(either_end: Socket) -> None:
 
 
 def host_of(address: str) -> str:
-    """The host of a tracker's address; raises InputError if it is none."""
+    """The host of a tracker's address; raises InputError if it is malformed."""
     try:
         parts = urlsplit(address)
         if parts.scheme == "tcp" and parts.hostname and parts.port:

@@ -1,7 +1,7 @@
-"""Who may open a connection: decided on the HTTP request, before anything of ours is spoken.
+"""Who may open a connection: decided on the HTTP request, before anything else is exchanged.
 
-A page in a browser may try to connect anywhere, and its user never knows. The Origin header, which
-a page cannot forge, says where it came from; programs that are no browsers send none.
+A page in a browser may try to connect anywhere, without its user's knowledge. The Origin header,
+which a page cannot forge, says where it came from; other programs send none.
 """
 
 from __future__ import annotations
@@ -27,26 +27,20 @@ _MOST_VALUES: Final = 16
 
 
 class Guard(Protocol):
-    """Knows the tokens a server takes, as :class:`tapml_rpc.security.token.TokenBook` does."""
+    """Checks the tokens of a server, as :class:`tapml_rpc.security.token.TokenBook` does."""
 
     def check(self, token: str, address: str, *, opens: bool = True) -> str:
-        """The identity of whoever shows a token; raises SetupError where it is not taken."""
+        """The identity that belongs to a token; raises SetupError if it is not accepted."""
 
 
 class OneToken:
-    """The guard of a server with one secret.
-
-    Parameters
-    ----------
-    token
-        The secret.
-    """
+    """The guard of a server with one secret."""
 
     def __init__(self, token: str) -> None:
         self._digest = _digest(token)
 
     def check(self, token: str, address: str, *, opens: bool = True) -> str:
-        """See :class:`Guard`."""
+        """The identity of all clients; raises SetupError for another token."""
         if not hmac.compare_digest(_digest(token), self._digest):
             raise SetupError("the token is not this server's")
         return f"token:{self._digest.hex()[:8]}"
@@ -54,16 +48,9 @@ class OneToken:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An HTTP answer that is no upgrade.
+    """An HTTP answer that refuses the upgrade.
 
-    Attributes
-    ----------
-    status
-        Of the answer.
-    reason
-        Its body: a sentence for whoever asked.
-    retry_after
-        Seconds after which this address is listened to again; 0 for at once.
+    Its body is `reason`, a sentence for the client. `retry_after` is in seconds, 0 for at once.
     """
 
     status: HTTPStatus
@@ -74,17 +61,11 @@ class Refusal:
 class Admission:
     """The rules of one server. Called from any thread.
 
-    Parameters
-    ----------
-    guard
-        Who knows the tokens; None for a server on loopback that has none.
-    origins
-        What a page's Origin may be: texts that must be equal, patterns that must match whole.
-    paths
-        Of the connections there are; the first one uses up a token that is good for one session.
-    own_page
-        ``http`` or ``https`` where pages are served at the same address, which may come: those who
-        must show a token cannot be led here by another's page that has taken a name for it.
+    `guard` checks tokens; None for a server on loopback without any. `origins` are permitted
+    Origins of pages: equal texts, or patterns that match completely. The first of the connections'
+    `paths` uses up a token that is valid for one session. `own_page` is ``http`` or ``https`` if
+    pages are served at the same address, which may connect: clients who must show a token cannot be
+    led here by another's page that has taken a name for it.
     """
 
     def __init__(
@@ -101,13 +82,7 @@ class Admission:
         self._own_page = own_page if guard is not None else ""
 
     def check(self, request: Request, address: str) -> Refusal | str:
-        """Why a request is refused, or the identity of whoever sent it.
-
-        Parameters
-        ----------
-        address
-            Where it came from, without the port.
-        """
+        """Why a request is refused, or the identity of its sender; `address` is without port."""
         if request.path not in self._paths:
             return Refusal(
                 HTTPStatus.NOT_FOUND,
@@ -156,13 +131,7 @@ class Admission:
 
 
 def check_secret(host: str, *, guarded: bool) -> None:
-    """Refuse to listen where strangers are without a secret.
-
-    Raises
-    ------
-    SetupError
-        If `host` is not on loopback and nobody is asked for a token.
-    """
+    """Raise SetupError if `host` is not on loopback and no token is asked for."""
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -176,19 +145,19 @@ def check_secret(host: str, *, guarded: bool) -> None:
 
 
 def _digest(token: str) -> bytes:
-    # Of equal length whatever came, so that a comparison takes equally long.
+    # Of equal length for any input, so that a comparison takes equally long.
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def _offered(request: Request) -> list[str]:
     values = ",".join(request.headers.get_all("Sec-WebSocket-Protocol")[:_MOST_VALUES])
     offered = [value.strip() for value in values.split(",")]
-    # A token is nobody's to print.
+    # A token must not be printed.
     return [value for value in offered if value][:_MOST_VALUES]
 
 
 def _shown(offered: list[str]) -> str:
-    # A token is nobody's to read back.
+    # A token must not be read back.
     return ", ".join(value for value in offered if not value.startswith(TOKEN_PREFIX)) or "none"
 
 

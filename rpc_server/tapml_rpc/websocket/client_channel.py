@@ -16,21 +16,8 @@ if TYPE_CHECKING:
 class ClientChannel:
     """The :class:`tapml_rpc.supervisor.channel.Channel` of a client.
 
-    Parameters
-    ----------
-    control
-        To its control connection.
-
-    Attributes
-    ----------
-    relay
-        Its session's, once there is one.
-    data
-        To its data connection; None until the client has opened it.
-    fileno
-        The relay's, as the loop watches it.
-    closing
-        Once dropped: what is left to be done with its connections.
+    `data` is None until the client has opened it. `fileno` is the relay's, as the loop watches it.
+    `closing` is set once dropped: the task that closes its connections.
     """
 
     relay: Relay
@@ -42,13 +29,13 @@ class ClientChannel:
         self.closing: list[asyncio.Task[None]] = []
 
     def send_control(self, packed: bytes) -> bool:
-        """See the protocol."""
+        """Send a packed header on the control connection."""
         return self.control.put(frames.head(packed, 0))
 
     def send_data(
         self, packed: bytes, parts: Parts, sent: Callable[[], None] | None = None
     ) -> bool:
-        """See the protocol."""
+        """Send a packed header and its chunk on the data connection."""
         if self.data is None:
             if sent is not None:
                 sent()
@@ -56,6 +43,6 @@ class ClientChannel:
         return self.data.put(frames.head(packed, sum(map(len, parts))), parts, sent)
 
     def stalled_seconds(self, now: float) -> float:
-        """How long the client has taken nothing of what waits for it."""
+        """How long the client has taken none of the bytes that wait for it."""
         boxes = (self.control, self.data)
         return max(box.stalled_seconds(now) for box in boxes if box is not None)

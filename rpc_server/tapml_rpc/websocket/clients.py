@@ -1,4 +1,4 @@
-"""The clients of one front that have a session: what their workers say, and the end of either."""
+"""The clients of one front that have a session: their workers' messages, and the end of either."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """Knows them by their sessions' tokens. All methods run on the loop's thread.
+    """The clients by their sessions' tokens. All methods run on the loop's thread.
 
-    Parameters
-    ----------
-    hub
-        Lets them in.
-    stall_seconds
-        Who takes none of what waits for it for so long is dropped.
+    A client that takes no bytes for `stall_seconds` is dropped.
     """
 
     def __init__(self, hub: Hub, stall_seconds: float) -> None:
@@ -36,12 +31,9 @@ class Clients:
     def greet(
         self, hello: wire.Header, control: Outbox, identity: str
     ) -> tuple[ClientChannel, wire.Header]:
-        """Let a client in: itself and its welcome, to which the data address is still to be added.
+        """Admit a client: itself and its welcome, without the data address.
 
-        Raises
-        ------
-        TapmlError
-            As :meth:`tapml_rpc.supervisor.hub.Hub.hello` does.
+        Raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises.
         """
         client = ClientChannel(control)
         client.relay, welcome = self._hub.hello(hello, client, identity)
@@ -51,14 +43,10 @@ class Clients:
         return client, welcome
 
     def claim(self, header: wire.Header, data: Outbox, identity: str) -> ClientChannel:
-        """Whose the data connection is that begins with this message.
+        """The client of the data connection that begins with this message.
 
-        Raises
-        ------
-        DeviceLostError
-            If there is no such session, or it is another client's.
-        ProtocolError
-            If it has its data connection already.
+        Raises DeviceLostError if there is no such session or it is another client's, ProtocolError
+        if it has its data connection already.
         """
         token = wire.octets(header.get("session"), "session", 64)
         client = self._clients.get(token)
@@ -66,12 +54,12 @@ class Clients:
             self._hub.relay(token)
             raise DeviceLostError("the session is another client's, or of another binding")
         if client.data is not None:
-            raise ProtocolError("this session has its data connection already")
+            raise ProtocolError("this session's data comes over another connection")
         client.data = data
         return client
 
     def drop(self, client: ClientChannel, why: str, code: int = CloseCode.NORMAL_CLOSURE) -> None:
-        """End a client's session, where it has not ended, and its connections; the first counts."""
+        """End a client's session and its connections; later calls do nothing."""
         if self._clients.pop(client.relay.token, None) is None:
             return
         loop = asyncio.get_running_loop()
@@ -81,7 +69,7 @@ class Clients:
             client.closing.append(loop.create_task(outbox.close(code, why)))
 
     def check(self, now: float) -> None:
-        """Look at the clock."""
+        """Check timeouts."""
         for client in list(self._clients.values()):
             client.relay.guarded(partial(client.relay.check, now))
             stalled = client.stalled_seconds(now)

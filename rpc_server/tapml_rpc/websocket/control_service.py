@@ -26,21 +26,8 @@ async def serve_control(
 ) -> None:
     """Serve a control connection until it or its session ends.
 
-    Parameters
-    ----------
-    hub, clients
-        The supervisor, and its clients over this binding.
-    inbox, outbox
-        The connection's.
-    identity
-        Whom the binding found the client to be.
-    data_address
-        Where it is to open its other connection.
-
-    Raises
-    ------
-    websockets.exceptions.ConnectionClosed
-        If the connection has ended.
+    `identity` is what the binding verified. `data_address` goes into the welcome. Raises
+    ``websockets.exceptions.ConnectionClosed`` if the connection has ended.
     """
     try:
         header = control_header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))

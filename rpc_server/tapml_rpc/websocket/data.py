@@ -1,4 +1,4 @@
-"""The client's data connection over WebSocket: each message a frame of its own."""
+"""The client's data connection over WebSocket: one frame per message."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class WebSocketData:
 
     @property
     def torn(self) -> bool:
-        """See the protocol."""
+        """Whether an exception may have left a frame half sent or half counted."""
         return self._half_split or self._stream.torn
 
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
-        """See the protocol. The chunk may change as soon as this returns."""
+        """Send a message. The chunk may change as soon as this returns."""
         self._stream.send(frames.head(packed, len(chunk)), chunk, check)
 
     def receive(self, wait_milliseconds: int) -> tuple[memoryview, memoryview] | None:
-        """See the protocol."""
+        """The next message's header and chunk; None if it is not complete in time."""
         message = self._stream.receive(wait_milliseconds)
         if message is None:
             return None
@@ -42,5 +42,5 @@ class WebSocketData:
         self._stream.close()
 
     def abort(self) -> None:
-        """See the protocol."""
+        """Close without a goodbye."""
         self._stream.abort()

@@ -1,4 +1,4 @@
-"""One data connection: its first message says whose it is, and all of them go to that session."""
+"""One data connection: its first message names its session, which gets all messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from websockets.frames import CloseCode
 
 from tapml_rpc import wire
-from tapml_rpc.supervisor.refusals import check_epoch
+from tapml_rpc.refusals import check_epoch
 from tapml_rpc.websocket.clients import Clients
 from tapml_rpc.websocket.front_messages import answer_error, show_ours, split_message
 from tapml_rpc.websocket.inbox import Inbox
@@ -25,21 +25,8 @@ async def serve_data(
 ) -> None:
     """Serve a data connection until it or its session ends.
 
-    Parameters
-    ----------
-    hub, clients
-        The supervisor, and its clients over this binding.
-    strangers
-        It is one of them until its first message.
-    inbox, outbox
-        The connection's.
-    identity
-        Whom the binding found the client to be.
-
-    Raises
-    ------
-    websockets.exceptions.ConnectionClosed
-        If the connection has ended.
+    It is one of the `strangers` until its first message. `identity` is what the binding verified.
+    Raises ``websockets.exceptions.ConnectionClosed`` if the connection has ended.
     """
     client = None
     sequence: object = None
@@ -56,7 +43,7 @@ async def serve_data(
                 packed, chunk = split_message(message)
                 header = wire.unpack(packed)
                 sequence = header.get("sequence")
-                # Said first: a restarted server knows no session of its last life.
+                # Checked first: a restarted server knows no session of its last lifetime.
                 check_epoch(header, hub.epoch)
                 if client is None:
                     client = clients.claim(header, outbox, identity)

@@ -18,8 +18,8 @@ from tapml_rpc.scattered import Chunk, Scattered, in_one_piece
 from tapml_targets.errors import ProtocolError
 
 SUBPROTOCOL: Final = "tapml.1"
-TOKEN_PREFIX: Final = "tapml-token."  # noqa: S105 - what stands before a token
-"""Before a token that is offered as a subprotocol: a browser can set no header."""
+TOKEN_PREFIX: Final = "tapml-token."  # noqa: S105 - the prefix of a token
+"""Prefix of a token that is offered as a subprotocol: a browser cannot set headers."""
 CONTROL_PATH: Final = "/control"
 DATA_PATH: Final = "/data"
 MAX_MESSAGE_BYTES: Final = wire.MAX_HEADER_BYTES + wire.MAX_CHUNK_BYTES + 16
@@ -30,19 +30,9 @@ _NO_CHUNK: Final = memoryview(b"")
 
 
 def head(packed: bytes, chunk_bytes: int) -> bytes:
-    """What goes before the chunk: the length, the header and the zeros.
+    """What precedes the chunk: the length, the packed header and the zeros.
 
-    Parameters
-    ----------
-    packed
-        The header as :func:`tapml_rpc.wire.pack` gives it.
-    chunk_bytes
-        Size of the chunk; 0 for none.
-
-    Raises
-    ------
-    ProtocolError
-        If the chunk is longer than any peer accepts.
+    Raises ProtocolError if the chunk is longer than any peer accepts.
     """
     if chunk_bytes > wire.MAX_CHUNK_BYTES:
         raise ProtocolError(
@@ -57,17 +47,14 @@ def head(packed: bytes, chunk_bytes: int) -> bytes:
 
 
 def join(packed: bytes, chunk: bytes | memoryview = b"") -> bytes:
-    """A whole message; raises as :func:`head` does."""
+    """A complete message; raises as :func:`head` does."""
     return b"".join((head(packed, len(chunk)), chunk))
 
 
 def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
-    """The packed header and the chunk of a message, both where they lie in it.
+    """The packed header and the chunk of a message, without copying.
 
-    Raises
-    ------
-    ProtocolError
-        If it is no message, or a part is longer than its bound.
+    Raises ProtocolError if it is malformed, or a part is longer than its bound.
     """
     view = memoryview(message)
     end, start = _ends(view, len(view))
@@ -75,7 +62,7 @@ def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
 
 
 def split_scattered(message: Scattered) -> tuple[memoryview, Chunk]:
-    """The same of a message in pieces, whose chunk stays in pieces; raises as :func:`split`."""
+    """The same for a message in pieces, whose chunk stays in pieces; raises as :func:`split`."""
     view = message.pieces[0]
     if len(view) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(view)
@@ -88,10 +75,7 @@ def split_scattered(message: Scattered) -> tuple[memoryview, Chunk]:
 def _ends(view: memoryview, size: int) -> tuple[int, int]:
     """Where the header ends and where the chunk begins in a message of `size` bytes.
 
-    Parameters
-    ----------
-    view
-        The message, or so much of it that a chunk that follows begins in it.
+    `view` is the message, or at least all that comes before its chunk.
     """
     if size < _LENGTH.size:
         raise ProtocolError(
@@ -111,7 +95,7 @@ def _ends(view: memoryview, size: int) -> tuple[int, int]:
         return end, end
     start = wire.aligned(end)
     if start >= size:
-        raise ProtocolError(f"{size - end} bytes after the header are no chunk; leave them out")
+        raise ProtocolError(f"{size - end} bytes of padding without a chunk; leave the padding out")
     if view[end:start] != _PADDING[start - end]:
         raise ProtocolError("the bytes between header and chunk must be zero")
     if size - start > wire.MAX_CHUNK_BYTES:

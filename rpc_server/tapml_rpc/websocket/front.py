@@ -1,7 +1,7 @@
-"""The server's end of the WebSocket binding: listens, and serves whom it lets in.
+"""The server's end of the WebSocket binding: listens, and serves admitted clients.
 
-One thread with an event loop of its own. Nothing here waits for a device: what a client says goes
-to its session's relay, and what the session's worker says is read when its socket has something.
+It has one thread with its own event loop. Nothing here waits for a device: messages go to a
+session's relay, and the worker's are read when its socket is readable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -58,17 +57,14 @@ _CHECK_SECONDS: Final = 0.05
 _END_SECONDS: Final = 5.0
 
 _LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
-# What hostile or broken clients do is answered to them; it is no news for the server's terminal.
+# Faults of hostile or broken clients are answered, and not printed in the server's terminal.
 _LOGGER.setLevel(logging.CRITICAL)
 
 
 class WebSocketFront:
     """Listens for clients until closed; see :func:`serve_websocket`.
 
-    Attributes
-    ----------
-    address
-        ``ws://host:port`` or ``wss://host:port``.
+    `address` is ``ws://host:port`` or ``wss://host:port``.
     """
 
     def __init__(
@@ -86,10 +82,11 @@ class WebSocketFront:
         self._host, self._port = host, port
         self._admission = admission
         self._ssl_context = ssl_context
-        self._connections = 0
         self._strangers = Strangers()
         self._clients = Clients(hub, stall_seconds)
-        self._identities: WeakKeyDictionary[ServerConnection, str] = WeakKeyDictionary()
+        # The identity of each connection whose request is being handled; empty until it is
+        # admitted.
+        self._identities: dict[ServerConnection, str] = {}
         started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(started.put,), name="tapml-websocket", daemon=True
@@ -97,7 +94,7 @@ class WebSocketFront:
         self._thread.start()
         error = started.get()
         if error is not None:
-            # asyncio's own text says once more where.
+            # asyncio's own text repeats the address.
             known = isinstance(error, OSError) and error.errno
             why = os.strerror(known) if known else error
             raise SetupError(
@@ -130,7 +127,7 @@ class WebSocketFront:
                 write_limit=TLS_WRITE_LIMIT if self._ssl_context else WRITE_LIMIT,
                 open_timeout=_OPEN_SECONDS,
                 close_timeout=_CLOSE_SECONDS,
-                # The protocol has heartbeats of its own.
+                # The protocol has its own heartbeats.
                 ping_interval=None,
                 server_header=None,
                 logger=_LOGGER,
@@ -154,10 +151,15 @@ class WebSocketFront:
                 await asyncio.wait_for(server.wait_closed(), _END_SECONDS / 2)
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        if self._connections >= MOST_CONNECTIONS:
+        if len(self._identities) >= MOST_CONNECTIONS:
             return connection.respond(
                 503, f"all {MOST_CONNECTIONS} connections of this server are taken\n"
             )
+        # Counted now: others come while a list is read and during the handshake.
+        self._identities[connection] = ""
+        connection.connection_lost_waiter.add_done_callback(
+            lambda _: self._identities.pop(connection, None)
+        )
         address = str((connection.remote_address or [""])[0])
         if self._admission.guarded:
             # A list of tokens is a file.
@@ -169,16 +171,18 @@ class WebSocketFront:
             if request.path == frames.CONTROL_PATH:
                 bound_messages(connection, _MOST_CONTROL_BYTES)
             return None
+        self._identities.pop(connection, None)
         response = connection.respond(admitted.status, admitted.reason + "\n")
         if admitted.retry_after:
             response.headers["Retry-After"] = str(math.ceil(admitted.retry_after))
         return response
 
     async def _handle(self, connection: ServerConnection) -> None:
-        self._connections += 1
+        identity = self._identities.get(connection)
+        if identity is None:
+            return  # the connection is lost
         inbox, outbox = Inbox(connection), Outbox(connection, MOST_UNSENT_BYTES)
         try:
-            identity = self._identities[connection]
             assert connection.request is not None  # noqa: S101 - it was answered
             if connection.request.path == frames.CONTROL_PATH:
                 address = self.address + frames.DATA_PATH
@@ -189,10 +193,9 @@ class WebSocketFront:
         except ConnectionClosed:
             pass
         except Exception:
-            # A fault of ours must cost the one client, and must be seen.
+            # An internal fault must cost only this client, and must be seen.
             traceback.print_exc()
         finally:
-            self._connections -= 1
             outbox.abort()
 
 
@@ -207,29 +210,14 @@ def serve_websocket(
     origins: Sequence[str | re.Pattern[str]] = LOOPBACK_ORIGINS,
     stall_seconds: float = STALL_SECONDS,
 ) -> WebSocketFront:
-    """Serve a hub's sessions over WebSocket until the front is closed.
+    """Serve a hub's sessions over WebSocket until the front is closed; port 0 takes a free one.
 
-    Parameters
-    ----------
-    host, port
-        Where to listen; port 0 takes a free one.
-    token
-        The secret that clients must send; off loopback this or `tokens` is needed.
-    tokens
-        Who knows the tokens, where there are several or they change, e.g. a
-        :class:`tapml_rpc.security.token.TokenBook`.
-    ssl_context
-        For ``wss``, with the server's certificate.
-    origins
-        Pages that may connect, by their Origin: texts or whole patterns. Replaces the pages of
-        this machine, the default.
-    stall_seconds
-        A session whose client takes none of what waits for it for so long is ended.
-
-    Raises
-    ------
-    SetupError
-        If the address cannot be used, or needs a token.
+    Off loopback `token`, a secret, or `tokens`, such as a
+    :class:`tapml_rpc.security.token.TokenBook`, is needed. `ssl_context` with the server's
+    certificate is for ``wss``. `origins` of pages that may connect, texts or patterns that match
+    completely, replace the default, the pages of this machine. A session whose client takes no
+    bytes for `stall_seconds` is ended. Raises SetupError if the address cannot be used, or needs a
+    token.
     """
     guard = tokens if tokens is not None or not token else OneToken(token)
     check_secret(host, guarded=guard is not None)

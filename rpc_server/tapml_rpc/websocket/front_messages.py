@@ -1,4 +1,4 @@
-"""What the front takes apart and what it says itself: welcomes apart, only errors."""
+"""The front parses these messages, and sends these: errors, and no welcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tapml_targets.errors import ProtocolError, TapmlError
 
 
 def split_message(message: Chunk | str) -> tuple[memoryview, Chunk]:
-    """Header and chunk; raises ProtocolError for text and for what is no message."""
+    """Header and chunk; raises ProtocolError for text and for malformed messages."""
     if isinstance(message, str):
         raise ProtocolError("a text message came; messages are binary")
     if isinstance(message, Scattered):
@@ -30,17 +30,17 @@ def control_header(message: Chunk | str) -> wire.Header:
 
 
 def message_of(header: wire.Header) -> bytes:
-    """A whole message without a chunk."""
+    """A complete message without a chunk."""
     return frames.head(wire.pack(header), 0)
 
 
 def refuse(outbox: Outbox, error: Exception) -> None:
-    """Answer a control message that cannot be taken."""
+    """Answer a control message that is refused."""
     outbox.put(message_of({"type": "refused", "error": failure_to_wire(error)}))
 
 
 def answer_error(outbox: Outbox, error: Exception, sequence: object) -> None:
-    """Answer a data message that cannot be taken; `sequence` where one could be read."""
+    """Answer a data message that is refused; `sequence` if one could be read."""
     reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
     if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
         reply["sequence"] = sequence
@@ -48,7 +48,7 @@ def answer_error(outbox: Outbox, error: Exception, sequence: object) -> None:
 
 
 def show_ours(error: Exception) -> None:
-    """Print a fault of ours; what peers do wrong is told to them alone."""
+    """Print an internal fault; peers' faults are reported to them alone."""
     if not isinstance(error, TapmlError):
-        # A fault of ours must cost the one message, and must be seen.
+        # An internal fault must cost only one message, and must be seen.
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""The client's way in: a TCP connection, TLS where the address says wss, the upgrade.
+"""The client's handshake: a TCP connection, TLS if the address says wss, the upgrade.
 
 The ``websockets`` package speaks the handshake, without doing I/O. What follows is ours
 (:mod:`tapml_rpc.websocket.stream`): its synchronous client reads with a thread per connection and
@@ -19,7 +19,7 @@ from websockets.protocol import OPEN
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from tapml_rpc.knock import told
+from tapml_rpc.diagnose import told
 from tapml_rpc.security.tls import tls_failure
 from tapml_rpc.websocket.frames import SUBPROTOCOL
 from tapml_targets.errors import (
@@ -40,10 +40,7 @@ _WRONG_ADDRESS: Final = "expected an address such as ws://127.0.0.1:9000, got {!
 def check_address(address: str) -> str:
     """The address without a closing slash.
 
-    Raises
-    ------
-    InputError
-        If it is not ``ws://host:port`` or ``wss://host:port``.
+    Raises InputError if it is not ``ws://host:port`` or ``wss://host:port``.
     """
     try:
         parts = urlsplit(address)
@@ -64,15 +61,10 @@ def check_address(address: str) -> str:
 
 
 def data_address(told: str, address: str) -> str:
-    """The data connection's URL as this side reaches it: its path, on the host we connected to.
+    """The data connection's URL for this side: the path of `told` (from the welcome) on our host.
 
-    Parameters
-    ----------
-    told
-        What the welcome says. The server may sit behind a tunnel or a proxy, so host, port and
-        scheme are the control connection's.
-    address
-        Of the control connection.
+    The server may be behind a tunnel or a proxy, so host, port and scheme are those of `address`,
+    the control connection's.
     """
     return f"{address}{urlsplit(told).path or '/'}"
 
@@ -86,21 +78,10 @@ def open_socket(
 ) -> socket.socket:
     """Connect and upgrade; the socket is at the first byte of the first frame.
 
-    Parameters
-    ----------
-    deadline
-        On the monotonic clock; until then a server that does not listen yet is asked again.
-    token
-        The server's secret; None where it has none.
-    ssl_context
-        For wss; None for the system's authorities.
-
-    Raises
-    ------
-    SetupError
-        If nothing answers, or the server refuses the connection: what it said is in the message.
-    ProtocolError
-        If it is no tapml server.
+    Until `deadline`, on the monotonic clock, a server that does not listen yet is tried again.
+    Without `ssl_context` ``wss`` trusts the system's authorities. Raises SetupError if nothing
+    answers, or with the server's reason if it refuses the connection; ProtocolError if it is not a
+    tapml server.
     """
     try:
         uri = parse_uri(url)
@@ -177,13 +158,13 @@ def _refused(error: Exception | None, url: str) -> TapmlError:
         said = f"{said or 'without a reason'}{_TOKEN_HINT if status == _UNAUTHORIZED else ''}"
         return kind(f"{_origin(url)} refused the connection (HTTP {status}): {said}")
     if isinstance(error, InvalidHandshake):
-        return ProtocolError(f"{_origin(url)} is no tapml server: {error}{told(url)}")
-    return ProtocolError(f"{_origin(url)} is no tapml server: it does not speak {SUBPROTOCOL}")
+        return ProtocolError(f"{_origin(url)} is not a tapml server: {error}{told(url)}")
+    return ProtocolError(f"{_origin(url)} is not a tapml server: it does not speak {SUBPROTOCOL}")
 
 
 def _silent(url: str, error: OSError) -> UnreachableError:
     parts = urlsplit(url)
-    # A refused connection says all there is to say.
+    # The reason of a refused connection is complete.
     there = "" if isinstance(error, ConnectionRefusedError) else told(url)
     usual = 443 if parts.scheme == "wss" else 80
     listen = "wss://0.0.0.0" if parts.scheme == "wss" else "ws://127.0.0.1"
@@ -194,6 +175,6 @@ def _silent(url: str, error: OSError) -> UnreachableError:
 
 
 def _origin(url: str) -> str:
-    """The address as it was given: which of its connections failed is of no interest."""
+    """The address as the user gave it: which of its connections failed does not matter."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

@@ -1,4 +1,4 @@
-"""What comes from one client's connection: whole messages, large ones in pieces."""
+"""Receives one client's messages, large ones in pieces."""
 
 from __future__ import annotations
 
@@ -9,32 +9,24 @@ from websockets.asyncio.server import ServerConnection
 from tapml_rpc.scattered import Chunk, Scattered
 
 _SHOWN_CHARACTERS: Final = 100
-# Smaller fragments are put together: a peer decides how many of them there are.
+# Smaller fragments are joined: a peer decides how many of them there are.
 _SMALL_BYTES: Final = 4 << 10
 
 
 class Inbox:
-    """Receives from one connection.
+    """Receives from one connection, whose messages are bounded by ``MAX_MESSAGE_BYTES``.
 
-    Large messages come in fragments, which are left where they are: whoever needs the payload
-    copies it from there once, and may do so when other messages have come.
-
-    Parameters
-    ----------
-    connection
-        An open connection whose messages are bounded by ``MAX_MESSAGE_BYTES``.
+    Large messages come in fragments, which are left in place: the payload is copied from there
+    once, perhaps after other messages have come.
     """
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
     async def next(self) -> Chunk | str:
-        """The next message. Text is given as it came, its beginning at least.
+        """The next message. Text is returned unchanged, at least its beginning.
 
-        Raises
-        ------
-        websockets.exceptions.ConnectionClosed
-            If the connection has ended.
+        Raises ``websockets.exceptions.ConnectionClosed`` if the connection has ended.
         """
         text: str | None = None
         pieces: list[memoryview] = []

@@ -1,4 +1,4 @@
-"""What comes over a WebSocket connection to a client: whole messages, in memory that is used again.
+"""The receiving half of a client's WebSocket connection: complete messages, in reused memory.
 
 Nothing here waits, and whatever a server sends is bounded.
 """
@@ -26,20 +26,15 @@ _MAX_CONTROL_BYTES: Final = 125
 
 
 class Incoming:
-    """The receiving half of a connection.
+    """The receiving half of a connection, a non-blocking socket with TLS or without.
 
-    Parameters
-    ----------
-    connection
-        A socket that does not wait, with TLS or without.
-    answer
-        Sends a pong of ours, with this payload.
+    `answer` sends a pong with this payload.
     """
 
     def __init__(self, connection: socket.socket, answer: Callable[[bytes], None]) -> None:
         self._socket = connection
         self._answer = answer
-        # What was received and not looked at lies in ahead[start:end].
+        # Received bytes that were not parsed yet are ahead[start:end].
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._end = 0
         # The message that is arriving: memory[:filled], and what its frame still has to bring.
@@ -50,14 +45,10 @@ class Incoming:
         self._open = False
 
     def next(self) -> memoryview | None:
-        """The next message; None while it has not all come. Its memory is used again by the next.
+        """The next message; None if it is incomplete. The next call reuses its memory.
 
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        ProtocolError
-            If the peer sent what is no binary message within bounds.
+        Raises EndedError if the connection is gone, ProtocolError for anything but a binary message
+        within bounds.
         """
         while True:
             if not self._missing and not self._open_frame():
@@ -74,12 +65,12 @@ class Incoming:
                 return memoryview(self._memory)[: self._filled]
 
     def forget(self) -> None:
-        """Let go of what has arrived; the connection has ended."""
+        """Release what has arrived; the connection has ended."""
         self._memory = bytearray()
         self._start = self._end = self._filled = self._missing = 0
 
     def _open_frame(self) -> bool:
-        """Read the head of the next frame that brings payload; False where none has come."""
+        """Read the head of the next frame with payload; False if none has come."""
         while True:
             head = self._peek_head()
             if head is None:
@@ -90,7 +81,9 @@ class Incoming:
                 raise ProtocolError("the server sent a frame with reserved bits or a mask")
             if opcode >= 8:
                 if length > _MAX_CONTROL_BYTES or not final:
-                    raise ProtocolError("the server sent a control frame that is none")
+                    raise ProtocolError(
+                        "the server sent a control frame that is fragmented or over 125 bytes"
+                    )
                 if self._end - self._start < size + length:
                     if not self._fill():
                         return False
@@ -112,7 +105,7 @@ class Incoming:
             return True
 
     def _peek_head(self) -> tuple[int, int, int, int] | None:
-        """First bytes, payload length and size of a frame's head; it stays where it is."""
+        """First bytes, payload length and size of a frame's head; nothing is consumed."""
         while True:
             have = self._end - self._start
             if have >= 2:
@@ -129,13 +122,13 @@ class Incoming:
 
     def _make_room(self, size: int) -> None:
         if size > len(self._memory):
-            # What a caller still looks at keeps the old memory.
+            # What a caller still reads keeps the old memory.
             larger = bytearray(min(max(size, 2 * len(self._memory)), MAX_MESSAGE_BYTES))
             larger[: self._filled] = memoryview(self._memory)[: self._filled]
             self._memory = larger
 
     def _fill(self) -> bool:
-        """Receive into the memory ahead; False where nothing has come."""
+        """Receive into the memory ahead; False if nothing has come."""
         if self._start:
             have = self._end - self._start
             self._ahead[:have] = bytes(self._ahead[self._start : self._end])
@@ -145,7 +138,7 @@ class Incoming:
         return count > 0
 
     def _take(self, target: memoryview) -> int:
-        """Payload into `target`, from what is there already first; 0 where there is none."""
+        """Payload into `target`, from what was received already first; 0 if there is none."""
         have = min(self._end - self._start, len(target))
         if not have:
             return self._receive(target)
@@ -159,7 +152,7 @@ class Incoming:
         except (BlockingIOError, ssl.SSLWantReadError, InterruptedError):
             return 0
         except ssl.SSLWantWriteError:
-            # TLS has something to say first.
+            # TLS must send something first.
             room = select.poll()
             room.register(self._socket, select.POLLOUT)
             room.poll(_POLL_MILLISECONDS)

@@ -1,4 +1,4 @@
-"""What a server needs to listen for WebSockets safely: a numeric address, tokens, a certificate."""
+"""Safe listening for WebSockets: a numeric address, tokens, a certificate."""
 
 from __future__ import annotations
 
@@ -21,16 +21,9 @@ _SCHEMES: Final = ("ws", "wss")
 class Listening:
     """Where to listen, and who may come.
 
-    Attributes
-    ----------
-    host, port
-        Numeric, as checked.
-    tokens
-        Who is admitted; None for everybody, on loopback alone.
-    context
-        For ``wss``; None for ``ws``.
-    announced
-        What a server's line on standard output says of its secrets: ``token``, ``fingerprint``.
+    `host` and `port` are numeric. `tokens` are who is admitted, None for everybody on loopback
+    only; `context` is for ``wss``. `announced` is what the server's line on standard output says of
+    its secrets: ``token``, ``fingerprint``.
     """
 
     host: str
@@ -43,24 +36,12 @@ class Listening:
 def prepare(
     address: str, *, tokens: Path | None = None, certificate: str = "", certificate_key: str = ""
 ) -> Listening:
-    """Make ready to listen at an address.
+    """Prepare to listen at ``ws://HOST:PORT`` or ``wss://HOST:PORT``; port 0 takes a free one.
 
-    Parameters
-    ----------
-    address
-        ``ws://HOST:PORT`` or ``wss://HOST:PORT``; port 0 takes a free one.
-    tokens
-        File with tokens that are admitted; None for the user's own. Off loopback, and wherever a
-        file is named, a token is needed, and one more is made for who reads the announcement.
-    certificate, certificate_key
-        For ``wss``; empty for one that is made here.
-
-    Raises
-    ------
-    InputError
-        If the address is none, or a file cannot be used.
-    SetupError
-        If strangers could come in, or a secret would travel readably.
+    `tokens` is a file with admitted tokens, None for the user's own. Off loopback, and if a file is
+    named, a token is needed, and one more is made for the readers of the announcement. Without a
+    certificate for ``wss`` one is made here. Raises InputError if the address is malformed, or a
+    file cannot be used; SetupError if anyone could connect, or a secret would travel unencrypted.
     """
     host, port = check_bind(address, secret=True, schemes=_SCHEMES)
     announced: dict[str, str] = {}
@@ -68,10 +49,10 @@ def prepare(
     if tokens is not None or not _is_loopback(address):
         if tokens is not None and not tokens.exists():
             raise InputError(
-                f"there is no file {tokens}: `tapml rpc keygen --token --list {tokens}` begins one"
+                f"there is no file {tokens}: `tapml rpc keygen --token --list {tokens}` makes one"
             )
         book = TokenBook(tokens or (default_path() if default_path().exists() else None))
-        # Nobody was given one beforehand: whoever reads the announcement may come in.
+        # No token was handed out before: the readers of the announcement may connect.
         announced["token"] = book.issue("announced")
     context = None
     secure = urlsplit(address).scheme == "wss"

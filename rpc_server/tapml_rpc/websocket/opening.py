@@ -32,31 +32,12 @@ def open_websocket(
     ssl_context: ssl.SSLContext | None = None,
     lease: Held | str = "",
 ) -> Link:
-    """Open a session with a server's WebSocket binding.
+    """Open a session with a server's WebSocket binding; see :func:`tapml_rpc.client.connect`.
 
-    Parameters
-    ----------
-    address
-        ``ws://host:port``, or ``wss://host:port`` for TLS.
-    timeout
-        Seconds to wait for the server's welcome.
-    kernel_deadline
-        Longest time of one command in seconds; None leaves it to the server.
-    token
-        The server's secret, where it has one.
-    ssl_context
-        For wss: whom to trust; None for the system's authorities.
-    lease
-        A tracker's lease on the device, or its token.
-
-    Raises
-    ------
-    SetupError
-        If nothing answers, or the server refuses the token or takes no more sessions.
-    ProtocolError
-        If it is no tapml server, or speaks another version.
-    InputError
-        If the address is none.
+    `ssl_context` says whom to trust for ``wss``; None for the system's authorities. Raises
+    SetupError if nothing answers, or the server refuses the token or takes no more sessions;
+    ProtocolError if it is not a tapml server, or speaks another version; InputError if the address
+    is malformed.
     """
     address = check_address(address)
     deadline = time.monotonic() + timeout

@@ -1,8 +1,7 @@
-"""What waits to be sent to one client's connection: bounded, in order, never waited for.
+"""Messages to one client's connection: bounded, in order, sent without waiting.
 
-Small messages leave at once. Large ones are sent by a task, one frame each, from the memory they
-lie in: the package would copy them to put a frame's head before them. A client that takes nothing
-is cut off.
+Small messages leave at once. Large ones are sent by a task, one frame each, from their own memory:
+the package would copy them to prepend a frame's head. A client that takes nothing is disconnected.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import OPEN
 
 WRITE_LIMIT: Final = 0
-# asyncio's TLS counts a limit of 0 as reached while nothing waits, at every second look, and
-# whoever drains then waits for ever. What has left its hands is encrypted, in memory of its own.
+# asyncio's TLS counts a limit of 0 as reached while nothing waits, at every second look, and a
+# drain then waits for ever. What it has taken is encrypted, in its own memory.
 TLS_WRITE_LIMIT: Final = (1, 0)
 _AT_ONCE_BYTES: Final = 32 << 10
-# Goes along with a frame's head, so that whoever waits for it wakes up to more than that.
+# Sent along with a frame's head, so that a waiting receiver wakes up to more than that.
 _FIRST_BYTES: Final = 16 << 10
 _BINARY: Final = 0x82
 _FLUSH_SECONDS: Final = 1.0
@@ -45,13 +44,8 @@ class _Entry:
 class Outbox:
     """Sends to one connection. All methods run on the loop's thread.
 
-    Parameters
-    ----------
-    connection
-        An open connection that counts as full while anything is unwritten (``WRITE_LIMIT``): until
-        then somebody looks at the memory of a message.
-    most_bytes
-        What may wait; one more byte ends the connection.
+    The connection counts as full while anything is unwritten (``WRITE_LIMIT``): until then it may
+    still read a message's memory. More than `most_bytes` waiting ends the connection.
     """
 
     def __init__(self, connection: ServerConnection, most_bytes: int) -> None:
@@ -67,13 +61,10 @@ class Outbox:
         self._task = asyncio.create_task(self._write())
 
     def put(self, head: bytes, parts: Parts = (), sent: Callable[[], None] | None = None) -> bool:
-        """Send `head` and `parts` as one message; False where nobody takes it.
+        """Send `head` and `parts` as one message; False if the connection has ended.
 
-        Parameters
-        ----------
-        sent
-            Called once `parts` may be overwritten, in the order of the calls, and also where
-            nobody takes them.
+        `sent` is called once `parts` may be overwritten, in the order of the calls, and also if
+        nobody takes them.
         """
         nbytes = len(head) + sum(map(len, parts))
         if self._closed or self._connection.state is not OPEN:
@@ -97,7 +88,7 @@ class Outbox:
         return True
 
     def stalled_seconds(self, now: float) -> float:
-        """How long the client has taken nothing of what waits; 0 where nothing does."""
+        """How long the client has taken nothing of what waits; 0 if nothing waits."""
         return now - self._moved if self._nbytes else 0.0
 
     def abort(self) -> None:
@@ -125,7 +116,7 @@ class Outbox:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                # No name of an entry here: it would keep the last one's memory while this waits.
+                # No name for an entry here: it would keep the last one's memory while this waits.
                 while self._queue:
                     await self._send(self._queue[0])
                     self._nbytes -= self._queue[0].nbytes
@@ -136,7 +127,8 @@ class Outbox:
             self._closed = True
             self._forget()
         except asyncio.CancelledError:
-            # By this object alone. A task that ends by it keeps its frames, and what they hold.
+            # Ended by this object only. A task that ends by it keeps its frames, and what they
+            # hold.
             return
 
     async def _send(self, entry: _Entry) -> None:
@@ -158,7 +150,7 @@ class Outbox:
 
 
 def _frame_head(nbytes: int) -> bytes:
-    """The head of an unmasked binary frame that is a whole message."""
+    """The head of an unmasked binary frame that is a complete message."""
     if nbytes < 126:
         return struct.pack("!BB", _BINARY, nbytes)
     if nbytes < 1 << 16:

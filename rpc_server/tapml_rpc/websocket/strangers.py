@@ -1,8 +1,8 @@
-"""What those may make a server keep who have not said yet whose they are.
+"""Bounds on what peers without a session may make a server keep.
 
-A stranger needs no secret on loopback, and is given a while. What goes over control is short; the
-first message of a data connection may be as long as any, so there are only so many such connections
-at a time.
+On loopback such a peer needs no secret, and is given a while. Messages on control are short; the
+first message of a data connection may be as long as any, so the number of such connections is
+bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HELLO_SECONDS: Final = 10.0
 
 
 def bound_messages(connection: ServerConnection, nbytes: int) -> None:
-    """Take no message over so many bytes on a connection that has not been answered yet."""
+    """Accept no message over `nbytes` on a connection that has not been answered yet."""
     protocol = connection.protocol
     # Until release 16 of the package.
     former = hasattr(protocol, "max_size")
@@ -27,27 +27,24 @@ def bound_messages(connection: ServerConnection, nbytes: int) -> None:
 
 
 class Strangers:
-    """Data connections of one server, oldest first."""
+    """Data connections of one server without a session, oldest first."""
 
     def __init__(self) -> None:
         self._waiting: dict[Outbox, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def came(self, outbox: Outbox, most: int) -> None:
-        """Another one is open; the oldest makes room where there are too many.
+        """Another one is open; the oldest is closed if there are too many.
 
-        Parameters
-        ----------
-        most
-            As many as there can be sessions: who has one says at once that a connection is its own,
-            so that of more than these the oldest is nobody's.
+        `most` is the number of possible sessions: a client with a session says so at once, so of
+        more than these connections the oldest belongs to no session.
         """
         self._waiting[outbox] = None
         if len(self._waiting) <= most:
             return
         oldest = next(iter(self._waiting))
         del self._waiting[oldest]
-        why = f"it has not said whose it is, and {most} others wait to"
+        why = f"it has not named its session, and {most} other connections are waiting"
         closing = asyncio.get_running_loop().create_task(
             oldest.close(CloseCode.POLICY_VIOLATION, why)
         )
@@ -55,5 +52,5 @@ class Strangers:
         closing.add_done_callback(self._closing.discard)
 
     def gone(self, outbox: Outbox) -> None:
-        """One has said whose it is, or has ended."""
+        """One has named its session, or has ended."""
         self._waiting.pop(outbox, None)

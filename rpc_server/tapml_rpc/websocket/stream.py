@@ -1,7 +1,7 @@
-"""The client's end of one WebSocket connection: whole messages, no thread, few copies.
+"""The client's end of one WebSocket connection: complete messages, no thread, few copies.
 
 A payload is masked once, a piece at a time while it is in the processor's cache; how messages
-arrive is in :mod:`tapml_rpc.websocket.incoming`. One thread at a time.
+arrive is in :mod:`tapml_rpc.websocket.incoming`. Used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ try:
 except ImportError:  # a board without a compiler, and no wheel for it
     from websockets.utils import apply_mask
 
-# Of a message's payload in one frame: what both ends mask and copy while their caches hold it.
+# Payload bytes of one frame: both ends mask and copy them while they are in their caches.
 PIECE_BYTES: Final = 256 << 10
-# So much is masked at a time: memory of this size is used again at once, larger comes anew.
+# Bytes that are masked at a time: memory of this size is reused at once, larger memory is mapped
+# again.
 _MASK_BYTES: Final = 32 << 10
 _POLL_MILLISECONDS: Final = 50
 _MASKED: Final = 0x80
@@ -36,18 +37,10 @@ _NORMAL_CLOSURE: Final = 1000
 
 
 class Stream:
-    """Messages over a socket that has been upgraded.
+    """Messages over a socket from :func:`tapml_rpc.websocket.handshake.open_socket`, which it owns.
 
-    Parameters
-    ----------
-    connection
-        From :func:`tapml_rpc.websocket.handshake.open_socket`; this object's from now on.
-
-    Attributes
-    ----------
-    torn
-        Whether an exception that is none of ours, such as Ctrl-C, may have left a frame half sent
-        or half counted; then nothing more can be sent or received.
+    `torn` says whether an exception such as Ctrl-C may have left a frame half sent or half counted;
+    then nothing more can be sent or received.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -65,50 +58,34 @@ class Stream:
     def send(
         self, head: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
-        """Send one binary message.
+        """Send `head` and `chunk` as one binary message.
 
-        Parameters
-        ----------
-        head, chunk
-            Together the message; `head` is a multiple of 4 bytes long if there is a chunk.
-        check
-            Called now and then while the peer takes nothing; what it raises ends the waiting in
-            the middle of the message, and the connection with it.
+        Raises EndedError if the connection is gone.
 
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
+        `check` is called now and then while the peer takes nothing; what it raises ends the wait
+        within the message, and with it the connection.
         """
         self.torn = True
         if len(head) + len(chunk) <= PIECE_BYTES:
             body = b"".join((head, chunk)) if chunk else head
             self._send_frame(Opcode.BINARY, body, check)
         else:
-            view, opcode, end = memoryview(chunk), Opcode.BINARY, 0
-            while end < len(view):
-                start, end = end, min(end + PIECE_BYTES, len(view))
-                first = head if not start else b""
-                final = end == len(view)
-                self._send_frame(opcode, view[start:end], check, first=first, final=final)
-                opcode = Opcode.CONT
+            # A header may fill several frames: it has up to 1 MiB, and no chunk need follow it.
+            pieces = [*_pieces(head), *_pieces(chunk)]
+            for number, piece in enumerate(pieces, 1):
+                opcode = Opcode.BINARY if number == 1 else Opcode.CONT
+                self._send_frame(opcode, piece, check, final=number == len(pieces))
         self.torn = False
 
     def receive(self, wait_milliseconds: int) -> memoryview | None:
-        """The next message; None where it has not all come in time.
+        """The next message; None if it is not complete in time. The next call reuses its memory.
 
-        Its memory is used again by the next call.
-
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        ProtocolError
-            If the peer sent what is no binary message within bounds.
+        Raises EndedError if the connection is gone, ProtocolError for anything but a binary message
+        within bounds.
         """
         self.torn = True
         while (message := self._incoming.next()) is None:
-            # Everything received is counted: an interrupt may come here and leave us whole.
+            # Everything received is counted: an interrupt here does no harm.
             self.torn = False
             if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
                 return None
@@ -117,7 +94,10 @@ class Stream:
         return message
 
     def close(self, seconds: float = 0.2) -> None:
-        """Say goodbye if the peer takes it, and close. Never raises, never waits longer."""
+        """Send a goodbye if the peer takes it in time, and close.
+
+        Never raises, never waits longer.
+        """
         deadline = time.monotonic() + seconds
 
         def check() -> None:
@@ -129,7 +109,7 @@ class Stream:
         self.abort()
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without a goodbye."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -144,14 +124,11 @@ class Stream:
         payload: bytes | memoryview,
         check: Check | None,
         *,
-        first: bytes = b"",
         final: bool = True,
     ) -> None:
-        """Send `first` and `payload` as one frame; masked apart, which fits for multiples of 4."""
         mask = secrets.token_bytes(4)
-        head = _frame_head(opcode, len(first) + len(payload), mask, final=final)
-        masked = apply_mask(payload[:_MASK_BYTES], mask)
-        self._send_all(memoryview(b"".join((head, apply_mask(first, mask), masked))), check)
+        head = _frame_head(opcode, len(payload), mask, final=final)
+        self._send_all(memoryview(head + apply_mask(payload[:_MASK_BYTES], mask)), check)
         for start in range(_MASK_BYTES, len(payload), _MASK_BYTES):
             masked = apply_mask(payload[start : start + _MASK_BYTES], mask)
             self._send_all(memoryview(masked), check)
@@ -169,6 +146,11 @@ class Stream:
                 raise EndedError(f"the connection dropped: {error}") from None
             if check is not None:
                 check()
+
+
+def _pieces(data: bytes | memoryview) -> list[memoryview]:
+    view = memoryview(data)
+    return [view[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES)]
 
 
 def _frame_head(opcode: Opcode, length: int, mask: bytes, *, final: bool) -> bytes:

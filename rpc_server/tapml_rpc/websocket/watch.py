@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import time
 
@@ -14,22 +13,14 @@ from tapml_rpc.websocket.stream import Stream
 
 
 class WebSocketWatch(Watch):
-    """The :class:`tapml_rpc.watch.Watch` over a WebSocket connection.
-
-    Parameters
-    ----------
-    control
-        The control connection after the welcome; this object's from now on.
-    token, describe
-        See there.
-    """
+    """The :class:`tapml_rpc.watch.Watch` over a WebSocket connection, which it owns."""
 
     def __init__(self, control: Stream, token: bytes, describe: Describe) -> None:
         super().__init__(token, describe)
         self._control = control
         self._poller = select.poll()
         self._poller.register(control.fileno(), select.POLLIN)
-        self._poller.register(self._wake_reader, select.POLLIN)
+        self._poller.register(self._waker.fileno(), select.POLLIN)
         self.begin()
 
     def _run(self) -> None:
@@ -39,9 +30,8 @@ class WebSocketWatch(Watch):
     def _look(self) -> bool:
         # First what TLS may hold already, which no poll shows.
         heard = self._hear_all()
-        for descriptor, _ in self._poller.poll(POLL_MILLISECONDS):
-            if descriptor == self._wake_reader:
-                os.read(self._wake_reader, 4096)
+        self._poller.poll(POLL_MILLISECONDS)
+        self._waker.drain()
         return heard
 
     def _send(self, header: wire.Header) -> None:

@@ -1,4 +1,4 @@
-"""The client's data connection: ZMTP on a socket of ours, or with CURVE a socket of libzmq."""
+"""The client's data connection: ZMTP on our own socket, or with CURVE a socket of libzmq."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DealerData:
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
-        """See the protocol. A large chunk must not change until it is answered."""
+        """Send a message. A large chunk must not change until it is answered."""
         # A connection that libzmq has given up never takes anything again.
         while not self._socket.poll(_POLL_MILLISECONDS, zmq.POLLOUT):
             if check is not None:
@@ -49,7 +49,7 @@ class DealerData:
         self.torn = False
 
     def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
-        """See the protocol. Whoever watches the socket notices its end."""
+        """The next message, if one comes in time. The socket's end is left to its monitor."""
         self._socket.rcvtimeo = wait_milliseconds
         try:
             packed = self._socket.recv()
@@ -62,36 +62,28 @@ class DealerData:
         return packed, chunk
 
     def beat(self) -> None:
-        """Nothing: libzmq answers heartbeats by itself."""
+        """Nothing: libzmq answers heartbeats."""
 
     def close(self, packed: bytes) -> None:
-        """See the protocol."""
+        """Send a last message if possible."""
         with suppress(zmq.ZMQError):
             self._socket.send(packed, zmq.NOBLOCK)
 
     def abort(self) -> None:
-        """See the protocol."""
+        """Close without waiting."""
 
 
 def open_encrypted(
     context: zmq.Context[Socket], address: str, curve: ClientCurve, timeout: float
 ) -> tuple[DealerData, Socket, Socket]:
-    """Connect to a data address with keys; the connection, its socket, and that one's monitor.
+    """Connect to a data address with keys, within `timeout` seconds: connection, socket, monitor.
 
-    Parameters
-    ----------
-    timeout
-        Seconds that it may take.
-
-    Raises
-    ------
-    SetupError
-        If nobody is there, or the keys do not fit.
+    Raises SetupError if nothing answers there, or the keys do not match.
     """
     dealer, monitor = connect_dealer(context, address, curve, once=True)
     handshakes = HandshakeWatch(monitor, address, curve)
     deadline = time.monotonic() + timeout
-    # It takes messages once its handshake has come to an end.
+    # It takes messages once its handshake has finished.
     while not dealer.poll(_POLL_MILLISECONDS, zmq.POLLOUT):
         handshakes.check()
         if time.monotonic() > deadline:
@@ -103,19 +95,9 @@ def open_encrypted(
 
 
 def open_plain(address: str, timeout: float, place: Place) -> Stream:
-    """Connect to a plain data address, through a relay where it leads through one.
+    """Connect to a plain data address within `timeout` seconds, through a relay if it names one.
 
-    Parameters
-    ----------
-    timeout
-        Seconds that it may take.
-    place
-        Asked where chunks go.
-
-    Raises
-    ------
-    SetupError
-        If nobody is there, or speaks no ZMTP.
+    Chunks go to the memory of `place`. Raises SetupError if nothing there speaks ZMTP.
     """
     deadline = time.monotonic() + timeout
     return Stream(_connected(address, timeout), deadline, place)

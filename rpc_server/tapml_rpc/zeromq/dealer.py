@@ -1,4 +1,4 @@
-"""A client's socket of libzmq, and the monitor that says how its connection goes."""
+"""A client's socket of libzmq, and the monitor of its connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tapml_rpc.security.handshake import MONITORED
 from tapml_rpc.tracker.route import connect_socket
 from tapml_targets.errors import InputError
 
-# With -1 libzmq would forget what has come before a connection's end and was not taken yet.
+# With -1 libzmq would drop what has come before a connection's end and was not taken yet.
 _NEVER_MILLISECONDS: Final = 24 * 3600 * 1000
 
 Socket: TypeAlias = zmq.Socket[bytes]
@@ -21,17 +21,10 @@ Socket: TypeAlias = zmq.Socket[bytes]
 def connect_dealer(
     context: zmq.Context[Socket], address: str, curve: ClientCurve | None, *, once: bool = False
 ) -> tuple[Socket, Socket]:
-    """A DEALER that connects to an address, and the monitor that says how that goes.
+    """A DEALER that connects to an address, and its monitor.
 
-    Parameters
-    ----------
-    once
-        Whether to have one connection and no other after it: messages wait until it is there.
-
-    Raises
-    ------
-    InputError
-        If the address is none.
+    `once`: messages wait for the connection, and nothing reconnects after it. Raises InputError if
+    the address is malformed.
     """
     dealer: Socket = context.socket(zmq.DEALER)
     dealer.linger = 0

@@ -37,31 +37,13 @@ def open_zeromq(
     curve: ClientCurve | None = None,
     lease: Held | str = "",
 ) -> Link:
-    """Open a session with a server's ZeroMQ binding.
+    """Open a session with a server's ZeroMQ binding; see :func:`tapml_rpc.client.connect`.
 
-    Parameters
-    ----------
-    address
-        ``tcp://host:port`` of the control socket.
-    timeout
-        Seconds to wait for the server's welcome.
-    kernel_deadline
-        Longest time of one command in seconds; None leaves it to the server.
-    exit_report
-        For a local server: text about how its process ended, or None while it runs.
-    busy
-        For a local server: whether its process runs or waits for a processor or a disk.
-    curve
-        This client's keys and the server's public one; None for a server without.
-    lease
-        A tracker's lease on the device, or its token.
-
-    Raises
-    ------
-    SetupError
-        If nothing answers, the server takes no more sessions, or the keys do not fit.
-    ProtocolError
-        If the server refuses, e.g. because of its version.
+    For a local server, `exit_report` says how its process ended, None while it runs, and `busy`
+    whether it runs or waits for a processor or a disk. `curve` holds this client's keys and the
+    server's public one; None for a server without. Raises SetupError if nothing answers, the server
+    takes no more sessions, or the keys do not match; ProtocolError if it refuses, e.g. because of
+    its version.
     """
     context: zmq.Context[Socket] = zmq.Context()
     data: Stream | DealerData | None = None
@@ -125,21 +107,9 @@ def greet(
     timeout: float,
     exit_report: ExitReport | None,
 ) -> bytes:
-    """Say hello on a control socket and wait for the answer.
+    """Send a hello on a control socket and wait for the answer; raises TapmlError if none comes.
 
-    Parameters
-    ----------
-    handshakes
-        Says, while nothing comes, that nothing will.
-    packed
-        The hello.
-    timeout, exit_report
-        As :func:`open_zeromq` takes them.
-
-    Raises
-    ------
-    TapmlError
-        If none answers.
+    `handshakes` raises once an answer can no longer come.
     """
     sent = False
     deadline = time.monotonic() + timeout
@@ -165,7 +135,8 @@ def greet(
 def _end(context: zmq.Context[Socket], sockets: list[Socket]) -> None:
     """End what a session leaves that was lost and not closed.
 
-    The collector ends things in any order, and a context that ends first waits for its sockets.
+    The garbage collector ends things in any order, and a context that ends first waits for its
+    sockets.
     """
     for each in sockets:
         each.close(linger=0)

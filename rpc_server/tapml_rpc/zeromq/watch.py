@@ -1,8 +1,7 @@
-"""Watches a server over libzmq's sockets; for a server of this machine its process as well."""
+"""Watches a server over libzmq's sockets, and a server of this machine by its process too."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,10 +15,10 @@ from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
 from tapml_rpc.zeromq.dealer import Socket
 
 # A server of this machine that runs or waits for a processor is slow, not gone: a driver may
-# compile for long on a busy machine and leave the thread that answers no turn.
+# compile for long on a busy machine and leave no time for the thread that answers.
 BUSY_SILENCE_SECONDS: Final = 60.0
 _LAST_WORDS_SECONDS: Final = 1.0
-# A server looks ten times a second whose data connection has gone, and then says so on control.
+# A server checks ten times a second which data connections have gone, and reports that on control.
 _WHY_SECONDS: Final = 2.0
 # Servers whose libzmq looks for vanished hosts wait for 30 s.
 BEAT_SECONDS: Final = 5.0
@@ -29,23 +28,12 @@ Busy: TypeAlias = Callable[[], bool]
 
 
 class ZeroMQWatch(Watch):
-    """The :class:`tapml_rpc.watch.Watch` over a control socket of libzmq's.
+    """The :class:`tapml_rpc.watch.Watch` over a control socket of libzmq.
 
-    Parameters
-    ----------
-    control
-        The control socket after the welcome; this object's from now on.
-    monitors
-        Monitor sockets that report a dropped connection: that of control first, and that of data
-        where libzmq has it.
-    token, describe
-        See there.
-    exit_report
-        For a local server: how its process ended, or None while it runs; takes seconds to wait.
-    busy
-        For a local server: whether its process runs or waits for a processor or a disk.
-    beat
-        Lets the server's data socket hear that we are here.
+    This object owns `control`. `monitors` report a dropped connection: that of control first, and
+    that of data if libzmq has it. `exit_report` and `busy` are for a local server: how its process
+    ended, None while it runs (it waits for seconds), and whether it runs or waits for a processor
+    or a disk. `beat` sends the server's data socket a sign of life.
     """
 
     failures = (*Watch.failures, zmq.ZMQError)
@@ -69,7 +57,7 @@ class ZeroMQWatch(Watch):
         self._beat = beat
         self._next_beat = time.monotonic() + BEAT_SECONDS
         self._poller = zmq.Poller()
-        for source in (control, *monitors, self._wake_reader):
+        for source in (control, *monitors, self._waker.fileno()):
             self._poller.register(source, zmq.POLLIN)
         self.begin()
 
@@ -84,9 +72,8 @@ class ZeroMQWatch(Watch):
 
     def _look(self) -> bool:
         ready = dict(self._poller.poll(POLL_MILLISECONDS))
-        if self._wake_reader in ready:
-            os.read(self._wake_reader, 4096)
-        # What the server had to say comes before the news that it is gone.
+        self._waker.drain()
+        # The server's own reason comes before the report that it is gone.
         heard = self._control in ready
         if heard:
             self._hear_all()
@@ -107,7 +94,7 @@ class ZeroMQWatch(Watch):
                 self._hear(self._control.recv(zmq.NOBLOCK))
 
     def _hear_why(self) -> None:
-        """Hear what a dropped connection means, which control says unless it has dropped, too."""
+        """Find out why a connection dropped: control says it, unless it has dropped, too."""
         dropped = self._monitors[0]
         poller = zmq.Poller()
         poller.register(self._control, zmq.POLLIN)
@@ -123,6 +110,6 @@ class ZeroMQWatch(Watch):
     def _lose(self, what: str) -> None:
         if self._stop.is_set() or self.lost is not None:
             return
-        # A dropped connection comes a moment before the process can be waited for.
+        # A connection drops a moment before the process can be waited for.
         ended = self._exit_report(_LAST_WORDS_SECONDS) if self._exit_report else None
         super()._lose(what if ended is None else f"the server ended: {ended}")

@@ -1,1 +1,1 @@
-"""ZMTP 3, the wire format of ZeroMQ, on plain sockets: payloads go where they belong at once."""
+"""ZMTP 3, the wire format of ZeroMQ, on plain sockets: payloads are received in place."""

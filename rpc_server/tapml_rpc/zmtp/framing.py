@@ -1,4 +1,4 @@
-"""ZMTP 3 as bytes: the greeting, the ready command, frame heads, heartbeats. Nothing is sent here.
+"""ZMTP 3 as bytes: greeting, ready command, frame heads, heartbeats. Does no I/O.
 
 See rfc.zeromq.org, 23/ZMTP and 37/ZMTP. Only the mechanism NULL, without encryption.
 """
@@ -25,20 +25,14 @@ _MECHANISM: Final = slice(12, 32)
 _NULL: Final = b"NULL".ljust(20, b"\0")
 _PARTNERS: Final = {b"ROUTER": (b"DEALER", b"REQ", b"ROUTER"), b"DEALER": (b"ROUTER", b"REP")}
 MAX_COMMAND_BYTES: Final = 4096
-"""What a command of the handshake, or a heartbeat, may take; both are far shorter."""
+"""Most bytes of a handshake command or heartbeat; both are far shorter."""
 _MAX_CONTEXT_BYTES: Final = 16
 
 GREETING: Final = _SIGNATURE + _VERSION + _NULL + bytes(GREETING_BYTES - 32)
 
 
 def check_greeting(greeting: bytes | memoryview) -> None:
-    """Check what a peer greets with.
-
-    Raises
-    ------
-    ProtocolError
-        If it is no ZMTP 3, or wants another mechanism than NULL.
-    """
+    """Check a peer's greeting; raises ProtocolError if it is not ZMTP 3 with the mechanism NULL."""
     heard = bytes(greeting)
     if heard[0] != _SIGNATURE[0] or not heard[9] & 1 or heard[_MAJOR] < _VERSION[0]:
         raise ProtocolError("the peer does not greet as ZeroMQ 4 and later do (ZMTP 3)")
@@ -48,7 +42,7 @@ def check_greeting(greeting: bytes | memoryview) -> None:
 
 
 def frame_head(nbytes: int, flags: int = 0) -> bytes:
-    """The head of a frame of so many bytes; `flags` are ``MORE`` and ``COMMAND``."""
+    """The head of a frame of `nbytes`; `flags` are ``MORE`` and ``COMMAND``."""
     if nbytes <= _SHORT_BYTES:
         return bytes((flags, nbytes))
     return _LONG_HEAD.pack(flags | LONG, nbytes)
@@ -57,7 +51,7 @@ def frame_head(nbytes: int, flags: int = 0) -> bytes:
 def message_parts(
     packed: bytes, parts: Sequence[memoryview | bytes] = ()
 ) -> list[memoryview | bytes]:
-    """A message as it goes over the wire: its header, and the parts of its chunk if it has one."""
+    """A message as sent over the wire: its header, and the parts of its chunk if it has one."""
     nbytes = sum(map(len, parts))
     if not nbytes:
         return [frame_head(len(packed)) + packed]
@@ -65,23 +59,17 @@ def message_parts(
 
 
 def parse_head(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int, int]:
-    """Take the head of the frame that begins at `start`.
+    """The flags, body bytes and head bytes of the frame at `start`.
 
-    Returns
-    -------
-    tuple of int
-        Its flags, the bytes of its body, and of the head itself: 0 where not all has come.
+    0 head bytes if it is incomplete.
 
-    Raises
-    ------
-    ProtocolError
-        If reserved bits are set, or a command has more to come.
+    Raises ProtocolError if reserved bits are set, or a command is split.
     """
     if end - start < 2:
         return 0, 0, 0
     flags = data[start]
     if flags & _RESERVED or (flags & COMMAND and flags & MORE):
-        raise ProtocolError(f"a frame with the flags {flags:#04x}, which mean nothing in ZMTP 3")
+        raise ProtocolError(f"a frame with the flags {flags:#04x}, which ZMTP 3 does not define")
     if not flags & LONG:
         return flags, data[start + 1], 2
     if end - start < _LONG_HEAD.size:
@@ -90,19 +78,13 @@ def parse_head(data: bytes | bytearray | memoryview, start: int, end: int) -> tu
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
-    """A command as a whole frame."""
+    """A command as a complete frame."""
     body = bytes((len(name),)) + name + data
     return frame_head(len(body), COMMAND) + body
 
 
 def parse_command(body: bytes) -> tuple[bytes, bytes]:
-    """The name and the data of a command.
-
-    Raises
-    ------
-    ProtocolError
-        If it is shorter than its name.
-    """
+    """The name and the data of a command; raises ProtocolError if it is shorter than its name."""
     if not body or len(body) < 1 + body[0]:
         raise ProtocolError("a ZMTP command that is shorter than its name")
     end = 1 + body[0]
@@ -110,7 +92,7 @@ def parse_command(body: bytes) -> tuple[bytes, bytes]:
 
 
 def ready(socket_type: bytes) -> bytes:
-    """The ready command of a socket without a routing id of its own."""
+    """The ready command of a socket without a routing id."""
     properties = ((b"Socket-Type", socket_type), (b"Identity", b""))
     return command(
         b"READY",
@@ -122,17 +104,10 @@ def ready(socket_type: bytes) -> bytes:
 
 
 def check_ready(body: bytes, socket_type: bytes) -> bytes:
-    """Check the command a peer ends the handshake with; `socket_type` is ours.
+    """The routing id, empty for none, in a peer's ready command; it proves nothing.
 
-    Returns
-    -------
-    bytes
-        The routing id that the peer has given itself, empty for none. It proves nothing.
-
-    Raises
-    ------
-    ProtocolError
-        If it is another, malformed, or of a socket that does not go with ours.
+    `socket_type` is ours. Raises ProtocolError for another command, a malformed one, or a socket
+    type that does not go with ours.
     """
     name, data = parse_command(body)
     if name == b"ERROR":
@@ -150,17 +125,14 @@ def check_ready(body: bytes, socket_type: bytes) -> bytes:
 
 
 def ping() -> bytes:
-    """Asks for a PONG; that nobody has to hear of us in turn is what its time to live of 0 says."""
+    """A PING; its time to live of 0 says that we need not be pinged in turn."""
     return command(b"PING", bytes(2))
 
 
 def pong(ping: bytes) -> bytes:
-    """The answer to a PING with this data: its time to live, then a context that goes back.
+    """The answer to a PING with this data: its time to live, then a context to send back.
 
-    Raises
-    ------
-    ProtocolError
-        If it is none.
+    Raises ProtocolError if it is malformed.
     """
     if not 2 <= len(ping) <= 2 + _MAX_CONTEXT_BYTES:
         raise ProtocolError(f"a ZMTP PING of {len(ping)} bytes")

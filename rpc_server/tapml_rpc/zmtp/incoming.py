@@ -1,4 +1,4 @@
-"""What comes over a ZMTP connection: the handshake, then messages, read to where they belong.
+"""The receiving half of a ZMTP connection: the handshake, then messages, received in place.
 
 A message's second frame, its chunk, goes from the socket straight into the memory that
 :data:`Place` gives for it. Nothing here waits, and whatever a peer sends is bounded.
@@ -16,45 +16,29 @@ from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 
 AHEAD_BYTES: Final = 64 << 10
-# Frames and commands that are looked at before others have their turn.
+# Frames and commands that are handled before others have their turn.
 _TURN: Final = 256
 _MOST_FRAMES: Final = 4096
 _NO_CHUNK: Final = memoryview(b"")
 _SINK: Final = memoryview(bytearray(AHEAD_BYTES))
 
 Place: TypeAlias = Callable[[bytes, int], "memoryview | None"]
-"""Where a chunk of so many bytes goes that follows this header; None where nobody wants it."""
+"""Memory for a chunk of this size that follows this header; None discards it.
+
+What it raises leaves the chunk unread.
+"""
 
 Message: TypeAlias = tuple[bytes, memoryview, int]
-"""The header, the chunk where it was placed, and of how many frames the message was."""
+"""The header, the chunk in its memory, and the number of frames of the message."""
 
 
 class Incoming:
-    """The receiving half of a connection.
+    """The receiving half of a connection, a non-blocking socket.
 
-    Parameters
-    ----------
-    connection
-        A socket that does not wait.
-    socket_type
-        What we are: ``b"ROUTER"`` or ``b"DEALER"``.
-    place
-        Asked where chunks go.
-    answer
-        Sends a command of ours: what a heartbeat is answered by.
-
-    Attributes
-    ----------
-    ready
-        Whether the peer has ended its handshake.
-    pending
-        Whether :meth:`next` has something to look at even if nothing more comes.
-    routing_id
-        What the peer calls itself, once it is ready; empty for nothing.
-    received_bytes
-        All that has come.
-    most_header_bytes
-        Of a message's first frame; a longer one is read and not kept, as if it were empty.
+    `socket_type` is ours, ``b"ROUTER"`` or ``b"DEALER"``. `answer` sends the answer to a heartbeat.
+    `pending` says whether :meth:`next` has something to do even if nothing more comes. `routing_id`
+    is what the peer calls itself once it is `ready`; empty for nothing. A first frame longer than
+    `most_header_bytes` is read and not kept, as if it were empty.
     """
 
     def __init__(
@@ -73,27 +57,23 @@ class Incoming:
         self._place = place
         self._answer = answer
         self._greeted = False
-        # What was received and not looked at lies in ahead[start:end].
+        # Received bytes that were not parsed yet are ahead[start:end].
         self._ahead = memoryview(bytearray(AHEAD_BYTES))
         self._start = self._end = 0
         # The message that is arriving.
         self._packed = b""
         self._chunk = _NO_CHUNK
         self._frames = 0
-        # The frame that is arriving: into target[filled:], or into nothing.
+        # The frame that is arriving: into target[filled:], or discarded.
         self._target: memoryview | None = None
         self._filled = self._missing = 0
         self._more = False
 
     def next(self) -> Message | None:
-        """The next message; None while it has not all come, or others should have their turn.
+        """The next message; None if it is incomplete, or others should have their turn.
 
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        ProtocolError
-            If the peer sent what is no ZMTP within bounds: it can only be hung up on.
+        Raises EndedError if the connection is gone, ProtocolError for anything but ZMTP within
+        bounds: such a peer can only be disconnected.
         """
         self.pending = False
         for _ in range(_TURN):
@@ -106,29 +86,34 @@ class Incoming:
                 self.pending = self._end > self._start
                 return self._whole()
             if self._filled >= AHEAD_BYTES:
-                # A message of many long frames is of no use, and may be gigabytes.
+                # A message of many long frames is useless, and may be gigabytes.
                 break
         self.pending = True
         return None
 
     @property
     def halfway(self) -> bool:
-        """Whether a message has begun and is not whole."""
+        """Whether a message has begun and is incomplete."""
         return self._frames > 0
 
     @property
-    def between(self) -> bool:
-        """Whether the next byte begins a frame, and a message, and none of it has come."""
-        return self.ready and not self._missing and not self._frames and self._end == self._start
+    def more(self) -> bool:
+        """Whether another frame of the message follows the one that has begun."""
+        return self._more
 
-    def put_ahead(self, received: bytes) -> None:
-        """Go on with what another has received; only :attr:`between` two messages."""
+    def unparsed(self) -> bytes:
+        """What has been received and not parsed."""
+        return bytes(self._ahead[self._start : self._end])
+
+    def resume(self, received: bytes) -> None:
+        """Continue a connection whose handshake another process has done, after `received`."""
+        self._greeted = self.ready = self.pending = True
+        self._ahead = memoryview(bytearray(max(AHEAD_BYTES, len(received))))
         self._start, self._end = 0, len(received)
         self._ahead[: self._end] = received
-        self.pending = bool(received)
 
     def forget(self) -> None:
-        """Let go of all memory; the connection has ended."""
+        """Release all memory; the connection has ended."""
         self._packed, self._chunk, self._target = b"", _NO_CHUNK, None
         self._ahead = _NO_CHUNK
         self._start = self._end = 0
@@ -141,7 +126,7 @@ class Incoming:
         return message
 
     def _begin_frame(self) -> bool:
-        """Look at the next head, and at a whole command; False where not all of it has come."""
+        """Parse the next head, or a complete command; False if it is incomplete."""
         if not self._greeted:
             if not self._have(framing.GREETING_BYTES):
                 return False
@@ -168,7 +153,6 @@ class Incoming:
         return True
 
     def _open(self, nbytes: int) -> None:
-        """Find the place of a frame's body."""
         self._target, self._filled, self._missing = None, 0, nbytes
         if self._frames == 1:
             if self._end - self._start >= nbytes:
@@ -181,7 +165,6 @@ class Incoming:
                 self._chunk = self._target
 
     def _end_header(self) -> None:
-        """A header that came in several pieces is whole now."""
         if self._frames == 1 and self._target is not None:
             self._packed, self._target = bytes(self._target), None
 
@@ -196,7 +179,7 @@ class Incoming:
             self.ready = True
             return True
         name, data = framing.parse_command(body)
-        # It may come between the frames of a message. One that we do not know means nothing.
+        # It may come between the frames of a message. An unknown one is ignored.
         if name == b"PING":
             self._answer(framing.pong(data))
         return True
@@ -212,7 +195,7 @@ class Incoming:
         return bytes(self._ahead[start : self._start])
 
     def _fill(self) -> bool:
-        """Receive into the memory ahead; False where nothing has come."""
+        """Receive into the memory ahead; False if nothing has come."""
         if self._start:
             have = self._end - self._start
             self._ahead[:have] = bytes(self._ahead[self._start : self._end])
@@ -222,7 +205,7 @@ class Incoming:
         return count > 0
 
     def _take(self) -> bool:
-        """Receive some of a frame's body; False where nothing has come."""
+        """Receive some of a frame's body; False if nothing has come."""
         target = _SINK if self._target is None else self._target[self._filled :]
         nbytes = min(self._missing, len(target))
         have = min(self._end - self._start, nbytes)

@@ -1,8 +1,8 @@
-"""Connections without encryption: ZMTP on sockets of ours, on the thread of whoever polls them.
+"""Connections without encryption: ZMTP on our own sockets, on the thread that polls them.
 
-libzmq would receive a payload on a thread of its own, into memory of its own, from which it would
-have to be copied; and it would keep whatever a stranger sends as one message of any length. On the
-wire nobody sees a difference.
+libzmq would receive a payload on its own thread into its own memory, from which it would have to be
+copied, and would keep a message of any length from an unknown peer. The bytes on the wire are the
+same.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tapml_targets.errors import ProtocolError
 
 HANDSHAKE_SECONDS: Final = 3.0
 MOST_CONNECTIONS: Final = 256
-# How often a connection on which nothing hangs is refused something: two bytes are a message, and
-# have to be answered. And how long it may keep memory here.
+# How often a connection without a session is refused something: two bytes are a message, and must
+# be answered. And how many seconds it may keep memory here.
 STRANGER_REFUSALS: Final = 256
 STRANGER_SECONDS: Final = 30.0
 MESSAGES_AT_ONCE: Final = 8
@@ -32,29 +32,23 @@ _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Connection(Protocol):
-    """One that was accepted, as the listener sees it.
-
-    Attributes
-    ----------
-    peer
-        What speaks ZMTP on it.
-    """
+    """An accepted connection, as the listener sees it. `peer` speaks ZMTP on it."""
 
     peer: Peer
 
     def has_session(self) -> bool:
-        """Whether something hangs on it that would end with it, such as a session."""
+        """Whether a session would end with it."""
 
     def lingers(self, now: float) -> bool:
-        """Whether it has kept memory for long that is of use to nobody."""
+        """Whether it has long kept memory that no session uses."""
 
     def take(self) -> bool:
-        """Take a message, if one has come; raises what makes it be hung up on."""
+        """Take a message, if one has come; raises an error for which it is disconnected."""
 
     def end(self, error: Exception | None = None) -> socket.socket | None:
-        """Close it; its peer is told of an error that it has made itself.
+        """Close it, after sending its peer an error that the peer has made.
 
-        Then the socket is left, where the peer has to hear that yet.
+        Returns the socket if the peer still has to read that.
         """
 
 
@@ -62,32 +56,10 @@ class Listener:
     """Accepts connections, and has each of them read and written when it can be.
 
     For a supervisor it is a :class:`tapml_rpc.supervisor.data_service.DataService`, of data or of
-    control connections.
-
-    Parameters
-    ----------
-    selector
-        A key's data is called with the events.
-    address
-        ``tcp://host:port``; port 0 or ``*`` takes a free one.
-    accept
-        Makes a connection of a socket.
-    show
-        Takes a fault that is ours and no peer's.
-    most
-        Connections at a time; one more takes the place of the oldest on which nothing hangs.
-    at_once
-        Messages taken from a connection before the others get their turn.
-
-    Attributes
-    ----------
-    address
-        Where it listens.
-
-    Raises
-    ------
-    OSError
-        If the address cannot be used.
+    control connections. A selector key's data is called with the events. In `address` the port 0 or
+    ``*`` takes a free one. `accept` makes a connection of a socket; `show` takes an internal fault.
+    One more than `most` connections replaces the oldest without a session; `at_once` messages are
+    taken from one before the others get their turn. Raises OSError if the address cannot be used.
     """
 
     def __init__(
@@ -115,20 +87,20 @@ class Listener:
         host, port = self._listener.getsockname()[:2]
         self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._connections: dict[Connection, None] = {}
-        # Those with something that has been received and not looked at.
+        # Those with received bytes that were not parsed yet.
         self._pending: set[Connection] = set()
         self._partings = Partings(selector)
         self._listens = True
         selector.register(self._listener, EVENT_READ, self._accept)
 
     def serve(self) -> bool:
-        """Read what was received and not looked at; True where there is more of it."""
+        """Handle received bytes that were not parsed; True if there are more."""
         for connection in list(self._pending):
             self._read(connection)
         return bool(self._pending)
 
     def check(self, now: float) -> None:
-        """Hang up on who does not end its handshake, or keeps memory to no end."""
+        """Disconnect peers that do not finish their handshake, or keep memory without use."""
         if not self._listens:
             self._listens = True
             self._selector.register(self._listener, EVENT_READ, self._accept)
@@ -155,7 +127,7 @@ class Listener:
         except BlockingIOError:
             return
         except OSError as error:
-            # It has gone again, or there are no descriptors left: others may end until a check.
+            # It has gone again, or no descriptors are left: others may end before the next check.
             if error.errno not in _NO_DESCRIPTORS or not self._make_room():
                 self._listens = False
                 self._selector.unregister(self._listener)
@@ -171,11 +143,9 @@ class Listener:
             return
         self._connections[connection] = None
         connection.peer.watch_room = partial(self._watch_room, connection)
-        connection.peer.watch_reads = partial(self._watch_reads, connection)
         self._selector.register(connection.peer, EVENT_READ, partial(self._ready, connection))
 
     def _make_room(self) -> bool:
-        """End the oldest connection on which nothing hangs."""
         for connection in self._connections:
             if not connection.has_session():
                 self._end(connection)
@@ -198,7 +168,7 @@ class Listener:
             self._end(connection, error)
             return
         except Exception as error:
-            # A fault of ours must cost the one client, and must be seen.
+            # An internal fault must cost only this client, and must be seen.
             self._show(error)
             self._end(connection)
             return
@@ -206,27 +176,10 @@ class Listener:
             self._pending.add(connection)
 
     def _watch_room(self, connection: Connection, waits: bool) -> None:
-        """Look whether a peer takes more, or do not."""
-        self._watch(connection)
-
-    def _watch_reads(self, connection: Connection) -> None:
-        """Read from a connection again, or leave that to a worker."""
-        self._pending.discard(connection)
-        if connection.peer.reads:
-            # It may have been received already.
-            self._pending.add(connection)
-        self._watch(connection)
-
-    def _watch(self, connection: Connection) -> None:
-        peer = connection.peer
-        events = EVENT_READ * peer.reads | EVENT_WRITE * peer.waits_for_room
+        """Watch whether a peer takes more, or stop watching."""
+        events = EVENT_READ | EVENT_WRITE * waits
         with suppress(KeyError, ValueError):
-            if not events:
-                self._selector.unregister(peer)
-            elif peer in self._selector.get_map():
-                self._selector.modify(peer, events, partial(self._ready, connection))
-            elif connection in self._connections:
-                self._selector.register(peer, events, partial(self._ready, connection))
+            self._selector.modify(connection.peer, events, partial(self._ready, connection))
 
     def _end(self, connection: Connection, error: Exception | None = None) -> None:
         self._pending.discard(connection)

@@ -1,8 +1,8 @@
-"""Connections whose peers were told why they are hung up on, until they have had time to hear it.
+"""Disconnected peers that were sent a reason, until they have had time to read it.
 
-A connection that is closed over bytes nobody has read is reset, and a reset makes the other end
-forget what had come for it, the reason first of all. So only the sending end is closed at once, and
-what a peer still sends is read and thrown away: for a while, and as much as may be on its way.
+A connection that is closed over unread bytes is reset, and a reset makes the other end drop what
+had come for it, including the reason. So only the sending direction is closed at once, and what a
+peer still sends is read and discarded, for a limited time and a limited number of bytes.
 """
 
 from __future__ import annotations
@@ -16,29 +16,21 @@ from selectors import EVENT_READ, BaseSelector
 from typing import Final
 
 PARTING_SECONDS: Final = 2.0
-# One more takes the place of the oldest.
+# One more replaces the oldest.
 MOST_PARTINGS: Final = 32
-# Several times what a client sends ahead of its answers. Who sends on is not listening.
+# Several times what a client sends ahead of its answers. A peer that sends on is not reading.
 MOST_DISCARDED_BYTES: Final = 128 << 20
 _DISCARD_BYTES: Final = 1 << 18
 
 
 @dataclass
 class _Parting:
-    """When one began, and how much more its peer may send."""
-
     begun: float
     bytes_left: int
 
 
 class Partings:
-    """Those of one listener.
-
-    Parameters
-    ----------
-    selector
-        The front's. A key's data is called with the events.
-    """
+    """Those of one listener; a key's data of the `selector` is called with the events."""
 
     def __init__(self, selector: BaseSelector) -> None:
         self._selector = selector
@@ -47,28 +39,28 @@ class Partings:
         self._discarded = bytearray(_DISCARD_BYTES)
 
     def add(self, connection: socket.socket) -> None:
-        """Take a connection that does not wait and sends nothing more; ours from now on."""
+        """Take over a non-blocking connection that sends nothing more."""
         while len(self._partings) >= MOST_PARTINGS:
             self._end(next(iter(self._partings)))
         self._partings[connection] = _Parting(time.monotonic(), MOST_DISCARDED_BYTES)
         self._selector.register(connection, EVENT_READ, partial(self._discard, connection))
 
     def check(self, now: float) -> None:
-        """Hang up on those that have had their time."""
+        """Close those whose time is over."""
         for connection, parting in list(self._partings.items()):
             if now - parting.begun <= PARTING_SECONDS:
                 break
             self._end(connection)
 
     def close(self) -> None:
-        """Hang up on all of them."""
+        """Close all of them."""
         for connection in list(self._partings):
             self._end(connection)
 
     def _discard(self, connection: socket.socket, mask: int) -> None:
         parting = self._partings.get(connection)
         if parting is None:
-            # It has made room for another in the same round of the selector.
+            # It was replaced by another in the same round of the selector.
             return
         try:
             nbytes = connection.recv_into(self._discarded)

@@ -1,85 +1,42 @@
-"""The server's end of one ZMTP connection: nothing that waits. A ROUTER to its peer."""
+"""The server's end of one ZMTP connection; it never waits. A ROUTER to its peer.
+
+It sends short messages alone: payloads go over connections that a worker serves.
+"""
 
 from __future__ import annotations
 
-import select
 import socket
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from tapml_rpc.connection import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming, Message, Place
 
-# What a session's ring holds, and its small messages.
 MOST_UNSENT_BYTES: Final = 40 << 20
-# Behind so much the answer to a heartbeat says nothing: the peer reads no more, or hears us anyway.
+# With so much unsent, heartbeats are not answered: the peer has stopped reading, or what is being
+# sent shows that we are here.
 _HEARS_US_BYTES: Final = 64 << 10
-_MOST_PARTS: Final = 64
-
-Parts = Sequence[memoryview | bytes]
-Sent = Callable[[], None]
+_MOST_AT_ONCE: Final = 256 << 10
 
 
-class Turn(Protocol):
-    """Lets one of two processes send."""
-
-    def begin(self) -> bool:
-        """Begin to send; False while the other one does."""
-
-    def end(self) -> None:
-        """Nothing more waits to be sent."""
-
-    def forget(self) -> None:
-        """The connection is gone."""
+def nowhere(packed: bytes, nbytes: int) -> None:
+    """Discards every chunk."""
 
 
 class Peer:
-    """A connection that was accepted.
+    """An accepted connection; this object owns the socket.
 
-    Parameters
-    ----------
-    connection
-        This object's from now on.
-    opened
-        When, by the monotonic clock.
-    place
-        Asked where the chunks of messages go; see :data:`tapml_rpc.zmtp.incoming.Place`.
-
-    Attributes
-    ----------
-    opened
-        As given.
-    closed
-        Whether it has ended.
-    unsent_bytes
-        What waits for the peer to take it.
-    turn
-        Where another process sends on this connection too: says who may. What is sent here then
-        waits for it, and for :meth:`settle`.
-    watch_room
-        Called with whether somebody should :meth:`flush` once the peer takes more.
-    muted
-        Whether nothing more is sent to it: see :meth:`mute`.
-    reads
-        Whether this process reads what the peer sends, and not another one.
-    watch_reads
-        Called when that changes.
+    `opened` is by the monotonic clock. `watch_room` is called with whether :meth:`flush` should be
+    called once the peer takes more.
     """
 
-    def __init__(self, connection: socket.socket, opened: float, place: Place) -> None:
+    def __init__(self, connection: socket.socket, opened: float, place: Place = nowhere) -> None:
         self.opened = opened
         self.closed = False
-        self.unsent_bytes = 0
         self.watch_room: Callable[[bool], None] | None = None
-        self.reads = True
-        self.watch_reads: Callable[[], None] | None = None
-        self.muted = False
         self._waits = False
-        self.turn: Turn | None = None
         self._socket = connection
         connection.setblocking(False)
         with suppress(OSError):
@@ -87,9 +44,8 @@ class Peer:
             # Finds a host that has vanished; a client that is merely stopped may come back.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._incoming = Incoming(connection, b"ROUTER", place, self._answer)
-        # Parts on their way, each with what to call when it has left.
-        self._unsent: deque[tuple[memoryview | bytes, Callable[[], None] | None]] = deque()
-        self.put([framing.GREETING + framing.ready(b"ROUTER")])
+        self._unsent = bytearray()
+        self.put(framing.GREETING + framing.ready(b"ROUTER"))
 
     def fileno(self) -> int:
         """What a selector takes; -1 once released."""
@@ -97,7 +53,7 @@ class Peer:
 
     @property
     def ready(self) -> bool:
-        """Whether the peer has ended its handshake."""
+        """Whether the peer has finished its handshake."""
         return self._incoming.ready
 
     @property
@@ -107,13 +63,13 @@ class Peer:
 
     @property
     def received_bytes(self) -> int:
-        """All that has come from it: any more of that is a sign of life."""
+        """All received bytes: any increase is a sign of life."""
         return self._incoming.received_bytes
 
     @property
-    def waits_for_room(self) -> bool:
-        """Whether something waits for the peer to take it."""
-        return self._waits
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return len(self._unsent)
 
     @property
     def pending(self) -> bool:
@@ -122,163 +78,102 @@ class Peer:
 
     @property
     def holds(self) -> bool:
-        """Whether it keeps memory: half a message that came, or what the peer has not taken."""
-        return self.muted or self._incoming.halfway or self.unsent_bytes > 0
+        """Whether it keeps memory: an incomplete message, or what the peer has not taken."""
+        return self._incoming.halfway or bool(self._unsent)
 
     def bound_headers(self, nbytes: int) -> None:
-        """Keep no header over so many bytes from now on; see :class:`Incoming`."""
+        """Keep no longer header from now on; see :class:`Incoming`."""
         self._incoming.most_header_bytes = nbytes
 
     def next(self) -> Message | None:
-        """The next message; None while it has not all come, or others should have their turn.
+        """The next message; None if it is incomplete, or others should have their turn.
 
-        Raises
-        ------
-        EndedError, ProtocolError
-            If the peer has gone, or is to be hung up on.
+        Raises EndedError or ProtocolError if the peer has gone, or is to be disconnected.
         """
         if self.closed:
             raise EndedError("closed")
-        return self._incoming.next() if self.reads else None
+        return self._incoming.next()
 
-    def lend_reading(self) -> bool:
-        """Let another process read from now on; False in the middle of what comes."""
-        if self.closed or not self._incoming.between:
-            return False
-        self._set_reads(False)
-        return True
+    def begun(self, packed: bytes, chunk_bytes: int | None) -> bytes:
+        """All that has come since a message began, as it came, to be parsed elsewhere.
 
-    def have_reading(self, received: bytes) -> None:
-        """Read again, after what the other process has received and not taken."""
-        self._incoming.put_ahead(received)
-        self._set_reads(True)
-
-    def send(
-        self, packed: bytes, parts: Parts = (), sent: Callable[[], None] | None = None
-    ) -> bool:
-        """Send a message; False where nobody takes it.
-
-        Parameters
-        ----------
-        parts
-            Of its chunk, sent from where they lie.
-        sent
-            Called once `parts` may be overwritten, in the order of the calls, and also where
-            nobody takes them.
+        `packed` is its header; `chunk_bytes` the size of its chunk, of which nothing was parsed,
+        None if it has none.
         """
-        return self.put(framing.message_parts(packed, parts), sent)
+        head = framing.frame_head(len(packed), 0 if chunk_bytes is None else framing.MORE)
+        received = head + packed
+        if chunk_bytes is not None:
+            more = framing.MORE if self._incoming.more else 0
+            received += framing.frame_head(chunk_bytes, more)
+        return received + self._incoming.unparsed()
 
-    def put(self, parts: Parts, sent: Callable[[], None] | None = None) -> bool:
-        """Send bytes as they are, as far as the peer takes them; the rest waits."""
-        if not self.closed and not self.muted:
-            nbytes = sum(map(len, parts))
-            if self.unsent_bytes + nbytes > MOST_UNSENT_BYTES:
+    def give_away(self) -> socket.socket | None:
+        """Give the connection to another process; None if something waits to be sent."""
+        if self.closed or self._unsent:
+            return None
+        self.closed = True
+        return socket.socket(fileno=self._socket.detach())
+
+    def send(self, packed: bytes) -> bool:
+        """Send a message without a chunk; False if the peer takes nothing more."""
+        return self.put(framing.frame_head(len(packed)) + packed)
+
+    def put(self, sent: bytes) -> bool:
+        """Send raw bytes as far as the peer takes them; the rest waits."""
+        if not self.closed:
+            if len(self._unsent) + len(sent) > MOST_UNSENT_BYTES:
                 self.close()
             else:
-                self._unsent.extend((part, None) for part in parts[:-1])
-                self._unsent.append((parts[-1], sent))
-                self.unsent_bytes += nbytes
+                self._unsent += sent
                 self.flush()
-                return not self.closed
-        if sent is not None:
-            sent()
-        return False
+        return not self.closed
 
     def ping(self) -> bool:
-        """Ask for a sign of life; False where what was sent before has not all left yet."""
-        return not self._unsent and self.ready and self.put([framing.ping()])
+        """Ask for a sign of life; False if earlier bytes have not all left yet."""
+        return not self._unsent and self.ready and self.put(framing.ping())
 
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it."""
-        unsent = self._unsent
-        if unsent and self.turn is not None and not self.turn.begin():
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent[:_MOST_AT_ONCE])]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, ValueError):
+            self.close()
             return
-        while unsent:
-            try:
-                count = self._socket.sendmsg([part for part, _ in islice(unsent, _MOST_PARTS)])
-            except (BlockingIOError, InterruptedError):
-                break
-            except (OSError, ValueError):
-                self.close()
-                return
-            self.unsent_bytes -= count
-            while unsent and count >= len(unsent[0][0]):
-                part, sent = unsent.popleft()
-                count -= len(part)
-                if sent is not None:
-                    sent()
-            if count:
-                part, sent = unsent[0]
-                unsent[0] = memoryview(part)[count:], sent
-        if self.turn is not None and not unsent:
-            self.turn.end()
-        if self._waits != bool(unsent) and self.watch_room is not None:
-            self._waits = bool(unsent)
+        if self._waits != bool(self._unsent) and self.watch_room is not None:
+            self._waits = bool(self._unsent)
             self.watch_room(self._waits)
 
-    def settle(self) -> None:
-        """Send what may have waited for another's message; what has left is told of at once."""
-        if not self._waits:
-            self.flush()
-
-    def mute(self) -> None:
-        """Send nothing more: another's message broke off. The peer is to hang up, or has no need.
-
-        It is not hung up on at once: why that happened may come on another connection, and later.
-        """
-        self.muted = True
-        self._forget_unsent()
-
     def close(self) -> None:
-        """Hang up; what waited is forgotten, and said to have been sent."""
+        """Disconnect; what waited is dropped."""
         if self.closed:
             return
         self.closed = True
         # The descriptor stays until nobody watches it any more: its number may come again.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._forget_unsent()
-
-    def _forget_unsent(self) -> None:
-        self.unsent_bytes = 0
-        while self._unsent:
-            sent = self._unsent.popleft()[1]
-            if sent is not None:
-                sent()
+        self._unsent.clear()
 
     def part(self) -> socket.socket | None:
-        """Send nothing more, and let go of the connection without hanging up on who still sends.
+        """Send nothing more, and give the connection away unclosed: its peer may still be sending.
 
-        It is to be read until the peer hangs up (:class:`tapml_rpc.zmtp.parting.Partings`), so that
-        what was said last is heard. None where that has not left yet, or could not.
+        It must be read until the peer closes it (:class:`tapml_rpc.zmtp.parting.Partings`), so that
+        the last message is read. None if that has not left yet, or could not.
         """
-        if self.closed or self.muted or self._unsent:
-            return None
-        self.closed = True
+        connection = self.give_away()
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-        return socket.socket(fileno=self._socket.detach())
+            if connection is not None:
+                connection.shutdown(socket.SHUT_WR)
+        return connection
 
     def release(self) -> None:
-        """Close, and let go of the descriptor and of a session's memory."""
+        """Close, and release the descriptor."""
         self.close()
         self._socket.close()
         self._incoming.forget()
-        if self.turn is not None:
-            self.turn.forget()
-            self.turn = None
-
-    def has_more(self) -> bool:
-        """Whether something has come that nobody has received, or the end."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def _set_reads(self, reads: bool) -> None:
-        self.reads = reads
-        if self.watch_reads is not None:
-            self.watch_reads()
 
     def _answer(self, command: bytes) -> None:
         if self.unsent_bytes <= _HEARS_US_BYTES:
-            self.put([command])
+            self.put(command)

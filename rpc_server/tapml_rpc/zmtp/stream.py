@@ -1,6 +1,6 @@
 """The client's end of one ZMTP connection: no thread, no copy of a payload. A DEALER to its peer.
 
-One thread at a time, but for :meth:`Stream.beat`.
+Used by one thread at a time, except :meth:`Stream.beat`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,22 @@ from tapml_targets.errors import ProtocolError, SetupError
 
 _POLL_MILLISECONDS: Final = 50
 _CLOSE_SECONDS: Final = 0.2
-# What a heartbeat would be answered by; said unasked it shows that somebody is here.
+# The answer to a heartbeat; sent unasked it shows that the client is alive.
 _BEAT: Final = framing.command(b"PONG")
 
 
 class Stream:
     """Messages over a TCP connection: a :class:`tapml_rpc.connection.DataConnection`.
 
-    Parameters
-    ----------
-    connection
-        A connected socket; this object's from now on.
-    deadline
-        When, by the monotonic clock, the peer must have ended its handshake.
-    place
-        Asked where the chunks of messages go; see :data:`tapml_rpc.zmtp.incoming.Place`.
-
-    Raises
-    ------
-    SetupError
-        If the peer speaks no ZMTP, or says nothing in time.
+    It owns the connected socket. The peer must finish its handshake by `deadline`, on the monotonic
+    clock, else SetupError is raised. Chunks go to the memory of `place`, a
+    :data:`tapml_rpc.zmtp.incoming.Place`.
     """
 
     memory_is_reused = False
 
     def __init__(self, connection: socket.socket, deadline: float, place: Place) -> None:
-        # Two marks, for a beat may be sent by one thread while another receives.
+        # Two marks, because one thread may send a beat while another receives.
         self._half_sent = self._half_received = False
         self._socket = connection
         connection.setblocking(False)
@@ -58,14 +48,14 @@ class Stream:
             self._shake_hands(deadline)
         except (EndedError, ProtocolError) as error:
             self.abort()
-            raise SetupError(f"the server's data connection does not come about: {error}") from None
+            raise SetupError(f"the server's data connection failed: {error}") from None
         except BaseException:
             self.abort()
             raise
 
     @property
     def torn(self) -> bool:
-        """Whether an exception may have left a frame half sent or half counted, such as Ctrl-C.
+        """Whether an exception such as Ctrl-C may have left a frame half sent or half counted.
 
         Then nothing more can be sent or received.
         """
@@ -74,20 +64,10 @@ class Stream:
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
-        """Send one message.
+        """Send one message; raises EndedError if the connection is gone.
 
-        Parameters
-        ----------
-        packed, chunk
-            Its header, and its chunk if it has one.
-        check
-            Called now and then while the peer takes nothing; what it raises ends the waiting in
-            the middle of the message, and the connection with it.
-
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
+        `check` is called now and then while the peer takes nothing; what it raises ends the wait
+        within the message, and with it the connection.
         """
         if not len(chunk):
             self._send([framing.frame_head(len(packed)) + packed], check)
@@ -96,18 +76,14 @@ class Stream:
         self._send([b"".join((head, packed, framing.frame_head(len(chunk)))), chunk], check)
 
     def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
-        """The next message's header and chunk; None where it has not all come in time.
+        """The next message's header and chunk; None if it is not complete in time.
 
-        Raises
-        ------
-        EndedError
-            If the connection is gone.
-        ProtocolError
-            If the peer sent what is no message within bounds.
+        Raises EndedError if the connection is gone, ProtocolError for a message that is out of
+        bounds.
         """
         self._half_received = True
         while (message := self._incoming.next()) is None:
-            # Everything received is counted: an interrupt may come here and leave us whole.
+            # Everything received is counted: an interrupt here does no harm.
             self._half_received = False
             if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
                 return None
@@ -118,15 +94,15 @@ class Stream:
         return message[:2]
 
     def beat(self) -> None:
-        """Let the peer hear that we are here, if nothing is being sent; from any thread."""
+        """Send a sign of life unless something is being sent; from any thread."""
         if not self._sending.acquire(blocking=False):
             return
         try:
-            # In the middle of a frame it would be taken for a piece of that.
+            # Within a frame it would be taken for a piece of that.
             if not self._half_sent:
                 self._half_sent = self._socket.send(_BEAT) < len(_BEAT)
         except OSError:
-            # Whoever sends or receives next finds out.
+            # The next send or receive finds out.
             pass
         finally:
             self._sending.release()
@@ -146,19 +122,19 @@ class Stream:
         self.abort()
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without a goodbye."""
         self._socket.close()
-        # A read that has come only half is kept by nobody.
+        # The memory of a read that has come only in part is not kept.
         self._incoming.forget()
 
     def _shake_hands(self, deadline: float) -> None:
         self._send([framing.GREETING + framing.ready(b"DEALER")], None)
         while not self._incoming.ready:
             if self._incoming.next() is not None:
-                raise ProtocolError("the server speaks before it is asked")
+                raise ProtocolError("the server sent a message before it was asked")
             left = deadline - time.monotonic()
             if left <= 0:
-                raise ProtocolError("it has not ended its ZMTP handshake in time")
+                raise ProtocolError("it has not finished its ZMTP handshake in time")
             if not self._incoming.ready:
                 self._poll_in.poll(min(1000 * left, _POLL_MILLISECONDS))
 

@@ -3,40 +3,45 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element: attributes by name, handlers as `onclick: function`, `style` as an object. */
-function el(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+/**
+ * An HTML element: its tag with classes, `p.soft`, then attributes by name, if any, then children.
+ * Handlers are `onclick: function`, `style` is an object; what is null, undefined or false is left out.
+ */
+function el(name, ...parts) {
+  return fill(document.createElement(name.split(".")[0]), name, parts);
 }
 
-/** The same of SVG. */
-function svg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+/** The same for SVG. */
+function svg(name, ...parts) {
+  return fill(document.createElementNS(SVG, name.split(".")[0]), name, parts);
 }
 
-function fill(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "style") {
+const isGiven = value => value !== null && value !== undefined && value !== false;
+
+function fill(element, name, parts) {
+  const attributes = parts[0]?.constructor === Object ? parts.shift() : {};
+  for (const [key, value] of Object.entries(attributes).filter(([, value]) => isGiven(value))) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "style") {
       for (const [property, setting] of Object.entries(value)) element.style.setProperty(property, setting);
-    } else element.setAttribute(name, value === true ? "" : value);
+    } else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(
-    ...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false),
-  );
+  const [, ...classes] = name.split(".");
+  if (classes.length) element.classList.add(...classes);
+  element.append(...parts.flat(Infinity).filter(isGiven));
   return element;
 }
 
 /** A titled part of a page; nothing where there is nothing to show. */
 function section(id, title, ...children) {
   const shown = children.flat(Infinity).filter(Boolean);
-  return shown.length ? el("section", { id, class: "part" }, el("h2", {}, title), shown) : null;
+  return shown.length ? el("section", { id, class: "part" }, el("h2", title), shown) : null;
 }
 
 /** A command to copy. */
 function command(text) {
-  const button = el("button", { type: "button", class: "copy", "aria-label": `copy ${text}` }, "Copy");
-  const code = el("code", {}, text);
+  const button = el("button.copy", { type: "button", "aria-label": `copy ${text}` }, "Copy");
+  const code = el("code", text);
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);
@@ -49,33 +54,28 @@ function command(text) {
       button.textContent = "Selected";
     }
   });
-  return el("div", { class: "command" }, code, button);
+  return el("div.command", code, button);
 }
 
 /** Rows of a table; a column is [title, class]. */
 function table(columns, rows, caption) {
   return el(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    "div.scroll",
+    { tabindex: "0", role: "region", "aria-label": caption },
     el(
       "table",
-      {},
       el(
         "thead",
-        {},
         el(
           "tr",
-          {},
           columns.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)),
         ),
       ),
       el(
         "tbody",
-        {},
         rows.map(cells =>
           el(
             "tr",
-            {},
             cells.map((cell, place) => el("td", { class: columns[place][1] }, cell)),
           ),
         ),
@@ -92,10 +92,9 @@ function jump(top) {
 /** Names with values, as cards beside each other; a row without a value is left out. */
 function facts(rows) {
   return el(
-    "dl",
-    { class: "facts" },
+    "dl.facts",
     rows
       .filter(row => row && row[1] !== null && row[1] !== undefined && row[1] !== "")
-      .map(([name, ...value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+      .map(([name, ...value]) => el("div", el("dt", name), el("dd", value))),
   );
 }

@@ -9,22 +9,22 @@ const TINTS = {
 };
 const TINT_NAMES = ["", "comment", "string", "digit", "word", "type"];
 
-/** One source as a figure; `language` is "c" or "python". */
-function sourceFigure(title, text, language) {
+/** One source as a figure; `language` is "c" or "python", `more` are lines about what has no text. */
+function sourceFigure(title, text, language, more = []) {
+  const notes = more.map(line => el("p.soft", line));
   if (!text)
     return el(
-      "figure",
-      { class: "source" },
-      el("figcaption", {}, title),
-      el("p", { class: "soft none" }, "not known"),
+      "figure.source",
+      el("figcaption", title),
+      notes.length ? notes : el("p.soft.none", "not known"),
     );
-  const lines = el("code", {});
-  let line = el("span", { class: "row" });
+  const lines = el("code");
+  let line = el("span.row");
   const put = (piece, kind) => {
     piece.split("\n").forEach((part, place) => {
       if (place) {
         lines.append(line, "\n");
-        line = el("span", { class: "row" });
+        line = el("span.row");
       }
       if (part) line.append(kind ? el("span", { class: kind }, part) : part);
     });
@@ -42,9 +42,8 @@ function sourceFigure(title, text, language) {
   lines.append(line);
   const number = shown.split("\n").length;
   return el(
-    "figure",
-    { class: "source" },
-    el("figcaption", {}, title, el("span", { class: "soft" }, ` ${plural(number, "line")}`)),
+    "figure.source",
+    el("figcaption", title, el("span.soft", ` ${plural(number, "line")}`)),
     el(
       "pre",
       {
@@ -55,5 +54,6 @@ function sourceFigure(title, text, language) {
       },
       lines,
     ),
+    notes,
   );
 }

@@ -20,7 +20,7 @@ _SINGLE: Final = ("float16", "float32", "bfloat16")
 
 
 def with_exact_constants(text: str, device: Any) -> str:
-    """Put the digits back that printing dropped.
+    """Restore the digits that printing dropped.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def with_exact_constants(text: str, device: Any) -> str:
     Returns
     -------
     str
-        `text` with every constant that can be told apart printed so that it reads back exactly.
+        `text` with every distinguishable constant printed so that it reads back exactly.
     """
     exact: dict[str, set[str]] = {}
 
@@ -48,7 +48,7 @@ def with_exact_constants(text: str, device: Any) -> str:
 
     def digits(match: re.Match[str]) -> str:
         candidates = exact.get(match[0], set())
-        # Two constants that print alike cannot be told apart any more: both stay as printed.
+        # Two constants that print alike cannot be distinguished: both stay as printed.
         return next(iter(candidates)) if len(candidates) == 1 else match[0]
 
     return _PRINTED.sub(digits, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
 from tvm import tirx
 
 from tapml_targets.errors import CompileError
@@ -31,6 +32,7 @@ _BINARY: Final[dict[str, str]] = {
     "And": "and",
     "Or": "or",
 }
+_QUOTIENTS: Final = frozenset(("Add", "Sub", "Mul", "Div"))
 
 
 def call_name(expression: Any) -> str:
@@ -47,7 +49,7 @@ def translate(expression: Any, environment: Mapping[Any, Any]) -> Expression:
     expression
         A TVM expression of integers.
     environment
-        What each variable stands for: an :data:`Expression`, or for a floating-point variable the
+        The value of each variable: an :data:`Expression`, or for a floating-point variable the
         TVM expression it is bound to.
 
     Raises
@@ -115,6 +117,59 @@ def _translate_call(expression: Any, operand: Callable[[Any], Expression]) -> Ex
     raise CompileError(f"the launch plan cannot express a call of {name!r}: {expression}")
 
 
+def quotient(
+    expression: Any, environment: Mapping[Any, Any], kind: str
+) -> tuple[Expression, str, Expression]:
+    """A TVM number of floats as the fields of a ScalarArgument: two integers and the dtype.
+
+    It is exact until it is rounded once, where TVM's own host code rounds after each operation.
+
+    Raises
+    ------
+    CompileError
+        If it is no sum, difference, product or quotient of constants and integers.
+    """
+
+    def parts(node: Any) -> tuple[Expression, Expression]:
+        name = type(node).__name__
+        if isinstance(node, tirx.Var):
+            return parts(environment[node])
+        if name == "FloatImm":
+            # The constant as its own dtype has it.
+            return float(np.dtype(str(node.ty)).type(node.value)).as_integer_ratio()
+        if name == "Cast":
+            inner = node.value
+            return parts(inner) if _is_float(inner) else (translate(inner, environment), 1)
+        if name in _QUOTIENTS:
+            (a, b), (c, d) = parts(node.a), parts(node.b)
+            if name == "Mul":
+                return fold("mul", a, c), fold("mul", b, d)
+            if name == "Div":
+                return fold("mul", a, d), fold("mul", b, c)
+            sides = fold("mul", a, d), fold("mul", c, b)
+            return fold(_BINARY[name], *sides), fold("mul", b, d)
+        raise CompileError(f"a kernel takes {expression}, which the launch plan cannot express")
+
+    above, below = parts(expression)
+    return _written(above), kind, _written(below)
+
+
+def _is_float(node: Any) -> bool:
+    return str(node.ty).startswith("float")
+
+
+def _written(expression: Expression) -> Expression:
+    """The expression with literals of 64 bits."""
+    if isinstance(expression, tuple):
+        operation, *operands = expression
+        return (operation, *map(_written, operands))
+    if isinstance(expression, str) or -(1 << 63) <= expression < 1 << 63:
+        return expression
+    upper: Expression = ("shift_left", _written(expression >> 62), 62)
+    rest = expression & ((1 << 62) - 1)
+    return ("add", upper, rest) if rest else upper
+
+
 def _ceil_log2(expression: Any, environment: Mapping[Any, Any]) -> Expression | None:
     """``ceil(log2(float(n)))``, which TVM's merge sort counts its passes with, is an integer."""
     if call_name(expression) != "ceil" or call_name(expression.args[0]) != "log2":
@@ -130,7 +185,7 @@ def _ceil_log2(expression: Any, environment: Mapping[Any, Any]) -> Expression | 
 
 
 def fold(operation: str, *operands: Expression) -> Expression:
-    """`operation` over `operands`, computed now where all of them are known."""
+    """`operation` over `operands`, computed if all of them are known."""
     node = (operation, *operands)
     if all(isinstance(operand, int) for operand in operands):
         return evaluate(node, {})

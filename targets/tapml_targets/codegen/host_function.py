@@ -1,4 +1,4 @@
-"""A PrimFunc made fit to be called by people with numpy arrays on one thread."""
+"""A PrimFunc that can be called with numpy arrays, on one thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def for_host(function: str) -> str:
     """Let buffers start at any element, and run parallel loops in order.
 
     TVM assumes 64-byte alignment otherwise, and its vector loads fault on numpy arrays and on views
-    of storages. Its thread pool would compete with the workers that run beside it.
+    of storages. Its thread pool would compete with other workers.
 
     Parameters
     ----------

@@ -7,17 +7,20 @@ the same statements on the device's side, where there is no TVM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec.structs import replace
 from tvm import tirx
 
-from tapml_targets.codegen.expression import call_name, translate
+from tapml_targets.codegen.expression import call_name, quotient, translate
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import Expression, product, symbols_of
 from tapml_targets.library import (
+    DYNAMIC_SHARED_MEMORY,
     Argument,
     Bind,
     BufferArgument,
@@ -31,6 +34,11 @@ from tapml_targets.library import (
 )
 
 _AXES: Final = ("x", "y", "z")
+_DYNAMIC_SHARED: Final = "tirx.use_dyn_shared_memory"
+
+
+class UnofferedLaunchError(CompileError):
+    """A kernel is launched with more than a grid and blocks: another schedule may do without."""
 
 
 @dataclass
@@ -46,6 +54,7 @@ class _Scope:
     entry: dict[Any, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     workspaces: list[Workspace] = field(default_factory=list)
+    features: frozenset[str] = frozenset()
 
     def fresh(self, name: str) -> str:
         """A symbol called `name`, or like it where that is taken."""
@@ -111,7 +120,9 @@ def _bind_dense_layout(buffer: Any, scope: _Scope) -> None:
             scope.launch[stride] = scope.entry[stride] = inner
 
 
-def read_host_function(function: Any, source: OperatorSource) -> OperatorProgram:
+def read_host_function(
+    function: Any, source: OperatorSource, features: Collection[str] = ()
+) -> OperatorProgram:
     """Walk the host function of one operator.
 
     Parameters
@@ -120,6 +131,9 @@ def read_host_function(function: Any, source: OperatorSource) -> OperatorProgram
         The host PrimFunc right after ``tirx.SplitHostDevice``.
     source
         The operator it was lowered from.
+    features
+        Those of the device: where ``dynamic_shared_memory`` is not among them, no launch may ask
+        for shared memory.
 
     Raises
     ------
@@ -127,6 +141,7 @@ def read_host_function(function: Any, source: OperatorSource) -> OperatorProgram
         If a statement has no counterpart in the launch plan; the message shows it.
     """
     scope = bind_signature(function, source)
+    scope.features = frozenset(features)
     statements = _prune(_walk(function.body, scope), frozenset())
     return OperatorProgram(
         name=source.name,
@@ -204,11 +219,15 @@ def _walk_evaluate(statement: Any, scope: _Scope) -> tuple[Statement, ...]:
     tags = [str(tag) for tag in call.attrs.launch_params]
     kernel, *rest = list(call.args)
     values, extents = rest[: len(rest) - len(tags)], rest[len(rest) - len(tags) :]
+    offered = {f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in _AXES}
+    if DYNAMIC_SHARED_MEMORY in scope.features:
+        offered.add(_DYNAMIC_SHARED)
     sizes: dict[str, Expression] = {}
     for tag, extent in zip(tags, extents, strict=True):
-        axis = tag.rpartition(".")[2]
-        if axis not in _AXES or tag.rpartition(".")[0] not in {"blockIdx", "threadIdx"}:
-            raise CompileError(f"kernel {kernel} is launched with {tag!r}, which no driver offers")
+        if tag not in offered:
+            raise UnofferedLaunchError(
+                f"kernel {kernel} is launched with {tag!r}, which this device does not offer"
+            )
         sizes[tag] = translate(extent, scope.launch)
     return (
         Launch(
@@ -216,6 +235,7 @@ def _walk_evaluate(statement: Any, scope: _Scope) -> tuple[Statement, ...]:
             arguments=tuple(_argument(value, scope) for value in values),
             grid=_extents(sizes, "blockIdx"),
             block=_extents(sizes, "threadIdx"),
+            dynamic_shared_bytes=sizes.get(_DYNAMIC_SHARED, 0),
         ),
     )
 
@@ -230,9 +250,10 @@ def _extents(
 def _argument(value: Any, scope: _Scope) -> Argument:
     if call_name(value) == "buffer_data":
         return BufferArgument(_buffer_name(value, scope))
-    if str(value.ty).startswith("float"):
-        raise CompileError(f"a kernel takes {value} as a number computed on the host, not a tensor")
-    return ScalarArgument(translate(value, scope.launch), str(value.ty))
+    kind = str(value.ty)
+    if kind.startswith("float"):
+        return ScalarArgument(*quotient(value, scope.launch, kind))
+    return ScalarArgument(translate(value, scope.launch), kind)
 
 
 def _buffer_name(pointer: Any, scope: _Scope) -> str:
@@ -286,5 +307,11 @@ def symbols_read(statement: Statement) -> frozenset[str]:
     if isinstance(statement, Condition):
         inside = (*statement.then, *statement.otherwise)
         return symbols_of(statement.condition).union(*map(symbols_read, inside))
-    scalars = (a.value for a in statement.arguments if isinstance(a, ScalarArgument))
-    return frozenset().union(*map(symbols_of, (*statement.grid, *statement.block, *scalars)))
+    scalars = (
+        each
+        for argument in statement.arguments
+        if isinstance(argument, ScalarArgument)
+        for each in (argument.value, argument.divisor)
+    )
+    read = (*statement.grid, *statement.block, statement.dynamic_shared_bytes, *scalars)
+    return frozenset().union(*map(symbols_of, read))

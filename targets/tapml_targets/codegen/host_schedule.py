@@ -1,4 +1,4 @@
-"""The schedule of the CPU reference: correct above all, and not naive where that is simple."""
+"""The schedule of the CPU reference: correct first, with simple improvements."""
 
 from __future__ import annotations
 
@@ -17,16 +17,12 @@ _HALF_ARITHMETIC: Final = ("avx512fp16", "fullfp16")
 
 def host_target(*, reassociates: bool = True) -> Any:
     """TVM's target for this machine's CPU; see :func:`cpu_target`."""
-    return cpu_target(this_cpu(), reassociates=reassociates)
-
-
-def this_cpu() -> str:
-    """What LLVM calls this machine's processor."""
-    return str(tvm.get_global_func("target.llvm_get_system_cpu")())
+    processor = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+    return cpu_target(processor, reassociates=reassociates)
 
 
 def cpu_target(processor: str = "", *, reassociates: bool = True) -> Any:
-    """TVM's target for a CPU; empty for what every one of its kind runs.
+    """TVM's target for a CPU; without `processor` code runs on every CPU of this architecture.
 
     Sums may be reassociated and fused with products: without that LLVM computes every dot product
     one element at a time, twenty times slower. NaN, infinity and signed zeros keep their meaning.
@@ -40,10 +36,10 @@ def cpu_target(processor: str = "", *, reassociates: bool = True) -> Any:
 
 
 def is_slow_to_reassociate(function: Any, target: Any) -> bool:
-    """Whether it sums halves on a processor that has none.
+    """Whether a function sums float16 on a processor without float16 arithmetic.
 
-    LLVM 22 took 30 s (AVX-512) to minutes (AVX2) over a sum of 1,536 halves that it may
-    reassociate, each addition being one in float32 there, and 0.2 s over one that it may not.
+    There each addition is one in float32. LLVM 22 takes 30 s (AVX-512) to minutes (AVX2) for a sum
+    of 1,536 halves that it may reassociate, and 0.2 s for one that it may not.
     """
     has_feature = tvm.get_global_func("target.llvm_cpu_has_feature")
     if any(has_feature(feature, target) for feature in _HALF_ARITHMETIC):
@@ -60,9 +56,9 @@ def _reads(value: Any, buffer: Any) -> bool:
 
 
 def schedule_for_host(function: Any) -> Any:
-    """Take the initialisation out of reduction loops and let the innermost loop run contiguously.
+    """Move initialisation out of reduction loops and make the innermost loop contiguous.
 
-    A function that TVM's schedules do not understand is returned as it came.
+    A function that TVM cannot schedule is returned unchanged.
     """
     try:
         with as_runtime_errors("no schedule"):
@@ -96,7 +92,7 @@ def _improve(schedule: Any, block: Any) -> None:
 
 
 def _columns_are_contiguous(statement: Any, reductions: list[int]) -> bool:
-    """Whether walking the last output axis, not the reduction, walks an operand's memory."""
+    """Whether an operand is contiguous along the last output axis instead of the reduction."""
     if len(reductions) != 1 or reductions[0] != len(statement.iter_vars) - 1:
         return False
     if reductions[0] == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.serialization import from_json_graph_str
 
 from tapml_targets.codegen.source import OperatorSource
+from tapml_targets.codegen.store_guards import keep_store_guards
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError
@@ -97,11 +98,21 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
     """
     module = tvm.IRModule({ENTRY_NAME: function})
     with target, as_runtime_errors("a rule of dlight fails on the function"):
-        return dlight.ApplyDefaultSchedule(*rules)(module)
+        scheduled = dlight.ApplyDefaultSchedule(*rules)(module)
+    return tvm.IRModule({ENTRY_NAME: keep_store_guards(scheduled[ENTRY_NAME])})
 
 
-def lower(module: Any, target: Any) -> Lowered:
+def lower(module: Any, target: Any, config: Mapping[str, Any] | None = None) -> Lowered:
     """Lower a scheduled module for `target`, which carries its host.
+
+    Parameters
+    ----------
+    module
+        An IRModule with one function.
+    target
+        TVM's target.
+    config
+        Settings of TVM's passes.
 
     Raises
     ------
@@ -111,7 +122,7 @@ def lower(module: Any, target: Any) -> Lowered:
         If a pass of TVM fails.
     """
     capture = _HostCapture()
-    passes = tvm.transform.PassContext(instruments=[capture])
+    passes = tvm.transform.PassContext(instruments=[capture], config=dict(config or {}))
     with as_runtime_errors("TVM cannot lower the function"), passes:
         module = tirx.transform.BindTarget(target)(module)
         pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
@@ -128,7 +139,10 @@ def lower(module: Any, target: Any) -> Lowered:
 
 
 def shared_memory_bytes(device: Any) -> dict[str, int]:
-    """Shared memory that each device function reserves, by function name."""
+    """Shared memory that each device function reserves, by function name.
+
+    What a launch asks for is not in it.
+    """
     sizes: dict[str, int] = {}
     for variable, function in device.functions.items():
         total = 0
@@ -136,7 +150,7 @@ def shared_memory_bytes(device: Any) -> dict[str, int]:
         def add(allocation: Any) -> None:
             nonlocal total
             buffer = allocation.buffer
-            if buffer.scope().startswith("shared"):
+            if buffer.scope().startswith("shared") and buffer.scope() != "shared.dyn":
                 elements = math.prod(int(extent) for extent in buffer.shape)
                 total += dtype(str(buffer.dtype)).nbytes(elements)
 

@@ -1,4 +1,4 @@
-"""The schedule that cannot be wrong: everything in one thread, in the order it was written."""
+"""The simplest schedule: everything in one thread, in the order in which it was written."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LAUNCH: Final = "thread_extent"
 def schedule_on_one_thread(function: Any) -> Any:
     """Bind each loop nest of a PrimFunc to one block of one thread.
 
-    Nothing is tiled, shared or computed elsewhere, so what is still wrong with it is not the
-    schedule's doing. It is slow: for finding causes only.
+    Nothing is tiled, shared or moved, so a result that is still wrong is not the schedule's fault.
+    It is slow and used only for diagnosis.
 
     Returns
     -------
@@ -30,10 +30,10 @@ def schedule_on_one_thread(function: Any) -> Any:
     Raises
     ------
     CompileError
-        If the function comes with threads of its own, as TVM's sorts and scans for GPUs do.
+        If the function already binds threads, as TVM's sorts and scans for GPUs do.
     """
     if _has_threads(function):
-        raise CompileError("the function was written with its threads: it has no schedule to leave")
+        raise CompileError("the function binds threads itself: it has no schedule to remove")
     schedule = s_tir.Schedule(tvm.IRModule({ENTRY_NAME: _with_root(function)}))
     for block in schedule.get_child_blocks(schedule.get_sblock(_ROOT, func_name=ENTRY_NAME)):
         outermost = (*schedule.get_loops(block), block)[0]
@@ -43,7 +43,7 @@ def schedule_on_one_thread(function: Any) -> Any:
 
 
 def _with_root(function: Any) -> Any:
-    """`function` with a root block around it: what TVM writes as one block of loops has none."""
+    """`function` with a root block, which TVM omits around a single block of loops."""
     body = function.body
     if not isinstance(body, SBlockRealize) or body.block.name_hint == _ROOT:
         return function

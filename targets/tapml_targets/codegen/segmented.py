@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+from msgspec import structs
+
 from tapml_targets.codegen.segments import piece_of
 from tapml_targets.codegen.source import SEGMENT_START, OperatorSource
 from tapml_targets.errors import CompileError
@@ -24,7 +26,7 @@ from tapml_targets.library import (
     with_launches,
 )
 from tapml_targets.limits import Limits
-from tapml_targets.placement import placed
+from tapml_targets.placement import with_placement
 
 # Where a device states none, WebGPU's: a segment starts at a multiple of it.
 _ALIGNMENT: Final = 256
@@ -113,7 +115,7 @@ def _cut(parameters: Sequence[Parameter], limits: Limits) -> _Cut | None:
 def _piece_source(source: OperatorSource, cut: _Cut, rows: int, suffix: str) -> OperatorSource:
     parameters = list(source.parameters)
     whole = parameters[cut.position]
-    parameters[cut.position] = replace(whole, shape=(rows, *whole.shape[1:]))
+    parameters[cut.position] = structs.replace(whole, shape=(rows, *whole.shape[1:]))
     return replace(
         source,
         name=f"{source.name}{suffix}",
@@ -131,11 +133,13 @@ def _joined(
     programs: list[OperatorProgram] = []
     for number, library in enumerate(libraries):
         for name, kernel in library.kernels.items():
-            kernels[name] = replace(kernel, module=kernel.module + len(modules))
+            kernels[name] = structs.replace(kernel, module=kernel.module + len(modules))
         modules += library.modules
         (program,) = library.operators.values()
         names = {each.name: f"{number}.{each.name}" for each in program.workspaces}
-        workspaces |= {names[w.name]: replace(w, name=names[w.name]) for w in program.workspaces}
+        workspaces |= {
+            names[w.name]: structs.replace(w, name=names[w.name]) for w in program.workspaces
+        }
         programs.append(_with_workspaces(program, names))
     statements: list[Statement] = []
     for index in range(cut.count):
@@ -161,21 +165,21 @@ def _joined(
                 symbols=source.symbols,
             )
         },
-        metadata=placed(libraries[0].metadata, source.name, how),
+        metadata=with_placement(libraries[0].metadata, source.name, how),
     )
 
 
 def _with_workspaces(program: OperatorProgram, names: dict[str, str]) -> OperatorProgram:
     def renamed(launch: Launch) -> Launch:
         arguments = (
-            replace(each, name=names.get(each.name, each.name))
+            structs.replace(each, name=names.get(each.name, each.name))
             if isinstance(each, BufferArgument)
             else each
             for each in launch.arguments
         )
-        return replace(launch, arguments=tuple(arguments))
+        return structs.replace(launch, arguments=tuple(arguments))
 
-    return replace(program, statements=with_launches(program.statements, renamed))
+    return structs.replace(program, statements=with_launches(program.statements, renamed))
 
 
 def _on_segment(
@@ -188,6 +192,6 @@ def _on_segment(
             else each
             for each in launch.arguments
         )
-        return replace(launch, arguments=tuple(arguments))
+        return structs.replace(launch, arguments=tuple(arguments))
 
     return with_launches(program.statements, moved)

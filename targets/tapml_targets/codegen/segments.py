@@ -1,13 +1,13 @@
-"""A function over a part of a large tensor's rows, so that no binding holds more than such a part.
+"""A function over a segment of a large tensor's rows, so that no binding exceeds a segment.
 
 Two kinds of functions of a single block can be computed one segment of rows after another:
 
-- *Columns*: a row of the tensor belongs to one place along an axis of the output, as a row of a
-  transposed weight to a column of the product. The function is made for fewer rows and columns, and
-  scheduled so; then its output becomes the whole one again, written from a column on that each
-  launch is told.
-- *Rows that are picked*, as of an embedding: the function is scheduled as it is; then it stores
-  where the row that it reads lies in the segment, and nowhere else.
+- *Columns*: a row of the tensor corresponds to one index along an axis of the output, as a row of a
+  transposed weight to a column of the product. The function is scheduled for fewer rows and
+  columns. Then its output gets the full shape again, written from the column that each launch
+  passes.
+- *Picked rows*, as of an embedding: the function is scheduled unchanged. Then it stores an element
+  only if the row that it reads is in the segment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDICES: Final = ("int32", "int64")
 
 @dataclass(frozen=True)
 class Piece:
-    """What is scheduled for segments of one length, and what is done to it then.
+    """A function for segments of one length, and the step after scheduling.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Piece:
 
 
 def piece_of(function: Any, position: int, rows: int) -> Piece | None:
-    """The function for `rows` rows of its tensor at `position`; None where it is of neither kind.
+    """The function for `rows` rows of its tensor at `position`; None if it is of neither kind.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def piece_of(function: Any, position: int, rows: int) -> Piece | None:
 
 
 def _row(block: Any, tensor: Any) -> Any:
-    """The row that every read of the tensor reads; None where they differ."""
+    """The row of every read of the tensor; None if they differ."""
     found: list[Any] = []
 
     def look(load: Any) -> None:
@@ -97,7 +97,7 @@ def _columns(function: Any, realize: Any, tensor: Any, row: Any, rows: int) -> P
     axis = next((each for each in spatial if row.same_as(each.var)), None)
     if axis is None or not isinstance(axes[row], tvm.ir.Var):
         return None
-    # Where the output has a part of the rows, segments of all of them would be written behind it.
+    # If the output has only some of the rows, segments would write beyond it.
     if not _is_number(axis.dom.min, 0) or not _is_number(axis.dom.extent, int(tensor.shape[0])):
         return None
     dimensions = _dimensions(block, row)
@@ -141,7 +141,7 @@ def _is_number(expression: Any, number: int) -> bool:
 
 
 def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
-    """Where `row` is an index of each tensor that has it; None if it is anything else as well."""
+    """The dimension that `row` indexes in each tensor; None if it is also used otherwise."""
     found: dict[Any, int] = {}
     without: set[Any] = set()
     good = True
@@ -168,7 +168,7 @@ def _dimensions(block: Any, row: Any) -> dict[Any, int] | None:
             store.value, [(tvm.ir.TensorLoad, lambda load: tirx.const(0, str(load.ty)))]
         )
         good = good and not _reads(outside, row)
-    # One that is used here with the row and there without has no part of its own in a segment.
+    # A tensor that is used with and without the row cannot be split.
     return found if good and not without & found.keys() else None
 
 
@@ -190,7 +190,7 @@ def _with_extent(buffer: Any, dimension: int, extent: Any) -> Any:
 
 
 def _shifted(module: Any, positions: dict[int, tuple[Any, int]], kind: str) -> Any:
-    """The scheduled function with whole tensors at `positions`, used from the segment's start."""
+    """The scheduled function with full tensors at `positions`, indexed from the segment's start."""
     ((name, function),) = module.functions_items()
     start = tirx.Var(SEGMENT_START, kind)
     whole = {function.params[at]: found for at, found in positions.items()}
@@ -234,7 +234,7 @@ def _shifted(module: Any, positions: dict[int, tuple[Any, int]], kind: str) -> A
 def _picked(function: Any, block: Any, tensor: Any, row: Any, rows: int) -> Piece | None:
     if any(each.iter_type != tirx.IterVar.DataPar for each in block.iter_vars):
         return None
-    # An element that may be made of no row is in no segment: none of the launches would store it.
+    # An element that may read no row is in no segment: no launch would store it.
     if _is_read_at_times(block.body.value, tensor):
         return None
     position = next(at for at, each in enumerate(function.params) if each.same_as(tensor))
@@ -255,7 +255,7 @@ def _is_read_at_times(value: Any, tensor: Any) -> bool:
 
 
 def _guarded(module: Any, position: int, extent: Any) -> Any:
-    """The scheduled function that stores what it reads from a segment of the tensor."""
+    """The scheduled function that stores only elements read from a segment of the tensor."""
     ((name, function),) = module.functions_items()
     kind = str(extent.ty)
     start = tirx.Var(SEGMENT_START, kind)

@@ -1,4 +1,4 @@
-"""What a code generator is given: one operator as plain data, so that it can cross a process."""
+"""The input of a code generator: one operator as plain data, for another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from tapml_targets.library import Parameter
 
 SEGMENT_START: Final = "segment_start"
-"""The symbol of the first row of a segment that a function is told (:mod:`.segments`)."""
+"""The symbol of the first row of a segment (:mod:`.segments`)."""
 
 
 @dataclass(frozen=True)

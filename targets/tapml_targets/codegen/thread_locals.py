@@ -1,7 +1,7 @@
-"""Thread-local memory declared where the host launches, moved to the threads that it belongs to.
+"""Moves thread-local buffers from the host's launches into the threads that use them.
 
-TVM's scan reserves its loop variables beside the launch. Lowered as it stands they would become
-arguments of the kernel: one memory for all threads, and on the host, which has no such scope.
+TVM's scan allocates its loop variables outside the launch. Lowered unchanged they would become
+kernel arguments, one buffer for all threads, in a scope that the host does not have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _THREADS: Final = "thread_extent"
 
 
 def move_into_threads(function: Any) -> Any:
-    """`function` with every local buffer that stands beside launches inside those that use it."""
+    """`function` with every local buffer outside launches moved into the launches that use it."""
     return tvm_ffi.structural_map(function, [(tirx.SeqStmt, _sink)])
 
 

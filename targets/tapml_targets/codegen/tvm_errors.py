@@ -10,20 +10,20 @@ from tapml_targets.errors import TapmlError
 
 @contextmanager
 def as_runtime_errors(what: str) -> Iterator[None]:
-    """What TVM raises inside is a RuntimeError, as most of its errors are.
+    """Turn TVM's other exceptions into RuntimeError, as most of its errors are.
 
-    A check of TVM's names its kind itself, often ValueError; dlight's rules, in Python, take things
-    for granted and end in assertions and in lists of another length than they unpack.
+    TVM's checks raise various kinds, often ValueError; dlight's rules, in Python, end in assertions
+    and failed unpacking.
 
     Parameters
     ----------
     what
-        What failed, for the message.
+        The operation, for the message.
 
     Raises
     ------
     RuntimeError
-        In place of any other exception that is none of ours.
+        In place of any other exception, except :class:`TapmlError`.
     """
     try:
         yield

@@ -6,6 +6,7 @@ the C library, so that TVM's runtime is not needed on the device.
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -25,7 +26,6 @@ from tapml_targets.codegen.host_schedule import (
     cpu_target,
     is_slow_to_reassociate,
     schedule_for_host,
-    this_cpu,
 )
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
@@ -52,8 +52,7 @@ _LINKERS: Final = ("ld.lld", "ld")
 _LINK_SECONDS: Final = 60
 _CACHE_LINE_BYTES: Final = 64
 _OPTIONS: Final[Mapping[str, tuple[str, ...] | None]] = {
-    "compilation": ("cached", "anew"),
-    "mcpu": None,
+    "cache": ("use", "bypass"),
 }
 
 
@@ -65,8 +64,8 @@ def generate(source: OperatorSource, target: Target) -> Library:
     source
         The operator, unscheduled.
     target
-        Its option ``mcpu`` names the processor to compile for, ``native`` this machine's; default:
-        any processor of this architecture. ``compilation=anew`` changes the cache's key alone.
+        The code runs on any processor of this architecture. The option ``cache=bypass``
+        changes only the cache key.
 
     Returns
     -------
@@ -79,7 +78,8 @@ def generate(source: OperatorSource, target: Target) -> Library:
         If TVM refuses the operator, it calls into TVM's runtime, there is no linker, or an option
         is unknown.
     """
-    options = check_options(target, _OPTIONS)
+    check_options(target, _OPTIONS)
+    bind_signature(lowering.load_function(source), source)
     if calls_runtime(source.function):
         raise CompileError(
             f"operator {source.name!r} calls functions of TVM's runtime, which a CPU device does "
@@ -87,9 +87,8 @@ def generate(source: OperatorSource, target: Target) -> Library:
         )
     edited = OperatorSource(source.name, for_host(source.function), source.parameters)
     function = lowering.load_function(edited)
-    bind_signature(function, source)
     try:
-        compiled = _object_code(schedule_for_host(function), options)
+        compiled = _object_code(schedule_for_host(function))
     except RuntimeError as error:
         raise CompileError(lowering.refusal(error)) from error
     code = link_shared_object(compiled)
@@ -100,7 +99,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
     )
     return Library(
         target="cpu",
-        modules=(CodeModule(DIALECT, code),),
+        modules=(CodeModule(DIALECT, code, kind="machine", architecture=platform.machine()),),
         kernels={name: Kernel(name=name, symbol=name, module=0)},
         operators={
             source.name: OperatorProgram(
@@ -114,11 +113,11 @@ def generate(source: OperatorSource, target: Target) -> Library:
     )
 
 
-def _object_code(function: Any, options: Mapping[str, str]) -> bytes:
+def _object_code(function: Any) -> bytes:
     """The operator as a relocatable object."""
-    target = _tvm_target(options)
+    target = cpu_target()
     if is_slow_to_reassociate(function, target):
-        target = _tvm_target(options, reassociates=False)
+        target = cpu_target(reassociates=False)
     module = tvm.IRModule({lowering.ENTRY_NAME: function})
     with as_runtime_errors("TVM cannot compile the function"):
         module = tirx.transform.BindTarget(target.with_host(target))(module)
@@ -132,13 +131,6 @@ def _object_code(function: Any, options: Mapping[str, str]) -> bytes:
         path = Path(folder) / "operator.o"
         built.write_to_file(str(path))
         return path.read_bytes()
-
-
-def _tvm_target(options: Mapping[str, str], *, reassociates: bool = True) -> Any:
-    processor = options.get("mcpu", "")
-    if processor == "native":
-        processor = this_cpu()
-    return cpu_target(processor, reassociates=reassociates)
 
 
 def _with_own_scratch(function: Any) -> Any:

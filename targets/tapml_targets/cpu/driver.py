@@ -1,7 +1,7 @@
 """The cpu platform: shared objects on this machine's processor.
 
-Its kernels are host functions over whole tensors. Everything is synchronous; ``finish`` has
-nothing to wait for.
+Its kernels are host functions over tensors with shape and dtype. Everything is synchronous;
+``finish`` has nothing to wait for.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from tapml_targets.cpu.host_memory import HostBuffer, dlpack_view
 from tapml_targets.cpu.loader import (
+    DIALECTS,
     import_tvm_ffi,
     load_shared_object,
     shared_libraries_allowed,
@@ -32,9 +32,7 @@ from tapml_targets.errors import InputError, NoSuchDeviceError, RemoteError, Set
 from tapml_targets.installed import install_hint, package_version
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
-
-# A pattern is repeated to about this size, and that over and over: what fits into a cache.
-_FILL_BYTES: Final = 64 << 10
+from tapml_targets.memory_commands import MemoryCommands
 
 
 def list_devices() -> list[DeviceDescription]:
@@ -60,7 +58,8 @@ def list_devices() -> list[DeviceDescription]:
             limits=Limits(
                 max_buffer_bytes=memory,
                 memory_bytes=memory,
-                features=frozenset(("float16", "float64")),
+                features=frozenset(("float16", "float64", "int8", "int16", "int64")),
+                architecture=platform.machine(),
             ),
             details={
                 "machine": platform.machine(),
@@ -87,12 +86,13 @@ def open_device(
     Raises
     ------
     NoSuchDeviceError
-        If it is another machine's.
+        If it is another machine's, or was listed by another version of apache-tvm-ffi.
     """
     found = list_devices()[0]
-    if description.name != found.name or description.index != 0:
+    if (description.name, description.driver_version) != (found.name, found.driver_version):
         raise NoSuchDeviceError(
-            f"the processor {description.name!r} is not here; this machine has {found.name!r}"
+            f"the processor {description.name!r} (apache-tvm-ffi {description.driver_version}) is "
+            f"not here; this machine has {found.name!r} ({found.driver_version})"
         )
     if allow_shared_libraries is None:
         allow_shared_libraries = shared_libraries_allowed()
@@ -122,74 +122,39 @@ class LoadedFunction:
 _HostSequence: TypeAlias = tuple[tuple[LoadedFunction, tuple[Any, ...]], ...]
 
 
-class CPUDriver:
+class CPUDriver(MemoryCommands[HostBuffer]):
     """The processor of this machine; see :class:`tapml_targets.driver.Driver`."""
+
+    dialects = DIALECTS
+    # It fits into a cache.
+    filled_at_once = 64 << 10
 
     def __init__(self, description: DeviceDescription, allow_shared_libraries: bool) -> None:
         self.description = description
         self._allowed = allow_shared_libraries
         self._elapsed: list[int] | None = None
 
-    def allocate(self, nbytes: int) -> HostBuffer:
-        """See :meth:`Driver.allocate`."""
-        if not 0 <= nbytes <= self.description.limits.max_buffer_bytes:
-            raise InputError(
-                f"cannot allocate {nbytes} bytes: this machine has "
-                f"{self.description.limits.memory_bytes}"
-            )
+    def _allocate(self, nbytes: int) -> HostBuffer:
         try:
             return HostBuffer(nbytes)
         except MemoryError:
             raise SetupError(f"there is no room for {nbytes} bytes; free buffers") from None
 
-    def nbytes(self, buffer: HostBuffer) -> int:
-        """See :meth:`Driver.nbytes`."""
-        return buffer.nbytes
-
-    def free(self, buffer: HostBuffer) -> None:
-        """See :meth:`Driver.free`."""
-        buffer.release()
-
-    def write(self, buffer: HostBuffer, byte_offset: int, data: memoryview) -> None:
-        """See :meth:`Driver.write`."""
-        source = data.cast("B")
-        buffer.window(byte_offset, len(source), "write")[:] = source
+    def _write(self, buffer: HostBuffer, byte_offset: int, data: memoryview) -> None:
+        buffer.bytes[byte_offset : byte_offset + len(data)] = data
 
     def read(self, buffer: HostBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""
         return memoryview(bytearray(buffer.window(byte_offset, nbytes, "read")))
 
-    def read_into(self, buffer: HostBuffer, byte_offset: int, target: memoryview) -> None:
-        """See :meth:`Driver.read_into`."""
-        into = target.cast("B")
-        into[:] = buffer.window(byte_offset, len(into), "read")
+    def _read_into(self, buffer: HostBuffer, byte_offset: int, target: memoryview) -> None:
+        target[:] = buffer.bytes[byte_offset : byte_offset + len(target)]
 
     def show(self, buffer: HostBuffer, byte_offset: int, nbytes: int) -> memoryview:
-        """See :meth:`tapml_targets.driver.ShowsMemory.show`."""
+        """See :meth:`tapml_targets.driver.HostReadable.show`."""
         return buffer.window(byte_offset, nbytes, "read").toreadonly()
 
-    def opens_memory(self) -> bool:
-        """See :meth:`tapml_targets.driver.OpensMemory.opens_memory`."""
-        return True
-
-    @contextmanager
-    def open_memory(
-        self, buffer: HostBuffer, byte_offset: int, nbytes: int
-    ) -> Iterator[memoryview]:
-        """See :meth:`tapml_targets.driver.OpensMemory.open_memory`."""
-        yield buffer.window(byte_offset, nbytes, "write")
-
-    def fill(self, buffer: HostBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
-        """See :meth:`Driver.fill`."""
-        if not pattern:
-            raise InputError("fill: the pattern must hold at least one byte")
-        window = buffer.window(byte_offset, nbytes, "fill")
-        data = pattern * max(1, min(nbytes, _FILL_BYTES) // len(pattern))
-        for start in range(0, nbytes, len(data)):
-            part = window[start : start + len(data)]
-            part[:] = data[: len(part)]
-
-    def copy(
+    def _copy(
         self,
         source: HostBuffer,
         source_offset: int,
@@ -197,11 +162,14 @@ class CPUDriver:
         target_offset: int,
         nbytes: int,
     ) -> None:
-        """See :meth:`Driver.copy`."""
-        # Overlapping windows of one buffer are copied as if the source were read first.
-        target.window(target_offset, nbytes, "copy to")[:] = source.window(
-            source_offset, nbytes, "copy from"
-        )
+        given = source.bytes[source_offset : source_offset + nbytes]
+        target.bytes[target_offset : target_offset + nbytes] = given
+
+    def _copy_onto_itself(
+        self, buffer: HostBuffer, source_offset: int, target_offset: int, nbytes: int
+    ) -> None:
+        # A slice of a view is assigned as if all of it were read first.
+        self._copy(buffer, source_offset, buffer, target_offset, nbytes)
 
     def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedFunction]:
         """See :meth:`Driver.load`."""
@@ -219,9 +187,9 @@ class CPUDriver:
         self.launch_all(self.bind([BoundLaunch(kernel, tuple(arguments), grid, block)]))
 
     def bind(self, launches: Sequence[BoundLaunch]) -> _HostSequence:
-        """See :meth:`Driver.bind`; arguments are made what host functions take."""
+        """See :meth:`Driver.bind`; arguments are converted for host functions."""
         bound = []
-        for kernel, arguments, grid, block in launches:
+        for kernel, arguments, grid, block, _ in launches:
             if grid != (1, 1, 1) or block != (1, 1, 1):
                 raise InputError(
                     f"kernel {kernel.name!r}: host functions run once, not over a grid of {grid} "
@@ -270,5 +238,6 @@ def _convert(name: str, argument: KernelArgument) -> Any:
         view = dlpack_view(buffer, argument.byte_offset, argument.shape, argument.dtype)
         return import_tvm_ffi().from_dlpack(view)
     if isinstance(argument, ScalarUse):
-        return argument.value
+        # A host function tells integers from floats.
+        return float(argument.value) if "float" in argument.dtype else argument.value
     raise InputError(f"kernel {name!r}: host functions take whole tensors, not pointers")

@@ -12,36 +12,35 @@ from typing import Any, Final
 
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
+from tapml_targets.memory_commands import DeviceMemory
 
-# What compiled code assumes of a tensor's start.
+# Compiled code assumes this of a tensor's start.
 ALIGNMENT: Final = 64
-# Memory of its own from the system costs a few microseconds more and is not cleared in advance.
+# Memory mapped from the system costs a few microseconds more and is not cleared in advance.
 _LARGE_BYTES: Final = 1 << 20
 
 
-class HostBuffer:
+class HostBuffer(DeviceMemory):
     """Memory on the host whose first byte is aligned.
 
     Attributes
     ----------
     address
-        Where it starts.
+        Start address.
     bytes
         Its content.
-    nbytes
-        How much of it may be used.
     """
 
-    __slots__ = ("address", "bytes", "nbytes")
+    __slots__ = ("address", "bytes")
 
     def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
         size = nbytes + ALIGNMENT
         room = bytearray(size) if size < _LARGE_BYTES else _from_system(size)
         begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
         start = -begin % ALIGNMENT
         self.address = begin + start
         self.bytes = memoryview(room)[start : start + max(1, nbytes)]
-        self.nbytes = nbytes
 
     def window(self, byte_offset: int, nbytes: int, what: str) -> memoryview:
         """The bytes of a window.
@@ -51,16 +50,12 @@ class HostBuffer:
         InputError
             If the window is not within the buffer.
         """
-        if byte_offset < 0 or nbytes < 0 or byte_offset + nbytes > self.nbytes:
-            raise InputError(
-                f"{what}: bytes {byte_offset} to {byte_offset + nbytes} are outside a buffer of "
-                f"{self.nbytes} bytes"
-            )
+        self.check(byte_offset, nbytes, what)
         return self.bytes[byte_offset : byte_offset + nbytes]
 
     def release(self) -> None:
-        """Let go of the memory; a view that a kernel still has keeps it."""
-        self.nbytes = 0
+        """Release the memory; a view that a kernel holds keeps it."""
+        super().release()
         self.bytes = memoryview(b"")
 
 

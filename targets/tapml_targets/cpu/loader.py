@@ -1,7 +1,7 @@
 """Loads compiled shared objects through apache-tvm-ffi, which is 12 MB and needs no TVM.
 
-A shared object is native code that runs with all rights of this process, so loading one has to be
-allowed: by whoever starts the process, never by what arrives over a connection.
+A shared object is native code with all rights of this process, so loading one has to be allowed
+when the process starts, and never by data from a connection.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.installed import install_hint
-from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.library import CodeModule, Kernel, ModuleKind
+from tapml_targets.module_check import check_module
 
-DIALECT: Final = "elf-shared-object"
+DIALECTS: Final[Mapping[str, ModuleKind]] = MappingProxyType({"elf-shared-object": "machine"})
 ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
 
 
 def import_tvm_ffi() -> Any:
-    """Import tvm_ffi without the three seconds of PyTorch that it would load where it finds it.
+    """Import tvm_ffi without PyTorch, which it would load if installed (three seconds).
 
     Raises
     ------
@@ -65,10 +67,7 @@ def load_shared_object(
     CompileError
         If the module does not load here, lacks a function or has build options: it is built.
     """
-    if module.dialect != DIALECT:
-        raise CompileError(
-            f"the cpu platform takes {DIALECT!r} modules, this one holds {module.dialect!r}"
-        )
+    check_module(module, DIALECTS, "the cpu platform")
     if module.options:
         raise CompileError(
             f"a shared object is built already: it takes no build option {module.options[0]!r}"
@@ -76,11 +75,11 @@ def load_shared_object(
     if not allowed:
         raise SetupError(
             "this process does not load shared libraries, because they run with all its rights; "
-            f"where the sender is trusted, start it with {ALLOW_VARIABLE}=1"
+            f"if the sender is trusted, start it with {ALLOW_VARIABLE}=1"
         )
     tvm_ffi = import_tvm_ffi()
     with tempfile.TemporaryDirectory(prefix="tapml-") as folder:
-        # Only this user can enter the folder; a loaded library needs its file no more.
+        # Only this user can enter the folder; a loaded library no longer needs its file.
         path = Path(folder) / "module.so"
         path.write_bytes(module.code)
         try:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-# Which form of an operator it compiles, where sort and scan come in two: a serial loop or kernels.
+# The form of an operator that it compiles: sort and scan exist as a serial loop and as kernels.
 FUNCTION_KIND: Final = "gpu"

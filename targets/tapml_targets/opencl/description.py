@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import pyopencl as cl
-
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.limits import Limits
+from tapml_targets.opencl.discovery import import_pyopencl
+
+# Before any module of pyopencl: it looks for drivers once, when it is imported.
+cl = import_pyopencl()
 
 # Simulators: they check what a kernel does and take a thousand times as long.
 CHECKERS: Final = frozenset(("Oclgrind",))

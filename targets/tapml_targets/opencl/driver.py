@@ -3,40 +3,40 @@
 One in-order queue per device, so that commands keep the order they are given in. Commands are
 enqueued and return; :meth:`OpenCLDriver.read` and :meth:`OpenCLDriver.finish` wait.
 
-numpy comes with pyopencl, so it is imported where it is used: a machine that has neither is told
-what to install.
+numpy comes with pyopencl, so it is imported where it is used: without either, the error says what
+to install.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml_targets.description import find_again
 from tapml_targets.driver import BoundLaunch, BufferUse, DeviceDescription, KernelArgument
 from tapml_targets.errors import (
     CompileError,
-    InputError,
     LimitExceededError,
-    NoSuchDeviceError,
     RemoteError,
     SetupError,
 )
 from tapml_targets.installed import install_hint
-from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.library import CodeModule, Kernel, ModuleKind
+from tapml_targets.memory_commands import MemoryCommands
+from tapml_targets.module_check import check_module
 from tapml_targets.opencl.discovery import import_pyopencl
 
 if TYPE_CHECKING:
     from tapml_targets.opencl.kernels import DeviceBuffer, LaunchSequence, LoadedKernel
 
-DIALECT: Final = "opencl-c"
 REMEDY: Final = (
     "install a driver, e.g. Debian's pocl-opencl-icd, or the processor runtime from PyPI: "
     f"{install_hint('opencl-cpu')}"
 )
 # Longest pattern every OpenCL driver fills with by itself.
 _MAX_FILL: Final = 128
-# Writes up to this size are copied first, so that nobody waits for them.
+# Writes up to this size are copied first, so that the caller does not wait.
 _LATER_BYTES: Final = 64 << 10
 _MAX_WRITING: Final = 256
 
@@ -66,25 +66,13 @@ def open_device(description: DeviceDescription) -> OpenCLDriver:
     import_pyopencl()
     from tapml_targets.opencl.description import describe, every_device
 
-    devices = list(enumerate(every_device()))
-    # The index is the first guess; drivers may come and go between two processes.
-    devices.sort(key=lambda pair: pair[0] != description.index)
-    for index, device in devices:
-        found = describe(device, index)
-        if (found.name, found.vendor_platform, found.driver_version) == (
-            description.name,
-            description.vendor_platform,
-            description.driver_version,
-        ):
-            return OpenCLDriver(device, found)
-    raise NoSuchDeviceError(
-        f"the OpenCL device {description.name!r} of {description.vendor_platform} "
-        f"({description.driver_version}) is not here; `tapml devices` lists what is"
-    )
+    return OpenCLDriver(*find_again(description, every_device(), describe))
 
 
-class OpenCLDriver:
+class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
     """One open OpenCL device; see :class:`tapml_targets.driver.Driver`."""
+
+    dialects: Mapping[str, ModuleKind] = MappingProxyType({"opencl-c": "source"})
 
     def __init__(self, device: Any, description: DeviceDescription) -> None:
         from tapml_targets.opencl.description import offset_alignment
@@ -106,17 +94,10 @@ class OpenCLDriver:
             ) from None
         self._setter = ArgumentSetter(self._context, self._queue, offset_alignment(device))
         self._timed: list[Any] | None = None
-        # Writes that may not have ended: each holds its copy, and waits when it is let go.
+        # Pending writes: each holds its copy, and waits when it is released.
         self._writing: list[Any] = []
 
-    def allocate(self, nbytes: int) -> DeviceBuffer:
-        """See :meth:`Driver.allocate`."""
-        limits = self.description.limits
-        if nbytes < 0 or nbytes > limits.max_buffer_bytes:
-            raise InputError(
-                f"cannot allocate {nbytes} bytes: one buffer on {self.description.name} has at "
-                f"most {limits.max_buffer_bytes}"
-            )
+    def _allocate(self, nbytes: int) -> DeviceBuffer:
         try:
             memory = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(1, nbytes))
         except self._cl.Error as error:
@@ -128,20 +109,7 @@ class OpenCLDriver:
 
         return DeviceBuffer(memory, nbytes)
 
-    def nbytes(self, buffer: DeviceBuffer) -> int:
-        """See :meth:`Driver.nbytes`."""
-        return buffer.nbytes
-
-    def free(self, buffer: DeviceBuffer) -> None:
-        """See :meth:`Driver.free`."""
-        buffer.release()
-
-    def write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
-        """See :meth:`Driver.write`."""
-        data = memoryview(data).cast("B")
-        buffer.check(byte_offset, len(data), "write")
-        if not len(data):
-            return
+    def _write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
         import numpy as np
 
         later = len(data) <= _LATER_BYTES
@@ -160,43 +128,8 @@ class OpenCLDriver:
         if len(self._writing) > _MAX_WRITING:
             self._writing.clear()
 
-    def opens_memory(self) -> bool:
-        """See :meth:`tapml_targets.driver.OpensMemory.opens_memory`."""
-        try:
-            return bool(self._device.host_unified_memory)
-        except self._cl.Error:
-            # OpenCL 2 calls the question deprecated.
-            return False
-
-    @contextmanager
-    def open_memory(
-        self, buffer: DeviceBuffer, byte_offset: int, nbytes: int
-    ) -> Iterator[memoryview]:
-        """See :meth:`tapml_targets.driver.OpensMemory.open_memory`."""
-        buffer.check(byte_offset, nbytes, "write")
-        from tapml_targets.opencl.mapping import mapped_for_writing
-
-        self._writing.clear()
-        try:
-            with mapped_for_writing(self._queue, buffer.memory, byte_offset, nbytes) as memory:
-                yield memory
-        except self._cl.Error as error:
-            raise self._failure(f"writing {nbytes} bytes", error) from None
-
-    def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
-        """See :meth:`Driver.read`."""
-        buffer.check(byte_offset, nbytes, "read")
-        import numpy as np
-
-        data = np.empty(nbytes, np.uint8).data
-        self.read_into(buffer, byte_offset, data)
-        return data
-
-    def read_into(self, buffer: DeviceBuffer, byte_offset: int, target: memoryview) -> None:
-        """See :meth:`Driver.read_into`."""
-        nbytes = target.nbytes
-        buffer.check(byte_offset, nbytes, "read")
-        if not nbytes:
+    def _read_into(self, buffer: DeviceBuffer, byte_offset: int, target: memoryview) -> None:
+        if not len(target):
             return
         import numpy as np
 
@@ -209,18 +142,16 @@ class OpenCLDriver:
                 is_blocking=True,
             )
         except self._cl.Error as error:
-            raise self._failure(f"reading {nbytes} bytes", error) from None
+            raise self._failure(f"reading {len(target)} bytes", error) from None
         self._writing.clear()
 
-    def fill(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
-        """See :meth:`Driver.fill`."""
-        buffer.check(byte_offset, nbytes, "fill")
+    def _fill(
+        self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes, phase: int = 0
+    ) -> None:
         size = len(pattern)
-        if not size:
-            raise InputError("fill: the pattern must hold at least one byte")
         # OpenCL fills with 1, 2, 4 ... 128 bytes, at multiples of them.
         whole = nbytes - nbytes % size
-        if size & (size - 1) or size > _MAX_FILL or byte_offset % size:
+        if phase or size & (size - 1) or size > _MAX_FILL or byte_offset % size:
             whole = 0
         if whole:
             try:
@@ -229,15 +160,9 @@ class OpenCLDriver:
                 )
             except self._cl.Error as error:
                 raise self._failure(f"filling {nbytes} bytes", error) from None
-        if whole < nbytes:
-            rest = nbytes - whole
-            data = pattern * (min(rest, max(size, 1 << 20)) // size + 1)
-            step = len(data) - len(data) % size
-            for start in range(whole, nbytes, step):
-                part = memoryview(data)[: min(step, nbytes - start)]
-                self.write(buffer, byte_offset + start, part)
+        super()._fill(buffer, byte_offset + whole, nbytes - whole, pattern, phase)
 
-    def copy(
+    def _copy(
         self,
         source: DeviceBuffer,
         source_offset: int,
@@ -245,28 +170,17 @@ class OpenCLDriver:
         target_offset: int,
         nbytes: int,
     ) -> None:
-        """See :meth:`Driver.copy`."""
-        source.check(source_offset, nbytes, "copy from")
-        target.check(target_offset, nbytes, "copy to")
-        if source is target and abs(source_offset - target_offset) < nbytes:
-            self.write(target, target_offset, self.read(source, source_offset, nbytes))
-        elif nbytes:
-            try:
-                self._setter.copy(
-                    source.memory, source_offset, target.memory, target_offset, nbytes
-                )
-            except self._cl.Error as error:
-                raise self._failure(f"copying {nbytes} bytes", error) from None
+        try:
+            self._setter.copy(source.memory, source_offset, target.memory, target_offset, nbytes)
+        except self._cl.Error as error:
+            raise self._failure(f"copying {nbytes} bytes", error) from None
 
     def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
         """See :meth:`Driver.load`."""
         from tapml_targets.opencl.kernels import LoadedKernel
         from tapml_targets.opencl.programs import build_program
 
-        if module.dialect != DIALECT:
-            raise CompileError(
-                f"OpenCL devices take {DIALECT!r} modules, this one holds {module.dialect!r}"
-            )
+        check_module(module, self.dialects, self.description.name)
         cl = self._cl
         program = build_program(self._context, self._device, module.code, module.options)
         loaded = {}
@@ -321,7 +235,7 @@ class OpenCLDriver:
         if sequence.own is None:
             if sequence.borrows_again():
                 for borrowed in sequence.launches:
-                    self.launch(*borrowed)
+                    self.launch(*borrowed[:4])
                 return
             try:
                 sequence.own = self._setter.own_kernels(sequence)

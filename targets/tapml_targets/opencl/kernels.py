@@ -6,34 +6,30 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import pyopencl as cl
 
 from tapml_targets.driver import BoundLaunch, BufferUse, KernelArgument, ScalarUse
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
+from tapml_targets.memory_commands import DeviceMemory
+from tapml_targets.opencl.discovery import import_pyopencl
+
+# Before any module of pyopencl: it looks for drivers once, when it is imported.
+cl = import_pyopencl()
 
 _MAX_WINDOWS: Final = 64
 # A longer sequence is always launched with the kernels that all callers share.
 _MAX_OWN_KERNELS: Final = 4096
 
 
-class DeviceBuffer:
+class DeviceBuffer(DeviceMemory):
     """Device memory and the windows that kernels were given on it."""
 
-    __slots__ = ("memory", "nbytes", "windows")
+    __slots__ = ("memory", "windows")
 
     def __init__(self, memory: Any, nbytes: int) -> None:
+        super().__init__(nbytes)
         self.memory = memory
-        self.nbytes = nbytes
         self.windows: dict[tuple[int, int], Any] = {}
-
-    def check(self, byte_offset: int, nbytes: int, what: str) -> None:
-        """Raise InputError if a window is not within the buffer."""
-        if byte_offset < 0 or nbytes < 0 or byte_offset + nbytes > self.nbytes:
-            raise InputError(
-                f"{what}: bytes {byte_offset} to {byte_offset + nbytes} are outside a buffer of "
-                f"{self.nbytes} bytes"
-            )
 
     def window(self, byte_offset: int, nbytes: int) -> Any:
         """Memory that begins at an aligned `byte_offset`."""
@@ -53,7 +49,7 @@ class DeviceBuffer:
             window.release()
         self.windows.clear()
         self.memory.release()
-        self.nbytes = 0
+        super().release()
 
 
 class LoadedKernel:
@@ -72,19 +68,19 @@ class LoadedKernel:
 
 
 class LaunchSequence:
-    """Launches that follow each other, made by :meth:`ArgumentSetter.bind`.
+    """Consecutive launches, made by :meth:`ArgumentSetter.bind`.
 
     Attributes
     ----------
     launches
-        As they were given.
+        The bound launches.
     may_own
-        Whether a second run may make kernels of its own.
+        Whether a second run may create its own kernels.
     launched
-        Whether there was a first run. It borrows the kernels that all callers share.
+        Whether there was a first run, which uses the kernels that all callers share.
     own
         From the second run on: per launch a kernel whose arguments stay set, and its extents in
-        threads. Setting the arguments costs several times what enqueuing does.
+        threads. Setting arguments costs several times as much as enqueuing.
     """
 
     __slots__ = ("launched", "launches", "may_own", "own")
@@ -96,7 +92,7 @@ class LaunchSequence:
         self.own: tuple[tuple[LoadedKernel, tuple[int, int, int], BoundLaunch], ...] | None = None
 
     def borrows_again(self) -> bool:
-        """Whether shared kernels will do: at first, and while they still hold these arguments."""
+        """Whether to use shared kernels: at first, and while they still hold these arguments."""
         first, self.launched = not self.launched, True
         return (
             first
@@ -106,10 +102,10 @@ class LaunchSequence:
 
 
 class ArgumentSetter:
-    """Gives kernels their arguments on one queue.
+    """Sets kernels' arguments on one queue.
 
-    `alignment` is what a window's start must be a multiple of. A window elsewhere gets an aligned
-    stand-in that is copied to and fro.
+    A window's start must be a multiple of `alignment`. Another window gets an aligned stand-in that
+    is copied before and after the launch.
     """
 
     def __init__(self, context: Any, queue: Any, alignment: int) -> None:
@@ -120,7 +116,7 @@ class ArgumentSetter:
     def set_all(
         self, kernel: LoadedKernel, arguments: Sequence[KernelArgument]
     ) -> list[tuple[Any, BufferUse]]:
-        """Set what differs from the last launch; return stand-ins with the windows they are for.
+        """Set arguments that differ from the last launch; return stand-ins with their windows.
 
         Raises
         ------
@@ -156,7 +152,7 @@ class ArgumentSetter:
         return staged
 
     def bind(self, launches: Sequence[BoundLaunch]) -> LaunchSequence:
-        """Make a sequence; one with a window that needs a stand-in never has kernels of its own."""
+        """Make a sequence; one whose windows need stand-ins never has its own kernels."""
         aligned = all(
             not isinstance(argument, BufferUse) or argument.byte_offset % self.alignment == 0
             for launch in launches

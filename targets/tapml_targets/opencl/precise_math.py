@@ -29,9 +29,8 @@ _PROLOGUE: Final = "\n".join(
 def precise(module: CodeModule) -> CodeModule:
     """The same kernels without contraction, fast functions and the driver's fast math.
 
-    Products and sums round by themselves, the ``native_`` and ``half_`` functions are the full
-    ones, and division and square root round correctly where the device offers that. The lines of
-    the text keep their numbers.
+    Products and sums round separately, ``native_`` and ``half_`` functions become the full ones,
+    and division and square root round correctly if the device offers that. Line numbers stay.
     """
     options = {*module.options, "exact-division"} - {"fast-math"}
     return replace(module, code=_PROLOGUE.encode() + module.code, options=tuple(sorted(options)))

@@ -10,19 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tapml_targets.errors import InputError
-from tapml_targets.library import (
-    BufferArgument,
-    CodeModule,
-    Kernel,
-    Launch,
-    Library,
-    OperatorProgram,
-    Parameter,
-    ScalarArgument,
-)
+from tapml_targets.library import CodeModule, Library
+from tapml_targets.probe_kernel import THREADS, product_library, spelling
 
-THREADS: Final = 64
 _EACH: Final = 8
 _TYPES: Final = {"float16": "half", "float32": "float", "float64": "double"}
 _EXTENSIONS: Final = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
@@ -58,48 +48,17 @@ _LEVEL: Final = """\
 
 
 def probe_library(dtype: str) -> Library:
-    """A Library with the operator ``probe``: y[rows] = a[rows, columns] x[columns].
-
-    `columns` is a multiple of 512.
+    """The probe's Library; see :mod:`tapml_targets.probe_kernel`.
 
     Raises
     ------
     InputError
         If kernels cannot compute in `dtype`.
     """
-    if dtype not in _TYPES:
-        raise InputError(f"devices are not ranked for {dtype}; choose from {', '.join(_TYPES)}")
-    prologue = f"#define T {_TYPES[dtype]}\n#define THREADS {THREADS}\n#define EACH {_EACH}\n"
+    kind = spelling(_TYPES, dtype, "OpenCL C")
+    prologue = f"#define T {kind}\n#define THREADS {THREADS}\n#define EACH {_EACH}\n"
     widths = [THREADS >> level for level in range(1, THREADS.bit_length())]
     source = _SOURCE.replace("TREE\n", "".join(_LEVEL.format(width=width) for width in widths))
-    extension = _EXTENSIONS.get(dtype)
-    if extension:
+    if extension := _EXTENSIONS.get(dtype):
         prologue = f"#pragma OPENCL EXTENSION {extension} : enable\n{prologue}"
-    features = (dtype,) if extension else ()
-    operator = OperatorProgram(
-        "probe",
-        (
-            Parameter("a", ("rows", "columns"), dtype, "input"),
-            Parameter("x", ("columns",), dtype, "input"),
-            Parameter("y", ("rows",), dtype, "output"),
-        ),
-        (
-            Launch(
-                "probe",
-                (
-                    BufferArgument("y"),
-                    BufferArgument("a"),
-                    BufferArgument("x"),
-                    ScalarArgument("columns", "int32"),
-                ),
-                ("rows", 1, 1),
-                (THREADS, 1, 1),
-            ),
-        ),
-    )
-    return Library(
-        "opencl",
-        (CodeModule("opencl-c", (prologue + source).encode()),),
-        {"probe": Kernel("probe", "tapml_probe", 0, THREADS, features=features)},
-        {"probe": operator},
-    )
+    return product_library("opencl", CodeModule("opencl-c", (prologue + source).encode()), dtype)

@@ -1,6 +1,6 @@
 """Builds OpenCL programs, keeping binaries on disk: a build takes 0.1 to 3 s, a binary 2 ms.
 
-pyopencl has a cache of its own, but it reads pickles; here a file is a SHA-256 and a binary.
+pyopencl's own cache reads pickles; here a file is a SHA-256 and a binary.
 """
 
 from __future__ import annotations
@@ -11,31 +11,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyopencl as cl
-
 from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import CompileError
+from tapml_targets.opencl.discovery import import_pyopencl
+from tapml_targets.opencl.language import BUILD_OPTIONS
 
-# What the operators need and no more: -cl-fast-relaxed-math would change results.
+# Before any module of pyopencl: it looks for drivers once, when it is imported.
+cl = import_pyopencl()
+
+# The minimum that operators need: -cl-fast-relaxed-math would change results.
 BASE_OPTIONS: Final = "-cl-std=CL1.2"
-# Names a Library may carry, and what the driver's compiler is told for them. A Library comes over
-# the wire: its text never reaches the compiler's command line.
-BUILD_OPTIONS: Final = {
-    "exact-division": "-cl-fp32-correctly-rounded-divide-sqrt",
-    "fast-math": "-cl-fast-relaxed-math",
-    "no-optimiser": "-cl-opt-disable",
-}
 _FORMAT = b"tapml-opencl-binary-2"
 
 
 def build_program(context: Any, device: Any, source: bytes, options: Sequence[str] = ()) -> Any:
-    """Build `source` for `device`, from the cache where it holds the binary.
+    """Build `source` for `device`, or load the binary from the cache.
 
     Parameters
     ----------
     options
-        Names of :data:`BUILD_OPTIONS`. ``exact-division`` (float32 division and square root rounded
-        correctly) counts where the device offers it and means nothing elsewhere.
+        Names of :data:`~tapml_targets.opencl.language.BUILD_OPTIONS`. ``exact-division`` (float32
+        division and square root rounded correctly) is ignored if the device does not offer it.
 
     Raises
     ------

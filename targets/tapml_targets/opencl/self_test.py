@@ -1,6 +1,6 @@
-"""The self-test's kernels in OpenCL C; what they are asked is platform-neutral and lies elsewhere.
+"""The self-test's kernels in OpenCL C; :mod:`tapml_targets.self_test.kernels` specifies them.
 
-See :mod:`tapml_targets.self_test.kernels` for what each of them has to compute. Every operand comes
+ Every operand comes
 from a buffer: a compiler that knew it would compute with its own arithmetic, not the device's.
 """
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.limits import Limits
-from tapml_targets.self_test.kernels import CORE, ROWS, dtype_of, library_of
+from tapml_targets.self_test.kernels import CORE, ROWS, SPELT, dtype_of, library_of
 
 _INTEGERS: Final = """
 __kernel void tapml_loops(__global int* restrict out, __global const uint* restrict steps,
@@ -69,19 +69,8 @@ ROWS
 }
 """
 _ROWS: Final = {
-    "copy": "x",
-    "add": "x + y",
-    "add_thrice": "(x + y) + z",
-    "subtract": "x - y",
-    "multiply": "x * y",
-    "divide": "x / y",
-    "square_root": "sqrt(x)",
-    "multiply_add": "x * y + z",
+    **SPELT,
     "multiply_add_apart": "tapml_apart(x, y, z)",
-    "fused": "fma(x, y, z)",
-    "exp": "exp(x)",
-    "log": "log(x)",
-    "tanh": "tanh(x)",
     "is_nan": "x != x ? L(1) : L(0)",
     "select": "y > L(0) ? x : z",
     "lesser": "x < y ? x : y",

@@ -18,9 +18,9 @@ from tapml_targets.cache_folder import cache_folder
 SYSTEM_VENDORS: Final = Path("/etc/OpenCL/vendors")
 VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
 OWN_VARIABLE: Final = "TAPML_ICD_VENDORS"
-"""Says again what tapml has set the other to, for processes that are started with both."""
+"""A copy of tapml's own setting, so that child processes can tell it from a user's."""
 DRIVER_VARIABLES: Final = ("OCL_", "OPENCL_", "POCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_")
-"""How the variables begin that loaders and drivers look at."""
+"""Prefixes of the variables that loaders and drivers read."""
 _INTEL_DISTRIBUTION: Final = "intel-opencl-rt"
 _INTEL_DRIVER: Final = "libintelocl.so"
 # A path of Intel's build machine, in the `.icd` files that come with the wheel.
@@ -38,7 +38,7 @@ _LIBRARY_FOLDERS: Final = tuple(
 
 
 def chosen_vendors(environ: Mapping[str, str]) -> str:
-    """The folder that a user has chosen; empty for none."""
+    """The folder that the user has chosen, or an empty string."""
     folder = environ.get(VENDORS_VARIABLE, "")
     return "" if folder == environ.get(OWN_VARIABLE) else folder
 
@@ -53,7 +53,7 @@ def icd_files() -> dict[str, bytes]:
 
 
 def intel_driver() -> Path | None:
-    """Intel's OpenCL CPU runtime in this Python environment, None where it is not installed."""
+    """Intel's OpenCL CPU runtime in this Python environment, or None."""
     try:
         files = importlib.metadata.files(_INTEL_DISTRIBUTION) or ()
     except importlib.metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def intel_driver() -> Path | None:
 
 
 def vendor_folder(contents: Mapping[str, bytes]) -> Path:
-    """A folder with exactly these `.icd` files, named by its content and used again."""
+    """A folder with exactly these `.icd` files, named by its content and reused."""
     digest = hashlib.sha256()
     for name, data in sorted(contents.items()):
         digest.update(name.encode() + b"\0" + data + b"\0")
@@ -82,7 +82,7 @@ def vendor_folder(contents: Mapping[str, bytes]) -> Path:
             try:
                 staged.rename(folder)
             except OSError:
-                # Another process was first; its content is the same by name.
+                # Another process was first; the same name means the same content.
                 shutil.rmtree(staged, ignore_errors=True)
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="tapml-opencl-vendors-"))
@@ -109,15 +109,6 @@ def library_path(name: str, folder: Path) -> Path:
         if found:
             return found[0].resolve()
     return Path(name)
-
-
-def stamp(path: Path) -> bytes:
-    """What changes when the file at `path` does."""
-    try:
-        status = path.stat()
-    except OSError:
-        return f"{path}: missing\0".encode()
-    return f"{path}: {status.st_size} {status.st_mtime_ns}\0".encode()
 
 
 def _system_icds() -> dict[str, bytes]:

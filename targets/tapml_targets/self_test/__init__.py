@@ -1,5 +1,5 @@
-"""Asks a device what it really does: limits, loops, rounding, denormals, edges of functions.
+"""Measures a device: limits, loops, rounding, denormals, edges of functions.
 
-``facts`` says what an answer is, ``kernels`` what is run, ``measure`` runs it, near or far, and
-``known`` runs it in a process of its own and remembers the answer.
+``facts`` defines an answer, ``kernels`` the kernels, ``measure`` runs them on a driver or over a
+session, and ``known`` runs them in a child process and caches the answer.
 """

@@ -1,4 +1,4 @@
-"""Facts that only half precision has: digits, conversions, and how wide sums in between are."""
+"""Facts about half precision: digits, conversions, and the width of intermediate sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tapml_targets.self_test.facts import Fact, number
 from tapml_targets.self_test.kernels import ROWS
 from tapml_targets.self_test.place import Place
 
-# Ties between two halves, both ways; the last half before infinity and the tie behind it; the tie
+# Ties between two halves, both ways; the last half before infinity and the tie above it; the tie
 # below the smallest denormal, and denormals.
 _CONVERTED: Final = (
     2049.0, 2051.0, 2050.5, -2049.0, 1.00048828125, 1.00146484375, 65504.0, 65519.996, 65520.0,
@@ -37,7 +37,7 @@ def float16_facts(place: Place, library: Library) -> list[Fact]:
         Fact(
             "float16_1035_minus_1031", number(difference), "", 4.0, exact, "measured",
             "1035 - 1031 is 4 in half precision: all of its 11 digits count" if exact else
-            f"1035 - 1031 is {difference:g} in half precision: it has fewer digits than it says",
+            f"1035 - 1031 is {difference:g} in half precision: it has fewer digits than its format",
             grave=True,
             trait="" if exact else "float16 with too few digits",
         ),

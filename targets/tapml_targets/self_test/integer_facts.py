@@ -1,4 +1,4 @@
-"""Facts about 64-bit integers, against Python's own."""
+"""Facts about 64-bit integers, compared with Python's."""
 
 from __future__ import annotations
 

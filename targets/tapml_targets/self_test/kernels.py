@@ -1,8 +1,8 @@
-"""What the kernels of a self-test compute, whatever language they are written in.
+"""The kernels of a self-test, independent of their language.
 
-A platform that takes part brings ``self_test.py`` with ``self_test_library(part, limits)``, made
-with :func:`library_of` from its own source. A part is one Library, so that what a driver does not
-build costs that part alone. A kernel that a platform's language cannot express is left out.
+A platform with a self-test has ``self_test.py`` with ``self_test_library(part, limits)``, which
+calls :func:`library_of` with its source. A part is one Library, so that a kernel that does not
+build costs only its part. A kernel that a platform's language cannot express is left out.
 
 ``core``
     ``tapml_floats`` of float32, as below, and three kernels of integers.
@@ -16,7 +16,7 @@ build costs that part alone. A kernel that a platform's language cannot express 
     ``tapml_int64(out, a, b)``, a thread per element: the rows of ``ROWS["int64"]``.
 ``float64``, ``float16``
     ``tapml_floats(out, a, b, c)``, a thread per element: the rows of :data:`ROWS`, each as the
-    platform's compiler makes it by default. ``float16`` brings ``tapml_convert(out, a)`` besides,
+    platform's compiler makes it by default. ``float16`` also has ``tapml_convert(out, a)``,
     which converts from float32.
 """
 
@@ -55,7 +55,22 @@ ROWS: Final = {
     ),
     "float16": (*_ARITHMETIC, "add_thrice"),
 }  # fmt: skip
-"""Per dtype what is computed of each element, in the order of the output's rows."""
+"""The functions of each dtype, in the order of the output's rows."""
+SPELT: Final = {
+    "copy": "x",
+    "add": "x + y",
+    "add_thrice": "(x + y) + z",
+    "subtract": "x - y",
+    "multiply": "x * y",
+    "divide": "x / y",
+    "square_root": "sqrt(x)",
+    "multiply_add": "x * y + z",
+    "fused": "fma(x, y, z)",
+    "exp": "exp(x)",
+    "log": "log(x)",
+    "tanh": "tanh(x)",
+}
+"""Those that every language like C spells alike."""
 FEATURES: Final = {"float64": "float64", "float16": "float16"}
 """The feature a device must have for a part."""
 STEPS: Final = 64

@@ -1,77 +1,82 @@
-"""The self-test of a device of this machine, in a process that may hang or die of it, remembered.
+"""The self-test of a device of this machine, in a child process that may crash or hang, cached.
 
-What a driver does while it is tested is part of the answer: where the process dies or gives no
-answer in time, each part is tried in a process of its own, and those that end it are named.
+If the process crashes or times out, each part runs in a separate process, and the answer names
+those that fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, overload
 
 from tapml_targets import probe_cache
 from tapml_targets.child_probe import ask_child
+from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
+from tapml_targets.driver_discovery import driver_discovery
 from tapml_targets.errors import ProtocolError, TapmlError
-from tapml_targets.fingerprint import fingerprint
 from tapml_targets.library_format import library_hash, pack
 from tapml_targets.platforms import load_driver_module
-from tapml_targets.ranking import drivers_state
 from tapml_targets.self_test.facts import REVISION, Fact, SelfTest, from_plain, to_plain
 from tapml_targets.self_test.parts import has_self_test, libraries_of, parts_of
 
+Policy: TypeAlias = Literal["cached", "run", "cached-only"]
+
 SECONDS: Final = 30.0
-"""How long a driver may take for all of it, and then for each part."""
+"""Time limit for the complete self-test, and then for each part by itself."""
+_KIND: Final = "self-test"
 
 
-def known_self_test(description: DeviceDescription, *, refresh: bool = False) -> SelfTest:
-    """What a device of this machine does, measured at most once a day and driver.
+@overload
+def self_test(description: DeviceDescription, *, policy: Literal["run"]) -> SelfTest: ...
+@overload
+def self_test(description: DeviceDescription, *, policy: Policy = "cached") -> SelfTest | None: ...
+def self_test(description: DeviceDescription, *, policy: Policy = "cached") -> SelfTest | None:
+    """Measure a device of this machine, or return the cached result.
 
     Parameters
     ----------
     description
         The device, from :mod:`tapml_targets.ranking`.
-    refresh
-        Measure again instead of using what is known.
+    policy
+        ``cached`` uses a result of the same driver that is less than a day old, or measures. It
+        does not measure a checker, since a simulator takes long. ``run`` always measures,
+        ``cached-only`` never.
+
+    Returns
+    -------
+    SelfTest or None
+        None if there is no result and none was measured.
 
     Raises
     ------
     InputError
         If this machine does not know the platform.
     """
-    found = None if refresh else remembered_self_test(description)
-    if found is None:
-        found = _measured(description)
-        plain = to_plain(found)
-        if found.problems:
-            # A failure may be of the moment: it is forgotten sooner.
-            plain["problem"] = "; ".join(found.problems)
-        probe_cache.store(_KIND, _name(description), _state(description), plain)
+    if policy != "run":
+        found = _cached(description)
+        if found or policy == "cached-only" or description.device_type == "checker":
+            return found
+    found = _measured(description)
+    plain = to_plain(found)
+    if found.problems:
+        # A failure may be temporary, so it is kept for a shorter time.
+        plain["problem"] = "; ".join(found.problems)
+    probe_cache.store(_KIND, _name(description), _state(description), plain)
     return found
 
 
-def remembered_self_test(description: DeviceDescription) -> SelfTest | None:
-    """What was measured before with the same driver; None where that is nothing or too old."""
-    known = probe_cache.load(_KIND, _name(description), _state(description))
+def _cached(description: DeviceDescription) -> SelfTest | None:
+    data = probe_cache.load(_KIND, _name(description), _state(description))
     try:
-        return None if known is None else from_plain(known)
+        return None if data is None else from_plain(data)
     except ProtocolError:
         return None
 
 
-def usual_self_test(description: DeviceDescription, *, refresh: bool = False) -> SelfTest | None:
-    """The same, unless it is a checker: a simulator takes long, and is tested only by `refresh`."""
-    if description.device_type == "checker" and not refresh:
-        return remembered_self_test(description)
-    return known_self_test(description, refresh=refresh)
-
-
-_KIND: Final = "self-test"
-
-
 def _measured(description: DeviceDescription) -> SelfTest:
     if not has_self_test(description.platform):
-        # Nothing foreign is behind such a platform.
+        # Such a platform has no external driver.
         return _here(description)
     parts = parts_of(description)
     whole, problem = _asked(description, parts)
@@ -105,7 +110,7 @@ def _here(description: DeviceDescription) -> SelfTest:
 
 
 def _asked(description: DeviceDescription, parts: Sequence[str]) -> tuple[SelfTest | None, str]:
-    """What a child process found, or None and what became of it."""
+    """The result of a child process, or None and why there is none."""
     arguments = ["self-test", description.platform, str(description.index), *parts]
     answer, problem = ask_child(arguments, SECONDS)
     if answer is None:
@@ -125,7 +130,7 @@ def _name(description: DeviceDescription) -> str:
 
 
 def asked_of(description: DeviceDescription) -> dict[str, Any]:
-    """What a device of this description is asked, as plain data: another question, another answer.
+    """The questions of a self-test as plain data, part of the cache key.
 
     Raises
     ------
@@ -137,9 +142,9 @@ def asked_of(description: DeviceDescription) -> dict[str, Any]:
 
 
 def _state(description: DeviceDescription) -> dict[str, Any]:
-    """What an answer depends on: the device, its driver, and what is asked."""
+    """The cache key: the device, its driver, and the questions."""
     device = {
         "device": fingerprint(description),
-        "drivers": drivers_state(description.platform),
+        "drivers": driver_discovery(description.platform).drivers_state(),
     }
     return device | asked_of(description)

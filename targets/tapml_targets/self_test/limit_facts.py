@@ -1,4 +1,4 @@
-"""Facts about limits as they really are: buffers, blocks, and how long a loop may run."""
+"""Facts about real limits: buffers, blocks, and the length of loops."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tapml_targets.self_test.place import Place
 ITERATIONS: Final = 150_000
 OUTER: Final = 300
 INNER: Final = 500
-# More would cost real memory on a machine that others use, too.
+# More would burden a shared machine.
 MOST_BUFFER_BYTES: Final = 256 << 20
 _MARK: Final = bytes(range(1, 65)) * 16
-# Every float32 that is easily lost: NaNs with payload, -0, the infinities, denormals.
+# float32 values that are easily lost: NaNs with payload, -0, infinities, denormals.
 _FRAGILE: Final = np.array(
     [0x7FC00001, 0xFFC12345, 0x7F800001, 0x80000000, 0x7F800000, 0xFF800000, 1, 0x807FFFFF],
     np.uint32,
@@ -37,9 +37,9 @@ def buffer_facts(place: Place) -> list[Fact]:
         value, sound = (wanted, True) if holds else (0, False)
         meaning = found if holds else f"{found.replace('keeps', 'loses')}: weights would be wrong"
     except TapmlError as error:
-        # Room for it may be taken by others at the moment.
+        # Others may be using the memory at the moment.
         value, sound = 0, None
-        meaning = f"{wanted} bytes could not be had now: {str(error)[:300]}"
+        meaning = f"{wanted} bytes could not be allocated now: {str(error)[:300]}"
     returned = place.round_trip(_FRAGILE.tobytes())
     changed = int(np.count_nonzero(np.frombuffer(returned, np.uint32) != _FRAGILE))
     return [
@@ -55,7 +55,7 @@ def buffer_facts(place: Place) -> list[Fact]:
 
 
 def block_fact(place: Place, library: Library) -> Fact:
-    """A work-group of the largest size that the driver states, with a barrier in it."""
+    """A work-group of the largest size that the driver states, with a barrier."""
     threads = block_threads(place.device.limits)
     arrays: list[NDArray[Any]] = [np.zeros(threads, np.int32) for _ in range(2)]
     try:
@@ -93,8 +93,8 @@ def _loop(name: str, found: int, expected: int, what: str) -> Fact:
         name, found, "iterations", expected, whole, "measured",
         f"{what} of {expected:,} iterations in one thread ran to the end"
         if whole
-        else f"{what} of {expected:,} iterations in one thread ended after {found:,} without a "
-        "word: longer sums and scans of a model are cut short",
+        else f"{what} of {expected:,} iterations in one thread ended after {found:,} without "
+        "an error: longer sums and scans of a model are cut short",
         grave=True,
         trait="" if whole else f"ends loops after {found:,} iterations",
     )  # fmt: skip

@@ -24,9 +24,9 @@ def run_self_test(
     parts: Sequence[str] | None = None,
     libraries: Mapping[str, Library] | None = None,
 ) -> SelfTest:
-    """Test an open device in this process, which a broken driver may take down.
+    """Test an open device in this process, which a faulty driver may crash.
 
-    :func:`tapml_targets.self_test.known.known_self_test` does it in a process of its own.
+    :func:`tapml_targets.self_test.known.self_test` does it in a child process.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ def measure(
     parts: Sequence[str] | None = None,
     libraries: Mapping[str, Library] | None = None,
 ) -> SelfTest:
-    """Test the device of a place; a part that fails is a problem, and the others go on.
+    """Test the device of a place; a part that fails is a problem, and the others continue.
 
-    Where the device is lost on the way, nothing else is asked: that is the last problem.
+    A lost device is the last problem.
     """
     begun = time.perf_counter()
     own = libraries_of(place.device) | dict(libraries or {})
@@ -66,7 +66,7 @@ def measure(
             problems.append(f"{part}: {str(error)[:1000]}")
             if isinstance(error, DeviceLostError):
                 break
-    facts += _absent(place.device, facts)
+    facts += _absent(place.device)
     return SelfTest(tuple(facts), tuple(problems), round(time.perf_counter() - begun, 3))
 
 
@@ -89,8 +89,8 @@ def _steps(
     ]
 
 
-def _absent(description: DeviceDescription, facts: Sequence[Fact]) -> list[Fact]:
-    """That a device has no dtype, as a fact, where the platform would have had kernels."""
+def _absent(description: DeviceDescription) -> list[Fact]:
+    """Facts about optional dtypes for which the platform has kernels."""
     if not has_self_test(description.platform):
         return []
     return [

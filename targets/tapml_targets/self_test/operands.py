@@ -14,7 +14,7 @@ from tapml_targets.self_test.place import Place
 
 PAIRS: Final = 192
 _SEED: Final = 1
-# Blocks of threads divide it.
+# A multiple of the block sizes.
 _MULTIPLE: Final = 32
 EDGES: Final = (0.0, 1.0, 10.0, 45.0, -45.0, 88.0, 89.0, -104.0, 1e4, np.inf, -np.inf)
 """Arguments of exp, log, tanh and GELU at which careless formulas make a NaN or an infinity."""
@@ -46,7 +46,7 @@ class Operands:
     groups: dict[str, slice] = field(default_factory=dict)
 
     def ask(self, place: Place, library: Library) -> dict[str, NDArray[Any]]:
-        """What the device computes, by row."""
+        """The device's results, by row."""
         rows = ROWS[self.dtype]
         out = np.zeros((len(rows), len(self.a)), self.dtype)
         answers = place.run(library, "floats", [self.a, self.b, self.c, out])[-1]
@@ -99,11 +99,11 @@ def _three(
     return np.full(1, a, kind), np.full(1, b, kind), np.full(1, c, kind)
 
 
-def worst_ulp(got: NDArray[Any], exact: NDArray[np.float64]) -> float:
-    """The largest error in units in the last place of the rounded exact result; Inf for a NaN."""
+def errors_in_ulp(got: NDArray[Any], exact: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Errors in units in the last place of the rounded exact results; Inf for a NaN."""
     kind = got.dtype
     with np.errstate(all="ignore"):
         rounded = np.abs(exact).astype(kind)
         error = np.abs(got.astype(np.float64) - exact) / np.spacing(rounded).astype(np.float64)
         error[np.isinf(rounded) & np.isinf(got)] = 0.0
-    return float(np.max(np.where(np.isfinite(error), error, np.inf)))
+    return np.where(np.isfinite(error), error, np.inf)

@@ -1,29 +1,25 @@
-"""Which parts of a self-test a device can be asked, and the kernels its platform has for them."""
+"""The parts of a self-test that fit a device, and their kernels."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Final
 
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import Library
-from tapml_targets.platforms import check_platform
+from tapml_targets.platforms import has_part, platform_part
 from tapml_targets.self_test.kernels import FEATURES, PARTS
 
 BUFFERS: Final = "buffers"
-"""The part that takes no kernel, so that every platform has it."""
+"""The part without a kernel, which every platform has."""
 
 
 def has_self_test(platform: str) -> bool:
-    """Whether the platform brings kernels for one."""
-    return (
-        importlib.util.find_spec(f"tapml_targets.{check_platform(platform)}.self_test") is not None
-    )
+    """Whether the platform has self-test kernels."""
+    return has_part(platform, "self_test")
 
 
 def parts_of(description: DeviceDescription) -> tuple[str, ...]:
-    """The parts that a device can be tested for: what it lacks the feature for is left out."""
+    """The parts for whose features the device allows a test."""
     if not has_self_test(description.platform):
         return (BUFFERS,)
     features = description.limits.features
@@ -35,5 +31,5 @@ def libraries_of(description: DeviceDescription) -> dict[str, Library]:
     parts = [part for part in parts_of(description) if part != BUFFERS]
     if not parts:
         return {}
-    module = importlib.import_module(f"tapml_targets.{description.platform}.self_test")
+    module = platform_part(description.platform, "self_test")
     return {part: module.self_test_library(part, description.limits) for part in parts}

@@ -1,4 +1,4 @@
-"""Where a self-test runs: on a driver in this process, or at the far end of a session."""
+"""Where a self-test runs: on a driver in this process, or over a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tapml_targets.library import Library
 
 
 class Place(Protocol):
-    """What a self-test needs of a device, near or far."""
+    """The operations of a device that a self-test needs."""
 
     @property
     def device(self) -> DeviceDescription:
@@ -25,7 +25,7 @@ class Place(Protocol):
     def run(
         self, library: Library, name: str, tensors: Sequence[NDArray[Any]]
     ) -> list[NDArray[Any]]:
-        """Call an operator with `tensors` as its parameters; all of them as they are afterwards."""
+        """Call an operator with `tensors` as its parameters; return all of them afterwards."""
 
     def ends(self, nbytes: int, data: bytes) -> tuple[bytes, bytes]:
         """Allocate a buffer, write `data` at both of its ends, read both."""
@@ -100,7 +100,7 @@ class DriverPlace:
         self._loaded.clear()
 
     def _free(self, buffers: Sequence[Buffer]) -> None:
-        # A driver that failed before may fail here again: the first failure is what is told.
+        # A failed driver may fail here again: the first failure is reported.
         for buffer in buffers:
             with suppress(TapmlError):
                 self.driver.free(buffer)

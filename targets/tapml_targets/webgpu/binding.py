@@ -1,14 +1,12 @@
-"""Launches made ready: windows on memory become bind groups, scalars a uniform buffer.
+"""Prepares launches: windows on memory become bind groups, scalars a uniform buffer.
 
 WebGPU binds a window that starts at a multiple of its alignment, and lets one dispatch use a buffer
-in one way only: read by all of its bindings, or written by some. So what a launch asks for is
-brought into that form:
+in one way only: read by all of its bindings, or written by some. So:
 
 - a `read` window on a buffer that the same launch writes elsewhere is bound as if it were written,
   by a variant of the pipeline; nothing is copied;
-- where the two overlap, or a window starts elsewhere, a stand-in is copied to before the dispatch
-  and, where it is written, from behind it. Those are counted: they cost time and can be planned
-  away.
+- if the two overlap, or a window is not aligned, a stand-in is copied to before the dispatch and,
+  if it is written, from after it. Stand-ins are counted, since they cost time.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from tapml_targets.webgpu.uniforms import Uniforms, kinds, uniform_bytes
 
 @dataclass
 class LaunchSequence:
-    """Commands of launches that follow each other.
+    """Commands of consecutive launches.
 
     Attributes
     ----------
@@ -41,7 +39,7 @@ class LaunchSequence:
     variants
         Read bindings that a pipeline's variant counts as written.
     buffers
-        What the windows are on.
+        The buffers of the windows.
     frees
         How many buffers the device had freed when `buffers` were last found to be there.
     """
@@ -58,7 +56,7 @@ class LaunchSequence:
         if frees == self.frees:
             return
         if any(buffer.freed for buffer in self.buffers):
-            raise InputError(f"{self.what}: a buffer it was bound to has been freed; bind it anew")
+            raise InputError(f"{self.what}: a buffer it was bound to has been freed; bind it again")
         self.frees = frees
 
     @property
@@ -72,7 +70,7 @@ class LaunchSequence:
 
 @dataclass
 class _Window:
-    """What a binding shows: `nbytes` of `buffer` from `start`, or of a stand-in."""
+    """The memory of a binding: `nbytes` of `buffer` from `start`, or of a stand-in."""
 
     use: BufferUse
     buffer: DeviceBuffer
@@ -179,7 +177,7 @@ class Binder:
             )
         nbytes = use.nbytes
         if nbytes and use.behind and not kernel.text.asks_length:
-            # A stray write goes to the last word of what is bound: that has to be a guard band's.
+            # A stray write is clamped to the last bound word, which has to be in a guard band.
             most = min(buffer.nbytes - use.byte_offset, limits.max_binding_bytes or buffer.nbytes)
             nbytes = min(nbytes + use.behind, most)
         window = _Window(use, buffer, use.byte_offset, nbytes, written)
@@ -188,7 +186,7 @@ class Binder:
         return window
 
     def _settle(self, kernel: LoadedKernel, windows: Sequence[_Window]) -> frozenset[int]:
-        """Give stand-ins to what overlaps; the read windows left beside written ones."""
+        """Give stand-ins to overlapping windows; return read windows on written buffers."""
         shown = [window for window in windows if window.nbytes]
         written = [window for window in shown if window.written]
         for index, window in enumerate(written):
@@ -196,7 +194,7 @@ class Binder:
                 if window.overlaps(other):
                     raise InputError(
                         f"kernel {kernel.name!r} is to write two windows that overlap, at bytes "
-                        f"{other.start} and {window.start} of one buffer; give them memory apart"
+                        f"{other.start} and {window.start} of one buffer; give them separate memory"
                     )
         busy = {id(window.buffer) for window in written if window.stand_in is None}
         promoted: list[_Window] = []
@@ -235,7 +233,7 @@ class Binder:
 
     def _shown(self, window: _Window) -> dict[str, Any]:
         if not window.nbytes:
-            # A binding shows something, always; a kernel over nothing does not look.
+            # A binding cannot be empty; a kernel over no elements does not read it.
             if self._empty is None:
                 self._empty = {True: self._mover.room(16), False: self._mover.room(16)}
             return {"buffer": self._empty[window.written], "offset": 0, "size": 16}
@@ -246,7 +244,7 @@ class Binder:
 
     def _grid(self, kernel: LoadedKernel, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         x, y, z = grid
-        # Along x a grid is wider where it folds; along y it cannot be.
+        # The limit along y: a folded grid may be wider along x only before it is folded.
         most = self._description.limits.max_grid[1] or 65535
         if kernel.text.packs_grid:
             if z != 1:

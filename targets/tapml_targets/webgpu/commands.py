@@ -1,4 +1,4 @@
-"""What one submission is made of: dispatches and copies, in order, encoded at once."""
+"""The commands of one submission: dispatches and copies, in order, encoded at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-# What one query set holds at most, in any implementation.
+# The largest query set of any implementation.
 _SET: Final = 4096
 
 
@@ -47,7 +47,7 @@ class Queries:
         self.used = 0
 
     def next_pass(self) -> dict[str, Any]:
-        """What the next pass is to write."""
+        """The timestamps that the next pass writes."""
         at, first = divmod(self.used, _SET)
         self.used += 2
         return {
@@ -57,7 +57,7 @@ class Queries:
         }
 
     def resolve(self, encoder: Any) -> None:
-        """Have the timestamps written to memory, behind all passes."""
+        """Copy the timestamps to memory, after all passes."""
         for start, queries in self.sets:
             count = min(_SET, self.count - start)
             encoder.resolve_query_set(queries, 0, count, self.memory, 8 * start)
@@ -74,7 +74,7 @@ def count_passes(commands: Sequence[Command]) -> int:
 
 
 class PassCalls(NamedTuple):
-    """What a pass is told for each dispatch."""
+    """The calls of a pass for each dispatch."""
 
     set_pipeline: Callable[[Any], None]
     set_bind_group: Callable[[Any], None]
@@ -82,10 +82,10 @@ class PassCalls(NamedTuple):
 
 
 def pass_calls(current: Any) -> PassCalls:
-    """The calls of a pass, below wgpu's Python objects where those are what they were.
+    """The calls of a pass, below wgpu's Python objects if this wgpu has the expected ones.
 
-    There each takes half the time: a decode step makes hundreds, and what goes wrong in one is told
-    by the encoder's end in any case.
+    That halves their time, and a decode step makes hundreds. Their errors are reported when the
+    encoder ends.
     """
     below = calls_below()
     if below is None:
@@ -105,7 +105,7 @@ def pass_calls(current: Any) -> PassCalls:
 
 @cache
 def calls_below() -> tuple[Any, Any, Any, Any] | None:
-    """The three calls as C functions, and C's null; None where this wgpu names them otherwise."""
+    """The three calls as C functions, and C's null; None if this wgpu names them differently."""
     try:
         from wgpu.backends.wgpu_native._ffi import ffi, lib
 

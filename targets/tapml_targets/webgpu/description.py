@@ -8,8 +8,8 @@ from typing import Any, Final
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.installed import package_version
 from tapml_targets.limits import Limits
+from tapml_targets.vulkan_loader.manifests import swiftshader_version
 from tapml_targets.webgpu.discovery import is_swiftshader
-from tapml_targets.webgpu.vendors import browser_manifests, content_hash, library_of
 
 # The names that wgpu and the standard give a feature, and tapml's.
 FEATURES: Final = {
@@ -75,10 +75,7 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
 def _driver_version(info: Any) -> str:
     stated = info["description"].strip()
     if not stated and is_swiftshader(info):
-        libraries = [library_of(manifest) for manifest in browser_manifests()]
-        if libraries and libraries[0] is not None:
-            # It tells no version, and each browser has its own.
-            return f"SwiftShader {content_hash(libraries[0])}"
+        stated = swiftshader_version()
     return stated or "no version told"
 
 

@@ -10,20 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml_targets.description import find_again
 from tapml_targets.driver import BoundLaunch, DeviceDescription, KernelArgument
 from tapml_targets.errors import (
     DeviceLostError,
-    InputError,
-    NoSuchDeviceError,
     SetupError,
     TapmlError,
 )
 from tapml_targets.installed import install_hint
 from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.limits import Limits
+from tapml_targets.memory_commands import MemoryCommands
 from tapml_targets.webgpu.discovery import import_wgpu, list_adapters
 from tapml_targets.webgpu.failures import caught, error_log, failure
+from tapml_targets.webgpu.narrowing import required_limits
 
 if TYPE_CHECKING:
     from tapml_targets.webgpu.binding import LaunchSequence
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from tapml_targets.webgpu.memory import DeviceBuffer
     from tapml_targets.webgpu.programs import LoadedKernel
 
+_FREED_BYTES: Final = 256 << 20
+"""Freed memory that may wait for its work to end; more, and :meth:`WebGPUDriver.free` waits."""
 REMEDY: Final = (
     "install a Vulkan driver, e.g. Debian's mesa-vulkan-drivers, whose lavapipe needs no GPU, or "
     "chromium, which brings SwiftShader"
@@ -53,6 +58,9 @@ def list_devices() -> list[DeviceDescription]:
 def open_device(description: DeviceDescription) -> WebGPUDriver:
     """Open the device that `description` names by index, name and driver.
 
+    Where its limits are narrower than the device's, as those of a profile are, it is opened
+    with them: the implementation itself refuses what exceeds them.
+
     Raises
     ------
     NoSuchDeviceError
@@ -60,40 +68,31 @@ def open_device(description: DeviceDescription) -> WebGPUDriver:
     SetupError
         If it does not open.
     """
+    from tapml_targets.limit_profiles import LimitProfile
     from tapml_targets.webgpu.description import describe
 
-    adapters = list(enumerate(list_adapters()))
-    # The index is the first guess; drivers may come and go between two processes.
-    adapters.sort(key=lambda pair: pair[0] != description.index)
-    for index, adapter in adapters:
-        found = describe(adapter, index)
-        if (found.name, found.vendor_platform, found.driver_version) == (
-            description.name,
-            description.vendor_platform,
-            description.driver_version,
-        ):
-            return WebGPUDriver(adapter, found)
-    raise NoSuchDeviceError(
-        f"the WebGPU device {description.name!r} of {description.vendor_platform} "
-        f"({description.driver_version}) is not here; `tapml devices` lists what is; "
-        f"{install_hint('webgpu')} brings wgpu up to date"
-    )
+    hint = f"{install_hint('webgpu')} brings wgpu up to date"
+    adapter, found = find_again(description, list_adapters(), describe, hint)
+    limits = LimitProfile("", "", description.limits).within(found.limits)
+    return WebGPUDriver(adapter, replace(found, limits=limits), found.limits)
 
 
-class WebGPUDriver:
+class WebGPUDriver(MemoryCommands["DeviceBuffer"]):
     """One open WebGPU device; see :class:`tapml_targets.driver.Driver`.
 
     Attributes
     ----------
     stand_ins
-        Windows that launches could not be given as they are, and that were copied for each.
+        Windows that could not be bound directly and were copied for each launch.
     """
 
-    def __init__(self, adapter: Any, description: DeviceDescription) -> None:
+    def __init__(
+        self, adapter: Any, description: DeviceDescription, stated: Limits | None = None
+    ) -> None:
         from tapml_targets.webgpu.binding import Binder
         from tapml_targets.webgpu.description import FEATURES, TIMESTAMPS
         from tapml_targets.webgpu.memory import ByteMover
-        from tapml_targets.webgpu.programs import Builder
+        from tapml_targets.webgpu.programs import DIALECTS, Builder
         from tapml_targets.webgpu.staging import Staging
         from tapml_targets.webgpu.submission import Submissions
         from tapml_targets.webgpu.uploads import Uploader
@@ -102,12 +101,15 @@ class WebGPUDriver:
         self._caught = caught(wgpu)
         self._log = error_log()
         self.description = description
-        offered = set(adapter.features)
+        self.dialects = DIALECTS
+        offered, limits = set(adapter.features), description.limits
         try:
             self._device = adapter.request_device_sync(
-                required_features=sorted(offered & {*FEATURES, TIMESTAMPS}),
-                # Without asking one gets the standard's defaults, whatever the device has.
-                required_limits=dict(adapter.limits),
+                required_features=sorted(
+                    {f for f in offered & FEATURES.keys() if FEATURES[f] in limits.features}
+                    | (offered & {TIMESTAMPS})
+                ),
+                required_limits=required_limits(adapter.limits, limits, stated or limits),
             )
         except self._caught as error:
             raise SetupError(
@@ -124,17 +126,11 @@ class WebGPUDriver:
         self._uploader = Uploader(self._queue, self._mover, self._staging, self._submissions)
         self._timed: list[Queries] | None = None
         self._began = 0
-        self._frees = self._allocated = 0
+        self._frees = self._allocated = self._freed = 0
         self.stand_ins = 0
 
-    def allocate(self, nbytes: int) -> DeviceBuffer:
-        """See :meth:`Driver.allocate`."""
+    def _allocate(self, nbytes: int) -> DeviceBuffer:
         limits = self.description.limits
-        if nbytes < 0 or nbytes > limits.max_buffer_bytes:
-            raise InputError(
-                f"cannot allocate {nbytes} bytes: one buffer on {self.description.name} has at "
-                f"most {limits.max_buffer_bytes}"
-            )
         if limits.memory_bytes and self._allocated + nbytes > limits.memory_bytes:
             # A driver for processors promises memory that the machine does not have.
             raise SetupError(
@@ -148,53 +144,39 @@ class WebGPUDriver:
         self._allocated += nbytes
         return buffer
 
-    def nbytes(self, buffer: DeviceBuffer) -> int:
-        """See :meth:`Driver.nbytes`."""
-        return buffer.nbytes
-
     def free(self, buffer: DeviceBuffer) -> None:
         """See :meth:`Driver.free`."""
         self._frees += 1
-        self._allocated -= 0 if buffer.freed else buffer.nbytes
+        self._allocated -= buffer.nbytes
+        self._freed += buffer.nbytes
         with self._told("freeing a buffer"):
             try:
                 # wgpu ends the process over work that is submitted when its memory is gone.
                 self._submissions.submit()
             finally:
                 buffer.release()
+        if self._freed > _FREED_BYTES:
+            # wgpu returns memory to the system only after a wait for the work that used it.
+            self.finish()
 
-    def write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
-        """See :meth:`Driver.write`."""
-        data = memoryview(data).cast("B")
-        buffer.check(byte_offset, len(data), "write")
+    def _write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
         with self._told(f"writing {len(data)} bytes"):
             self._uploader.write(buffer, byte_offset, data)
 
-    def read(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int) -> memoryview:
-        """See :meth:`Driver.read`."""
-        buffer.check(byte_offset, nbytes, "read")
-        data = memoryview(bytearray(nbytes))
-        self.read_into(buffer, byte_offset, data)
-        return data
-
-    def read_into(self, buffer: DeviceBuffer, byte_offset: int, target: memoryview) -> None:
-        """See :meth:`Driver.read_into`."""
-        target = memoryview(target).cast("B")
-        buffer.check(byte_offset, len(target), "read")
+    def _read_into(self, buffer: DeviceBuffer, byte_offset: int, target: memoryview) -> None:
         with self._told(f"reading {len(target)} bytes"):
             self._staging.read_into(buffer.memory, byte_offset, target)
         self._uploader.waited()
         self._raise_logged("the work before this point")
 
-    def fill(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
-        """See :meth:`Driver.fill`."""
-        buffer.check(byte_offset, nbytes, "fill")
-        if not pattern:
-            raise InputError("fill: the pattern must hold at least one byte")
+    def _fill(
+        self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes, phase: int = 0
+    ) -> None:
+        pattern = pattern[phase:] + pattern[:phase]
         with self._told(f"filling {nbytes} bytes"):
             self._uploader.fill(buffer, byte_offset, nbytes, pattern)
 
-    def copy(
+    def _copy(
         self,
         source: DeviceBuffer,
         source_offset: int,
@@ -202,9 +184,6 @@ class WebGPUDriver:
         target_offset: int,
         nbytes: int,
     ) -> None:
-        """See :meth:`Driver.copy`."""
-        source.check(source_offset, nbytes, "copy from")
-        target.check(target_offset, nbytes, "copy to")
         what = f"copying {nbytes} bytes"
         mover = self._mover
         with self._told(what):
@@ -214,6 +193,11 @@ class WebGPUDriver:
                 else mover.move(source.memory, source_offset, target.memory, target_offset, nbytes)
             )
             self._submissions.add(commands, lambda: what)
+
+    def _copy_onto_itself(
+        self, buffer: DeviceBuffer, source_offset: int, target_offset: int, nbytes: int
+    ) -> None:
+        self._copy(buffer, source_offset, buffer, target_offset, nbytes)
 
     def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
         """See :meth:`Driver.load`."""
@@ -246,7 +230,7 @@ class WebGPUDriver:
         self.stand_ins += sequence.stand_ins
 
     def flush(self) -> None:
-        """See :meth:`tapml_targets.driver.Gathers.flush`."""
+        """See :meth:`tapml_targets.driver.BatchesCommands.flush`."""
         self._submissions.submit()
 
     def begin_timing(self) -> None:
@@ -281,13 +265,14 @@ class WebGPUDriver:
         what = "the work before this point"
         with self._told(what):
             self._staging.wait()
+        self._freed = 0
         self._uploader.waited()
         self._raise_logged(what)
 
     def close(self) -> None:
         """See :meth:`Driver.close`."""
         try:
-            # A device that is lost needs no waiting for.
+            # There is nothing to wait for on a lost device.
             with suppress(DeviceLostError):
                 self.finish()
         finally:
@@ -296,7 +281,7 @@ class WebGPUDriver:
             self._staging.release()
             del self._binder, self._builder, self._mover, self._uploader
             self._device.destroy()
-            # wgpu logs that a device it was told to destroy is lost.
+            # wgpu logs a destroyed device as lost.
             self._log.take()
 
     def _launch_timed(self, sequence: LaunchSequence, timed: list[Queries]) -> None:
@@ -316,7 +301,7 @@ class WebGPUDriver:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Make what wgpu raises an error that says what was being done."""
+        """Turn wgpu's exceptions into errors that name the operation."""
         try:
             yield
         except TapmlError:

@@ -1,8 +1,8 @@
-"""What wgpu says when something goes wrong, as tapml's errors.
+"""wgpu's errors as tapml's.
 
-wgpu raises an error from the call that made it. What has no call to belong to, a lost device or a
-fault found while the work runs, it writes to its log: that is kept here and told with the next
-failure, or by whoever waits for the work.
+wgpu raises an error in the call that caused it. Errors without a call, such as a lost device or a
+fault during execution, go to its log. They are kept here and reported with the next failure or
+wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from tapml_targets.errors import CompileError, DeviceLostError, RemoteError, SetupError, TapmlError
 
 _LOST: Final = re.compile(r"device (?:is |was )?lost|DeviceLost|DEVICE LOST", re.IGNORECASE)
-# The second line of a lost device's two says why; the first would be told of any other device.
+# wgpu logs a lost device in two lines, and only the second gives the reason.
 _EXPECTED: Final = re.compile(r"^DEVICE LOST!$|device was lost \((?:destroyed|CallbackCancelled)\)")
 _NO_MEMORY: Final = re.compile(r"not enough memory|out of memory", re.IGNORECASE)
 _MAX_KEPT: Final = 32
@@ -23,14 +23,14 @@ _MAX_TEXT: Final = 8000
 
 
 class ErrorLog(logging.Handler):
-    """The errors wgpu logged and nobody was told of yet."""
+    """Errors that wgpu logged and that are not yet reported."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._kept: deque[str] = deque(maxlen=_MAX_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record's text, unless it says that a device is gone that was told to go."""
+        """Keep a record's text, unless it is about a device that was closed."""
         text = record.getMessage()
         if not _EXPECTED.search(text):
             self._kept.append(text)
@@ -39,7 +39,7 @@ class ErrorLog(logging.Handler):
         return bool(self._kept)
 
     def take(self) -> str:
-        """All of it, each text once; nothing is kept."""
+        """Return and forget the kept texts, each once."""
         texts = []
         while self._kept:
             texts.append(self._kept.popleft())
@@ -50,9 +50,9 @@ _LOG: Final = ErrorLog()
 
 
 def error_log() -> ErrorLog:
-    """The one log of this process: wgpu's own is one, whatever the number of devices.
+    """The log of this process; wgpu has one for all devices.
 
-    After wgpu is imported: it makes a logger of its own class.
+    Call it after wgpu is imported, which creates a logger of its own class.
     """
     logger = logging.getLogger("wgpu")
     if _LOG not in logger.handlers:
@@ -61,15 +61,15 @@ def error_log() -> ErrorLog:
 
 
 def caught(wgpu: Any) -> tuple[type[BaseException], ...]:
-    """What calls of wgpu raise: its own errors, and Python's where it checks arguments itself."""
+    """Exceptions of wgpu's calls: its own, and Python's from its argument checks."""
     # BaseException as the type: wgpu has no stubs, and `except` wants one.
     return (wgpu.GPUError, RuntimeError, ValueError, TypeError, OverflowError, OSError)
 
 
 def failure(device: str, what: str, error: object) -> TapmlError:
-    """The error for `what` that failed: room, a lost device, or anything else with its full text.
+    """The error for the failed operation `what`: no memory, a lost device, or another.
 
-    `error` is what was raised, or a text.
+    `error` is an exception or a text.
     """
     log = _LOG.take()
     text = _joined(error, log)
@@ -85,7 +85,7 @@ def failure(device: str, what: str, error: object) -> TapmlError:
 
 
 def compile_failure(device: str, kernel: str, error: object) -> TapmlError:
-    """The error for a kernel that was not built, with everything the compiler said."""
+    """The error for a kernel that was not built, with the compiler's messages."""
     log = _LOG.take()
     text = _joined(error, log)
     if _LOST.search(text):

@@ -1,7 +1,7 @@
 """Device memory: buffers, and bytes moved between them at any offset.
 
 WebGPU copies multiples of 4 bytes at multiples of 4, and never within one buffer. Everything else
-is done by a kernel that puts words together from bytes, so that nobody waits for a read-back.
+is done by a kernel that assembles words from bytes, without a read-back.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from tapml_targets.errors import InputError
+from tapml_targets.memory_commands import DeviceMemory
 from tapml_targets.webgpu.commands import Command, Copy, Dispatch
 
 WORD: Final = 4
 _THREADS: Final = 64
 _MAX_GROUPS: Final = 32768
-# One dispatch of the mover; also within what every device binds at once.
+# Bytes of one dispatch; every device can bind as many.
 _PIECE: Final = 64 << 20
 _MOVER: Final = """
 struct Arguments { source: u32, first: u32, end: u32, row: u32 }
@@ -42,32 +42,21 @@ fn tapml_move(@builtin(workgroup_id) block : vec3<u32>,
 """
 
 
-class DeviceBuffer:
-    """Device memory of `nbytes`, with room up to the next multiple of 16 that is nobody's.
+class DeviceBuffer(DeviceMemory):
+    """Device memory of `nbytes`, padded to a multiple of 16.
 
-    wgpu ends the process where freed memory is used, so that is found out here.
+    wgpu ends the process if freed memory is used, so every use is checked first.
     """
 
-    __slots__ = ("freed", "memory", "nbytes")
+    __slots__ = ("memory",)
 
     def __init__(self, memory: Any, nbytes: int) -> None:
+        super().__init__(nbytes)
         self.memory = memory
-        self.nbytes = nbytes
-        self.freed = False
-
-    def check(self, byte_offset: int, nbytes: int, what: str) -> None:
-        """Raise InputError if a window is not within the buffer, or the buffer is freed."""
-        if self.freed:
-            raise InputError(f"{what}: the buffer has been freed")
-        if byte_offset < 0 or nbytes < 0 or byte_offset + nbytes > self.nbytes:
-            raise InputError(
-                f"{what}: bytes {byte_offset} to {byte_offset + nbytes} are outside a buffer of "
-                f"{self.nbytes} bytes"
-            )
 
     def release(self) -> None:
-        """Give the memory back; wgpu keeps it until the work that uses it has ended."""
-        self.freed = True
+        """Release the memory; wgpu keeps it until the work that uses it has ended."""
+        super().release()
         self.memory.destroy()
 
 
@@ -77,7 +66,7 @@ def rounded(nbytes: int, multiple: int = WORD) -> int:
 
 
 class ByteMover:
-    """Commands that copy bytes on one device, whatever their places."""
+    """Commands that copy bytes on one device, at any offset."""
 
     def __init__(self, wgpu: Any, device: Any, alignment: int) -> None:
         self._wgpu = wgpu
@@ -86,7 +75,7 @@ class ByteMover:
         self._built: tuple[Any, Any] | None = None
 
     def room(self, nbytes: int) -> Any:
-        """Memory for kernels and copies; freed when nobody holds it."""
+        """Memory for kernels and copies; freed with its last reference."""
         usage = self._wgpu.BufferUsage
         return self._device.create_buffer(
             size=rounded(max(1, nbytes), 16),

@@ -1,7 +1,7 @@
-"""What a WGSL module says about itself: its bindings, its scalars, its workgroup.
+"""Reads a WGSL module's bindings, scalars and workgroup from its text.
 
-Only what the platform's modules are made of is understood (see :mod:`tapml_targets.webgpu`);
-anything else is refused, since a binding that was misread would be bound wrongly.
+Only the forms of this platform's modules are accepted (see :mod:`tapml_targets.webgpu`), since a
+misread binding would be bound wrongly.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _MAX_TEXT: Final = 4 << 20
 
 @dataclass(frozen=True)
 class ModuleText:
-    """A module's text and what it says.
+    """A module's text and the declarations in it.
 
     Attributes
     ----------
     text
-        The whole module, without a prologue.
+        The complete module, without a prologue.
     qualifiers
-        Where in the text ``<storage, read>`` stands, per storage binding.
+        Start and end of ``<storage, read>`` in the text, per storage binding.
     symbol
         Its entry point.
     access
@@ -104,7 +104,7 @@ def read_module(code: bytes) -> ModuleText:
     Raises
     ------
     CompileError
-        If it is no UTF-8 text, or says something that this platform's modules do not.
+        If it is not UTF-8 text, or has a form that this platform's modules do not have.
     """
     try:
         text = code.decode()
@@ -115,8 +115,8 @@ def read_module(code: bytes) -> ModuleText:
     bare = without_comments(text)
     if re.search(r"^[ \t]*enable\b", bare, re.MULTILINE):
         raise CompileError(
-            "the module has an enable line of its own; features belong into Kernel.features, and "
-            "who compiles the text puts the line before it"
+            "the module has an enable line; name the feature in Kernel.features instead, for which "
+            "the driver adds the line"
         )
     symbol, block = _entry(bare)
     bindings, uniform = _bindings(bare)
@@ -135,7 +135,7 @@ def read_module(code: bytes) -> ModuleText:
 
 
 def without_comments(text: str) -> str:
-    """`text` with blanks where comments were, so that lines and columns stay."""
+    """`text` with blanks in place of comments, so that lines and columns stay."""
     pieces: list[str] = []
     kept, depth, line = 0, 0, False
     for mark in _COMMENT_MARKS.finditer(text):
@@ -196,11 +196,11 @@ def _integer(text: str, constants: Mapping[str, str]) -> int | None:
 def _bindings(text: str) -> tuple[list[_Binding], _Binding | None]:
     """The storage bindings in order, and the uniform one."""
     matches = list(_BINDING.finditer(text))
-    # A declaration in any other form would be a binding that nobody fills.
+    # A declaration in any other form would be a binding that is never set.
     if len(_ANY_BINDING.findall(text)) != 2 * len(matches):
         raise CompileError(
             "expected every binding in the form `@group(0) @binding(0) var<storage, read> name : "
-            "type;` or `var<uniform>`; the module has one that is written otherwise"
+            "type;` or `var<uniform>`; the module has one in another form"
         )
     buffers: list[_Binding] = []
     uniforms: list[_Binding] = []

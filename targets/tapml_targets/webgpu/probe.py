@@ -1,26 +1,12 @@
-"""The kernel that shows whether a WebGPU device works, and how fast it is.
-
-A matrix times a vector, as TVM's schedule for GPUs writes it: a workgroup per row, threads that
-take eight columns at a time, a tree of sums in workgroup memory behind barriers.
-"""
+"""The kernel that shows whether a WebGPU device works, and how fast it is."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tapml_targets.errors import InputError
-from tapml_targets.library import (
-    BufferArgument,
-    CodeModule,
-    Kernel,
-    Launch,
-    Library,
-    OperatorProgram,
-    Parameter,
-    ScalarArgument,
-)
+from tapml_targets.library import CodeModule, Library
+from tapml_targets.probe_kernel import product_library, spelling
 
-THREADS: Final = 64
 _TYPES: Final = {"float16": "f16", "float32": "f32"}
 _SOURCE: Final = """\
 struct Arguments { columns: i32, packGridDimX: u32 }
@@ -55,43 +41,12 @@ fn tapml_probe(@builtin(workgroup_id) block : vec3<u32>,
 
 
 def probe_library(dtype: str) -> Library:
-    """A Library with the operator ``probe``: y[rows] = a[rows, columns] x[columns].
-
-    `columns` is a multiple of 512.
+    """The probe's Library; see :mod:`tapml_targets.probe_kernel`.
 
     Raises
     ------
     InputError
         If kernels cannot compute in `dtype`.
     """
-    if dtype not in _TYPES:
-        raise InputError(f"WGSL has no {dtype}; choose from {', '.join(_TYPES)}")
-    features = (dtype,) if dtype == "float16" else ()
-    operator = OperatorProgram(
-        "probe",
-        (
-            Parameter("a", ("rows", "columns"), dtype, "input"),
-            Parameter("x", ("columns",), dtype, "input"),
-            Parameter("y", ("rows",), dtype, "output"),
-        ),
-        (
-            Launch(
-                "probe",
-                (
-                    BufferArgument("y"),
-                    BufferArgument("a"),
-                    BufferArgument("x"),
-                    ScalarArgument("columns", "int32"),
-                ),
-                ("rows", 1, 1),
-                (THREADS, 1, 1),
-            ),
-        ),
-    )
-    source = f"alias T = {_TYPES[dtype]};\n{_SOURCE}"
-    return Library(
-        "webgpu",
-        (CodeModule("wgsl", source.encode()),),
-        {"probe": Kernel("probe", "tapml_probe", 0, THREADS, 0, features)},
-        {"probe": operator},
-    )
+    text = f"alias T = {spelling(_TYPES, dtype, 'WGSL')};\n{_SOURCE}"
+    return product_library("webgpu", CodeModule("wgsl", text.encode()), dtype)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, LimitExceededError
-from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.library import CodeModule, Kernel, ModuleKind
 from tapml_targets.limits import Limits
+from tapml_targets.module_check import check_module
 from tapml_targets.webgpu.failures import caught, compile_failure
 from tapml_targets.webgpu.module_text import READ, READ_WRITE, ModuleText, read_module
 
-DIALECT: Final = "wgsl"
-# What wgpu's compiler wants before the text; subgroups it knows without being told.
+DIALECTS: Final[Mapping[str, ModuleKind]] = MappingProxyType({"wgsl": "source"})
+# Directives that wgpu's compiler needs; it needs none for subgroups.
 _PROLOGUE: Final = {"float16": "enable f16;"}
 _NONE: Final[frozenset[int]] = frozenset()
 
 
 class LoadedKernel:
-    """A kernel's text, and its pipeline; further ones where read bindings must count as written."""
+    """A kernel's text and its pipelines: one, and variants that bind read windows as written."""
 
     __slots__ = ("name", "pipelines", "prologue", "text")
 
@@ -50,10 +52,7 @@ class Builder:
         LimitExceededError
             If the text needs more than the device has: the compiler lets some of that pass.
         """
-        if module.dialect != DIALECT:
-            raise CompileError(
-                f"WebGPU devices take {DIALECT!r} modules, this one holds {module.dialect!r}"
-            )
+        check_module(module, DIALECTS, self._description.name)
         if module.options:
             raise CompileError(f"WGSL modules have no build options, got {module.options[0]!r}")
         text = read_module(module.code)
@@ -76,7 +75,7 @@ class Builder:
         ----------
         written
             Bindings the text reads and the pipeline is to count as written: a buffer that one
-            dispatch both reads and writes must be bound in one way throughout.
+            dispatch both reads and writes must be bound in one way.
         """
         known = kernel.pipelines.get(written)
         if known is None:
@@ -121,7 +120,7 @@ class Builder:
 
 
 def check_limits(kernel: Kernel, text: ModuleText, device: DeviceDescription) -> None:
-    """Raise LimitExceededError where the text needs more than the device states."""
+    """Raise LimitExceededError if the text exceeds the device's limits."""
     limits: Limits = device.limits
     x, y, z = text.block
     shared = max(kernel.shared_memory_bytes, text.workgroup_bytes)

@@ -1,6 +1,6 @@
-"""The self-test's kernels in WGSL; what they are asked is platform-neutral and lies elsewhere.
+"""The self-test's kernels in WGSL; :mod:`tapml_targets.self_test.kernels` specifies them.
 
-See :mod:`tapml_targets.self_test.kernels` for what each of them has to compute. Every operand comes
+ Every operand comes
 from a buffer: a compiler that knew it would compute with its own arithmetic, not the device's. WGSL
 has neither 64-bit integers nor a way to forbid contraction: the first kernel is left out, and the
 second asks with a product that passes through integers.
@@ -12,7 +12,7 @@ from typing import Final
 
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.limits import Limits
-from tapml_targets.self_test.kernels import CORE, ROWS, block_threads, dtype_of, library_of
+from tapml_targets.self_test.kernels import CORE, ROWS, SPELT, block_threads, dtype_of, library_of
 
 _LOOPS: Final = """\
 @group(0) @binding(0) var<storage, read_write> sums : array<i32>;
@@ -75,19 +75,8 @@ _APART: Final = {
     "float16": "f16(unpack2x16float(pack2x16float(vec2<f32>(f32(product), 0.0)) | nothing).x)",
 }
 _ROWS: Final = {
-    "copy": "x",
-    "add": "x + y",
-    "add_thrice": "(x + y) + z",
-    "subtract": "x - y",
-    "multiply": "x * y",
-    "divide": "x / y",
-    "square_root": "sqrt(x)",
-    "multiply_add": "x * y + z",
+    **SPELT,
     "multiply_add_apart": "apart(x, y, z, i >> 31u)",
-    "fused": "fma(x, y, z)",
-    "exp": "exp(x)",
-    "log": "log(x)",
-    "tanh": "tanh(x)",
     "is_nan": "select(T(0), T(1), x != x)",
     "select": "select(z, x, y > T(0))",
     "lesser": "select(y, x, x < y)",

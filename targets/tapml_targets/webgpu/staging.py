@@ -1,4 +1,4 @@
-"""Reading back: copies into one mappable buffer that is used again and again."""
+"""Reads device memory through one mappable buffer that is reused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tapml_targets.webgpu.commands import Copy
 from tapml_targets.webgpu.memory import WORD, rounded
 from tapml_targets.webgpu.submission import Submissions
 
-# More at once is slower: the piece would leave the processor's cache on the way.
+# Larger pieces are slower: they do not fit the processor's cache.
 _PIECE: Final = 4 << 20
 _LEAST: Final = 4 << 10
 
@@ -44,7 +44,7 @@ class Staging:
             pass
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._memory = self._fence = None
         self._nbytes = 0
 
@@ -71,7 +71,7 @@ class _Mapped:
 
     def __enter__(self) -> memoryview:
         memory = self._memory
-        # It has been submitted to by now, which is all that the longer way of mapping adds.
+        # The copy to it has been submitted, so the synchronising mapping call is not needed.
         memory.map_async("READ_NOSYNC", 0, self._size).sync_wait()
         view: memoryview = memory.read_mapped(0, self._size, copy=False)
         return view

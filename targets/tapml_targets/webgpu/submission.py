@@ -1,9 +1,8 @@
-"""Commands on their way to the queue of one open device.
+"""Pending commands for the queue of one open device.
 
-A submission costs as much as a dozen launches, and a launch that is waited for would need two: its
-own and the copy's that is read. So a few commands wait here for those that follow them. Whoever
-waits for the device, writes past them, frees memory or says that nothing follows
-(:meth:`WebGPUDriver.flush`) has them submitted first.
+A submission costs as much as a dozen launches, and a launch whose result is read would need two. So
+a few commands wait here for those that follow. A wait, a write, freed memory and
+:meth:`WebGPUDriver.flush` submit them first.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from tapml_targets.webgpu import commands as encoding
 from tapml_targets.webgpu.commands import Command, Queries
 from tapml_targets.webgpu.failures import failure
 
-# More is work that the device had better begin with.
+# With more the device should start working.
 _MOST_WAITING: Final = 64
 
 
 class Submissions:
-    """What was encoded for one device and what waits to be.
+    """The submitted and pending commands of one device.
 
     Parameters
     ----------
@@ -29,7 +28,7 @@ class Submissions:
     name
         The device's, for messages.
     caught
-        What wgpu's calls raise.
+        The exceptions of wgpu's calls.
     """
 
     def __init__(self, device: Any, name: str, caught: tuple[type[BaseException], ...]) -> None:
@@ -41,12 +40,12 @@ class Submissions:
         self._names: list[Callable[[], str]] = []
 
     def add(self, commands: Sequence[Command], what: Callable[[], str]) -> None:
-        """Have commands submitted with those that follow; at once where they are many.
+        """Add commands to the next submission; submit at once if there are many.
 
         Parameters
         ----------
         what
-            Says what they do, for an error.
+            Describes them in an error.
         """
         if not commands:
             return
@@ -61,12 +60,12 @@ class Submissions:
         what: Callable[[], str] | None = None,
         queries: Queries | None = None,
     ) -> None:
-        """Submit what waits and `commands` behind it, at once; nothing where there is nothing.
+        """Submit pending commands and then `commands`, if there are any.
 
         Raises
         ------
         DeviceLostError, RemoteError, SetupError
-            What wgpu raised, with what was being done: where commands waited it names those.
+            wgpu's error, with the descriptions of the commands.
         """
         waiting, names = self._waiting, self._names
         if waiting:
@@ -83,5 +82,5 @@ class Submissions:
             raise failure(self._name, ", ".join(told[:4]), error) from None
 
     def drop(self) -> None:
-        """Forget what waits: its device is given back."""
+        """Discard pending commands, because the device is closed."""
         self._waiting, self._names = [], []

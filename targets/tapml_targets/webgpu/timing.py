@@ -17,7 +17,7 @@ def nanoseconds(staging: Staging, queue: Any, timed: Sequence[Queries]) -> int:
         data = memoryview(bytearray(8 * queries.count))
         staging.read_into(queries.memory, 0, data)
         stamps = struct.unpack(f"<{queries.count}Q", data)
-        # A device may reset its clock between two passes, and then one pass says nothing.
+        # If a device resets its clock within a pass, that pass counts as zero.
         ticks += sum(
             max(0, end - begin) for begin, end in zip(stamps[::2], stamps[1::2], strict=True)
         )
@@ -25,7 +25,7 @@ def nanoseconds(staging: Staging, queue: Any, timed: Sequence[Queries]) -> int:
 
 
 def _period(queue: Any) -> float:
-    """Nanoseconds of a tick. wgpu tells it below its Python interface alone."""
+    """Nanoseconds of a tick, which wgpu gives only below its Python interface."""
     try:
         from wgpu.backends.wgpu_native._ffi import lib
 

@@ -12,12 +12,12 @@ from tapml_targets.webgpu.module_text import ModuleText
 from tapml_targets.webgpu.programs import LoadedKernel
 
 _FORMATS: Final = {"int32": "<i", "uint32": "<I", "float32": "<f"}
-# What every implementation binds, whatever the struct ends with.
+# Every implementation can bind this size, whatever the struct's.
 _LEAST: Final = 16
 
 
 class Uniforms:
-    """Each distinct set of scalars once, at a place that may be bound."""
+    """Each distinct set of scalars once, at an aligned offset."""
 
     def __init__(self, alignment: int) -> None:
         self._alignment = alignment
@@ -25,7 +25,7 @@ class Uniforms:
         self._end = 0
 
     def place(self, launch: BoundLaunch) -> int:
-        """Where a launch's scalars begin; 0 for a kernel that has none.
+        """Offset of a launch's scalars; 0 for a kernel without any.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class Uniforms:
         return place
 
     def memory(self, wgpu: Any, device: Any) -> Any:
-        """A buffer with all of them on a device; None where there are none."""
+        """A buffer with all of them on a device; None if there are none."""
         if not self._places:
             return None
         content = bytearray(self._end)
@@ -79,7 +79,7 @@ def uniform_bytes(text: ModuleText) -> int:
 
 
 def kinds(launch: BoundLaunch) -> str:
-    """What a launch was given, for messages."""
+    """The kinds of a launch's arguments, for messages."""
     words = [
         use.dtype
         if isinstance(use, ScalarUse)

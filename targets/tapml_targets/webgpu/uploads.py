@@ -1,7 +1,7 @@
-"""Bytes from the host to the device, at any place and of any number.
+"""Writes any number of bytes from the host to any offset.
 
-WebGPU writes multiples of 4 bytes at multiples of 4. What is left over at either end goes to other
-memory first and from there by a kernel, which leaves the bytes beside it alone.
+WebGPU writes multiples of 4 bytes at multiples of 4. The remainder at either end goes to other
+memory first, and from there by a kernel that keeps the neighbouring bytes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tapml_targets.webgpu.memory import WORD, ByteMover, DeviceBuffer
 from tapml_targets.webgpu.staging import Staging
 from tapml_targets.webgpu.submission import Submissions
 
-# wgpu keeps a copy of what is written until the next submission has ended.
+# wgpu keeps a copy of written data until the next submission has ended.
 _SUBMIT_BYTES: Final = 1 << 20
 _WAIT_BYTES: Final = 128 << 20
 _BLOCK: Final = 1 << 20
-# Less is written as it is; more is written once and copied from there.
+# Smaller fills are written directly; larger ones are written once and copied.
 _FILL_BY_WRITING: Final = 64 << 10
 
 
@@ -38,11 +38,11 @@ class Uploader:
         self._unsubmitted = self._unwaited = 0
 
     def waited(self) -> None:
-        """All work has ended, and what wgpu kept for it is gone."""
+        """Note that all work has ended, with the copies that wgpu kept."""
         self._unsubmitted = self._unwaited = 0
 
     def write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
-        """Copy `data`, which is the caller's again afterwards."""
+        """Copy `data`, which the caller may reuse afterwards."""
         head = min(-byte_offset % WORD, len(data))
         body = (len(data) - head) // WORD * WORD
         if head:
@@ -55,7 +55,7 @@ class Uploader:
     def fill(self, buffer: DeviceBuffer, byte_offset: int, nbytes: int, pattern: bytes) -> None:
         """Repeat `pattern`, which is not empty, over a window."""
         length = len(pattern)
-        # A block begins anew with the pattern, and where it is copied from, with a word as well.
+        # A block begins with the pattern, and if it is copied, at a word as well.
         block = memoryview(pattern * max(1, min(_BLOCK, nbytes + length) // length))
         if nbytes <= _FILL_BY_WRITING or byte_offset % WORD or length > _BLOCK // WORD:
             for start in range(0, nbytes, len(block)):
@@ -78,7 +78,7 @@ class Uploader:
             self.write(buffer, byte_offset + whole, memoryview(rest))
 
     def _words(self, memory: Any, byte_offset: int, data: memoryview) -> None:
-        # A write goes before all that is submitted later, and so behind what waits.
+        # A write precedes later submissions, so pending commands go first.
         self._submissions.submit()
         self._queue.write_buffer(memory, byte_offset, data)
         self._unsubmitted += len(data)
@@ -94,7 +94,7 @@ class Uploader:
         """Write less than a word, to a word's end or from its start."""
         whole = memoryview(bytes(data) + bytes(-len(data) % WORD))
         if byte_offset % WORD == 0 and byte_offset + len(data) == buffer.nbytes:
-            # What follows in the word is nobody's.
+            # The rest of the word is padding.
             self._words(buffer.memory, byte_offset, whole)
             return
         between = self._mover.room(len(whole))

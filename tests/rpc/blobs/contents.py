@@ -6,7 +6,7 @@ import hashlib
 import random
 from typing import Any
 
-from tapml_rpc.blobs.messages import BlobDesk
+from tapml_rpc.blobs.messages import BlobRequests
 from tapml_rpc.blobs.store import BlobStore
 
 NO_CHUNK = memoryview(b"")
@@ -30,20 +30,20 @@ def put(store: BlobStore, identity: str, data: bytes, piece: int = 1 << 20) -> s
     return arrival.digest
 
 
-def say(desk: BlobDesk, operation: str, chunk: bytes = b"", **fields: Any) -> Any:
-    """The value a desk answers a message with at once."""
+def say(requests: BlobRequests, operation: str, chunk: bytes = b"", **fields: Any) -> Any:
+    """The value that a message is answered with at once."""
     header = {"type": "blob", "sequence": 1, "operation": operation, **fields}
-    reply, _ = desk.handle(header, memoryview(chunk))
+    reply, _ = requests.handle(header, memoryview(chunk))
     assert reply is not None and reply["type"] == "blob-done" and reply["sequence"] == 1
     return reply["value"]
 
 
-def say_put(desk: BlobDesk, data: bytes, piece: int = 1 << 20) -> bool:
-    """Bring a blob to a desk in pieces; the last answer."""
+def say_put(requests: BlobRequests, data: bytes, piece: int = 1 << 20) -> bool:
+    """Put a blob in pieces; the last answer."""
     value = False
     for start in range(0, len(data), piece):
         value = say(
-            desk,
+            requests,
             "put",
             data[start : start + piece],
             digest=digest_of(data),

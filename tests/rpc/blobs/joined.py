@@ -1,4 +1,4 @@
-"""A session, a blob desk and an interpreter on a real device, joined by real descriptors."""
+"""A session, its requests for blobs and an interpreter on a device, joined by descriptors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tapml_rpc import wire
 from tapml_rpc.attached_blobs import AttachedBlobs
-from tapml_rpc.blobs.messages import Answer, BlobDesk
+from tapml_rpc.blobs.messages import Answer, BlobRequests
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.in_process import InProcessTransport
@@ -22,14 +22,14 @@ SESSION_BOUND = 1 << 30
 
 
 class JoinedTransport(InProcessTransport):
-    """Runs batches on the device and takes ``blob`` messages to a desk.
+    """Runs batches on the device and answers ``blob`` messages.
 
     Attributes
     ----------
     chunk_bytes
         Bytes of chunks that a client would have sent over the wire.
     operations
-        What was asked of the desk, in order.
+        What was asked, in order.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class JoinedTransport(InProcessTransport):
         super().__init__(driver)
         self.features = self.features | {wire.BLOBS}
         self.blobs = AttachedBlobs()
-        self.desk = BlobDesk(store, identity, bound)
+        self.requests = BlobRequests(store, identity, bound)
         self.chunk_bytes = 0
         self.operations: list[str] = []
         self._interpreter = Interpreter(
@@ -58,7 +58,7 @@ class JoinedTransport(InProcessTransport):
         return super().send(commands, chunk, *rest)
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
-        """Ask the desk; as it would come over a wire."""
+        """Ask for something; as it would come over a wire."""
         self._check()
         self._sequence += 1
         ticket = Ticket(self._sequence, len(chunk), {})
@@ -67,7 +67,7 @@ class JoinedTransport(InProcessTransport):
         self.operations.append(header["operation"])
         self._unanswered[ticket.sequence] = ticket
         try:
-            self._take(self.desk.handle(header, memoryview(chunk)))
+            self._take(self.requests.handle(header, memoryview(chunk)))
         except TapmlError as error:
             failure = failure_to_wire(error)
             self._take(({"type": "error", "sequence": ticket.sequence, "error": failure}, None))
@@ -77,14 +77,14 @@ class JoinedTransport(InProcessTransport):
         """Wait for an answer that hangs on the store's disk."""
         super_wait = super().wait
         while ticket.sequence in self._unanswered:
-            for answer in self.desk.due():
+            for answer in self.requests.due():
                 self._take(answer)
         super_wait(ticket)
 
     def close(self) -> None:
         """End the session as a supervisor does."""
         if not self.closed:
-            self.desk.close()
+            self.requests.close()
             self.blobs.close()
             self._supervisor.close()
             self._worker.close()

@@ -16,7 +16,7 @@ import pytest
 
 from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.store import BlobStore
-from tapml_targets import boundaries
+from tapml_targets import failpoints as boundaries
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.blobs.contents import content, digest_of, put
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tapml_rpc.blobs.memory import PAGE_BYTES
-from tapml_rpc.blobs.messages import MAX_ARRIVALS, BlobDesk
+from tapml_rpc.blobs.messages import MAX_ARRIVALS, BlobRequests
 from tapml_rpc.blobs.store import BlobStore
 from tapml_targets.errors import InputError, ProtocolError, TapmlError
 from tests.rpc.blobs.contents import NO_CHUNK, content, digest_of, put, say, say_put
@@ -31,60 +31,62 @@ def store() -> Iterator[BlobStore]:
 
 
 @pytest.fixture
-def desk(store: BlobStore) -> BlobDesk:
-    return BlobDesk(store, "one", BOUND)
+def requests(store: BlobStore) -> BlobRequests:
+    return BlobRequests(store, "one", BOUND)
 
 
-def attach(desk: BlobDesk, digest: str) -> Any:
-    return desk.handle({"sequence": 1, "operation": "attach", "digest": digest}, NO_CHUNK)
+def attach(requests: BlobRequests, digest: str) -> Any:
+    return requests.handle({"sequence": 1, "operation": "attach", "digest": digest}, NO_CHUNK)
 
 
-def test_holds_answers_for_each_digest(desk: BlobDesk) -> None:
-    assert say_put(desk, DATA)
-    assert say(desk, "holds", digests=[digest_of(b""), DIGEST, DIGEST]) == [False, True, True]
-    assert say(desk, "holds", digests=[]) == []
+def test_holds_answers_for_each_digest(requests: BlobRequests) -> None:
+    assert say_put(requests, DATA)
+    assert say(requests, "holds", digests=[digest_of(b""), DIGEST, DIGEST]) == [False, True, True]
+    assert say(requests, "holds", digests=[]) == []
 
 
-def test_a_put_is_answered_piece_by_piece_and_true_at_last(desk: BlobDesk) -> None:
+def test_a_put_is_answered_piece_by_piece_and_true_at_last(requests: BlobRequests) -> None:
     fields = {"digest": DIGEST, "total": len(DATA)}
-    assert say(desk, "put", DATA[:6000], offset=0, **fields) is False
-    assert say(desk, "holds", digests=[DIGEST]) == [False]
-    assert say(desk, "put", DATA[6000:], offset=6000, **fields) is True
-    assert say(desk, "holds", digests=[DIGEST]) == [True]
+    assert say(requests, "put", DATA[:6000], offset=0, **fields) is False
+    assert say(requests, "holds", digests=[DIGEST]) == [False]
+    assert say(requests, "put", DATA[6000:], offset=6000, **fields) is True
+    assert say(requests, "holds", digests=[DIGEST]) == [True]
 
 
-def test_attach_gives_the_worker_a_descriptor_once(desk: BlobDesk) -> None:
-    say_put(desk, DATA)
-    reply, attachment = attach(desk, DIGEST)
+def test_attach_gives_the_worker_a_descriptor_once(requests: BlobRequests) -> None:
+    say_put(requests, DATA)
+    reply, attachment = attach(requests, DIGEST)
     assert reply == {"type": "blob-done", "sequence": 1, "value": True}
     digest, descriptor, nbytes = attachment
     assert (digest, nbytes) == (DIGEST, len(DATA))
     assert os.pread(descriptor, nbytes, 0) == DATA
-    assert attach(desk, DIGEST) == (reply, None)
+    assert attach(requests, DIGEST) == (reply, None)
 
 
-def test_attach_of_what_is_not_held_says_so(desk: BlobDesk) -> None:
-    reply, attachment = attach(desk, DIGEST)
+def test_attach_of_what_is_not_held_says_so(requests: BlobRequests) -> None:
+    reply, attachment = attach(requests, DIGEST)
     assert (reply["value"], attachment) == (False, None)
 
 
-def test_detach_tells_the_worker_and_frees_the_room(desk: BlobDesk, store: BlobStore) -> None:
-    say_put(desk, DATA)
-    attach(desk, DIGEST)
+def test_detach_tells_the_worker_and_frees_the_room(
+    requests: BlobRequests, store: BlobStore
+) -> None:
+    say_put(requests, DATA)
+    attach(requests, DIGEST)
     detach = {"sequence": 2, "operation": "detach", "digest": DIGEST}
-    assert desk.handle(detach, NO_CHUNK) == (
+    assert requests.handle(detach, NO_CHUNK) == (
         {"type": "blob-done", "sequence": 2, "value": True},
         (DIGEST, -1, 0),
     )
     assert store.statistics().attached_bytes == 0
-    assert desk.handle(detach, NO_CHUNK)[1] is None
+    assert requests.handle(detach, NO_CHUNK)[1] is None
 
 
 def test_another_identity_gets_false_until_it_has_sent_the_bytes(
-    desk: BlobDesk, store: BlobStore
+    requests: BlobRequests, store: BlobStore
 ) -> None:
-    say_put(desk, DATA)
-    other = BlobDesk(store, "other", BOUND)
+    say_put(requests, DATA)
+    other = BlobRequests(store, "other", BOUND)
     assert say(other, "holds", digests=[DIGEST]) == [False]
     assert say(other, "attach", digest=DIGEST) is False
     # Knowing the hash and the beginning is not knowing the bytes.
@@ -97,65 +99,69 @@ def test_another_identity_gets_false_until_it_has_sent_the_bytes(
     assert say(other, "attach", digest=DIGEST) is True
 
 
-def test_two_sessions_may_send_the_same_blob_at_once(desk: BlobDesk, store: BlobStore) -> None:
-    second = BlobDesk(store, "one", BOUND)
+def test_two_sessions_may_send_the_same_blob_at_once(
+    requests: BlobRequests, store: BlobStore
+) -> None:
+    second = BlobRequests(store, "one", BOUND)
     fields = {"digest": DIGEST, "total": len(DATA)}
-    for each in (desk, second):
+    for each in (requests, second):
         assert say(each, "put", DATA[:5000], offset=0, **fields) is False
-    for each in (desk, second):
+    for each in (requests, second):
         assert say(each, "put", DATA[5000:], offset=5000, **fields) is True
     assert store.statistics().memory_bytes == 3 * PAGE_BYTES
 
 
 def test_a_session_that_ends_takes_its_uploads_and_attachments_along(
-    desk: BlobDesk, store: BlobStore
+    requests: BlobRequests, store: BlobStore
 ) -> None:
-    say_put(desk, DATA)
-    attach(desk, DIGEST)
-    say(desk, "put", b"x", digest=digest_of(b"xy"), total=2, offset=0)
+    say_put(requests, DATA)
+    attach(requests, DIGEST)
+    say(requests, "put", b"x", digest=digest_of(b"xy"), total=2, offset=0)
     found = store.statistics()
     assert found.arriving_bytes and found.attached_bytes
-    desk.close()
+    requests.close()
     found = store.statistics()
     assert not found.arriving_bytes and not found.attached_bytes
     assert store.holds("one", DIGEST)
 
 
-def test_unfinished_uploads_are_bounded_in_count(desk: BlobDesk) -> None:
+def test_unfinished_uploads_are_bounded_in_count(requests: BlobRequests) -> None:
     for number in range(MAX_ARRIVALS):
-        say(desk, "put", b"x", digest=digest_of(bytes([number])), total=2, offset=0)
+        say(requests, "put", b"x", digest=digest_of(bytes([number])), total=2, offset=0)
     with pytest.raises(ProtocolError, match="more than 4 blobs are on their way"):
-        say(desk, "put", b"x", digest=DIGEST, total=2, offset=0)
+        say(requests, "put", b"x", digest=DIGEST, total=2, offset=0)
     # One that begins again is not one more.
-    say(desk, "put", b"x", digest=digest_of(bytes([0])), total=2, offset=0)
+    say(requests, "put", b"x", digest=digest_of(bytes([0])), total=2, offset=0)
 
 
-def test_unfinished_uploads_are_bounded_in_bytes(desk: BlobDesk) -> None:
-    say(desk, "put", b"x", digest=digest_of(b"1"), total=BOUND - PAGE_BYTES, offset=0)
+def test_unfinished_uploads_are_bounded_in_bytes(requests: BlobRequests) -> None:
+    say(requests, "put", b"x", digest=digest_of(b"1"), total=BOUND - PAGE_BYTES, offset=0)
     with pytest.raises(InputError, match=f"a session may have {BOUND}"):
-        say(desk, "put", b"x", digest=digest_of(b"2"), total=PAGE_BYTES + 1, offset=0)
-    say(desk, "put", b"x", digest=digest_of(b"2"), total=PAGE_BYTES, offset=0)
+        say(requests, "put", b"x", digest=digest_of(b"2"), total=PAGE_BYTES + 1, offset=0)
+    say(requests, "put", b"x", digest=digest_of(b"2"), total=PAGE_BYTES, offset=0)
 
 
-def test_what_a_session_has_attached_is_bounded(desk: BlobDesk, store: BlobStore) -> None:
+def test_what_a_session_has_attached_is_bounded(requests: BlobRequests, store: BlobStore) -> None:
     first, second = (put(store, "one", content(seed, BOUND - PAGE_BYTES)) for seed in range(2))
-    attach(desk, first)
+    attach(requests, first)
     with pytest.raises(InputError, match=f"its bound is {BOUND}"):
-        attach(desk, second)
+        attach(requests, second)
     assert store.statistics().attached_bytes == BOUND - PAGE_BYTES
-    say(desk, "detach", digest=first)
-    assert attach(desk, second)[0]["value"] is True
+    say(requests, "detach", digest=first)
+    assert attach(requests, second)[0]["value"] is True
 
 
-def test_after_a_piece_out_of_place_a_blob_begins_again(desk: BlobDesk, store: BlobStore) -> None:
+def test_after_a_piece_out_of_place_a_blob_begins_again(
+    requests: BlobRequests, store: BlobStore
+) -> None:
     fields = {"digest": DIGEST, "total": len(DATA)}
-    say(desk, "put", DATA[:6000], offset=0, **fields)
+    say(requests, "put", DATA[:6000], offset=0, **fields)
     with pytest.raises(ProtocolError, match="do not follow"):
-        say(desk, "put", DATA[7000:], offset=7000, **fields)
+        say(requests, "put", DATA[7000:], offset=7000, **fields)
     with pytest.raises(ProtocolError, match="not on its way"):
-        say(desk, "put", DATA[6000:], offset=6000, **fields)
+        say(requests, "put", DATA[6000:], offset=6000, **fields)
     assert store.statistics().arriving_bytes == 0
-    assert say_put(desk, DATA)
+    assert say_put(requests, DATA)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +184,10 @@ def test_after_a_piece_out_of_place_a_blob_begins_again(desk: BlobDesk, store: B
     ],
 )
 def test_a_malformed_message_is_refused_with_its_fault(
-    desk: BlobDesk, store: BlobStore, fields: dict[str, Any], message: str
+    requests: BlobRequests, store: BlobStore, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ProtocolError, match=message):
-        desk.handle({"sequence": 1, **fields}, NO_CHUNK)
+        requests.handle({"sequence": 1, **fields}, NO_CHUNK)
     assert store.statistics().memory_bytes == 0
 
 
@@ -215,11 +221,11 @@ def test_nothing_a_client_says_raises_anything_but_our_errors(
     messages: list[tuple[dict[str, Any], bytes]],
 ) -> None:
     store = BlobStore(16 * PAGE_BYTES)
-    desk = BlobDesk(store, "one", BOUND)
+    requests = BlobRequests(store, "one", BOUND)
     for header, chunk in messages:
         with suppress(TapmlError):
-            desk.handle(header, memoryview(chunk))
-    desk.close()
+            requests.handle(header, memoryview(chunk))
+    requests.close()
     found = store.statistics()
     assert (found.arriving_bytes, found.attached_bytes) == (0, 0)
     store.close()
@@ -231,14 +237,14 @@ def test_a_large_blob_on_disk_is_attached_once_it_has_been_read(tmp_path: Path) 
     digest = put(first, "one", data)
     first.close()
     second = BlobStore(1 << 24, 1 << 24, tmp_path)
-    desk = BlobDesk(second, "one", 1 << 24)
-    assert say(desk, "holds", digests=[digest]) == [True]
-    assert attach(desk, digest) == (None, None)
+    requests = BlobRequests(second, "one", 1 << 24)
+    assert say(requests, "holds", digests=[digest]) == [True]
+    assert attach(requests, digest) == (None, None)
     second.settle()
-    ((reply, attachment),) = desk.due()
+    ((reply, attachment),) = requests.due()
     assert reply == {"type": "blob-done", "sequence": 1, "value": True}
     assert attachment is not None and os.pread(attachment.fd, len(data), 0) == data
-    assert desk.due() == []
+    assert requests.due() == []
     second.close()
 
 
@@ -247,10 +253,10 @@ def test_a_session_that_ends_while_a_blob_is_read_is_owed_nothing(tmp_path: Path
     digest = put(first, "one", content(1, 5 << 20))
     first.close()
     second = BlobStore(1 << 24, 1 << 24, tmp_path)
-    desk = BlobDesk(second, "one", 1 << 24)
-    attach(desk, digest)
-    desk.close()
+    requests = BlobRequests(second, "one", 1 << 24)
+    attach(requests, digest)
+    requests.close()
     second.settle()
-    assert desk.due() == []
+    assert requests.due() == []
     assert second.statistics().attached_bytes == 0
     second.close()

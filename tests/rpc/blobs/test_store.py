@@ -44,6 +44,15 @@ def test_what_was_put_is_held_and_attached(store: BlobStore) -> None:
     assert os.pread(attachment.fd, len(data) + 1, 0) == data
 
 
+def test_memory_is_bounded_by_half_of_what_the_container_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tapml_rpc.blobs.store.usable_bytes", lambda: 8 * PAGE_BYTES)
+    store = BlobStore(1 << 40)
+    assert store.statistics().memory_budget == 4 * PAGE_BYTES
+    store.close()
+
+
 def test_another_identity_neither_sees_nor_attaches_it(store: BlobStore) -> None:
     digest = put(store, "one", pages(1))
     assert not store.holds("other", digest)

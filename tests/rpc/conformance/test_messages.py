@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from tests.rpc.conformance.clients import Client, EndError
-from tests.rpc.conformance.conftest import Connect
+from tests.rpc.conformance.conftest import SUPERVISED, Connect
 from tests.rpc.test_golden import FORM_ALONE
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "messages.json").read_text("utf-8"))
@@ -50,10 +50,11 @@ def refusal(client: Client, said: str, kind: str = "ProtocolError", **fields: An
 # Hello
 
 
-def test_a_welcome_states_all_that_is_granted(shared: Client) -> None:
+def test_a_welcome_states_all_that_is_granted(binding: str, shared: Client) -> None:
     welcome = shared.welcome
     assert welcome["type"] == "welcome" and welcome["version"] == 1
-    assert {"batch", "credit", "recorded-calls", "programs", "blobs"} <= set(welcome["features"])
+    assert {"batch", "credit", "recorded-calls", "programs"} <= set(welcome["features"])
+    assert ("blobs" in welcome["features"]) == (binding in SUPERVISED)
     assert welcome["bounds"].keys() >= BOUNDS
     assert all(type(bound) is int and bound > 0 for bound in welcome["bounds"].values())
     assert (len(welcome["session"]), len(welcome["epoch"])) == (16, 8)
@@ -82,6 +83,49 @@ def test_a_hello_that_cannot_be_taken_is_refused_in_words(
             with pytest.raises(EndError) as end:
                 client.control.receive()
             assert end.value.code == 1008 and said[:60] in str(end.value)
+
+
+def test_a_connection_has_one_session(connect: Connect, binding: str, shared: Client) -> None:
+    """Another hello ends the former session, or is refused where a connection is for one alone."""
+    shared.wait_for(sessions=1)
+    with connect() as client:
+        assert client.batch(["fence"])[0]["type"] == "done"
+        hello = {"type": "hello", "versions": [1], "features": [], "download_window": 8 << 20}
+        client.control.send(msgpack.packb(hello))
+        answer = client.hear()
+        if binding == "websocket":
+            assert answer["type"] == "refused"
+            assert client.batch(["fence"])[0]["type"] == "done"
+            return
+        assert answer["type"] == "welcome" and answer["session"] != client.welcome["session"]
+        ended, _ = client.batch(["fence"])
+        assert (ended["type"], ended["error"]["kind"]) == ("error", "DeviceLostError")
+        assert "began another on the same connection" in ended["error"]["message"]
+        client.welcome = answer
+        assert client.ping()["type"] == "pong"
+    shared.wait_for(sessions=1)
+
+
+def test_a_session_has_one_data_connection(connect: Connect, binding: str) -> None:
+    with connect() as client:
+        assert client.batch(["fence"])[0]["type"] == "done"
+        other = client.another()
+        for message in (
+            {"type": "batch", "sequence": client.sequence + 1, "commands": [["fence"]]},
+            {"type": "credit", "bytes": 1},
+            {"type": "goodbye"},
+        ):
+            other.send(msgpack.packb({**client.own, **message}))
+            answer, _ = other.receive()
+            assert (answer["type"], answer["error"]["kind"]) == ("error", "ProtocolError")
+            assert "over another connection" in answer["error"]["message"]
+            if binding == "websocket":
+                with pytest.raises(EndError) as end:
+                    other.receive()
+                assert end.value.code == 1008
+                break
+        other.close()
+        assert client.batch(["fence"])[0]["type"] == "done"
 
 
 # Batches

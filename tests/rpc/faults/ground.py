@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from scripts.soak_runtime import Bookkeeper, family_of
+from scripts.processes import family
+from scripts.soak_runtime import Bookkeeper
 from scripts.wire_fuzz.bindings import address_of
 from scripts.wire_fuzz.server import ServerUnderTest
 from tapml_rpc.client import RemoteTensor, Session, connect
@@ -76,7 +77,7 @@ class Served:
 
         def there_is_one() -> bool:
             nonlocal found
-            found = family_of(self.pid) - {self.pid} - self._in_use
+            found = set(family(self.pid)) - {self.pid} - self._in_use
             return len(found) == 1
 
         wait_for(there_is_one)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
+import numpy as np
 import pytest
 
 from scripts.soak_runtime import served
 from tapml_rpc import wire
 from tapml_rpc.client import Session
 from tapml_rpc.watch import SILENCE_SECONDS
-from tapml_targets.errors import DeviceRestartedError
+from tapml_targets.errors import DeviceRestartedError, TapmlError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
     BINDINGS,
@@ -23,6 +25,8 @@ from tests.rpc.faults.ground import (
     ClientProcess,
     Served,
     call,
+    exists,
+    hang,
     nothing_left,
     operator_test,
     wait_for,
@@ -97,7 +101,6 @@ def test_a_client_that_is_stopped_is_given_up_and_hears_so_when_it_goes_on(
             assert out.startswith("DeviceLostError")
 
 
-@pytest.mark.slow
 def test_a_client_that_is_stopped_for_a_while_keeps_its_session(server: Served) -> None:
     with ExitStack() as stack:
         clients = [
@@ -168,3 +171,26 @@ def test_a_connection_has_one_session_the_last_it_began(server: Served) -> None:
 
 def _has_gone_on(done: list[int], seen: int, failures: list[BaseException]) -> bool:
     return bool(failures) or min(done) > seen
+
+
+def test_a_client_whose_connection_is_cut_while_the_device_works_leaves_nothing(
+    server: Served,
+) -> None:
+    session, worker = server.open("zmq")
+    with session:
+        operator_test(session)
+        hang(session)
+        data = getattr(session._link, "_data")  # noqa: B009 - of the link over ZeroMQ
+        data._socket.shutdown(socket.SHUT_RDWR)
+        wait_for(lambda: not exists(worker))
+        with pytest.raises(TapmlError):
+            session.fence()
+
+
+def test_two_sessions_at_once_get_what_each_asked_for(server: Served) -> None:
+    with server.connect("zmq") as one, server.connect("websocket") as other:
+        for number in range(20):
+            results = [call(each, number + place) for place, each in enumerate((one, other))]
+            for place, (each, result) in enumerate(zip((one, other), results, strict=True)):
+                found = np.frombuffer(each.read(result.buffer), np.float32)
+                assert (found == number + place + 1).all()

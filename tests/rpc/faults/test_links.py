@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from scripts.soak_runtime import operator_test as checked_operator_test
 from scripts.soak_runtime import served
+from scripts.wire_fuzz.kernel import operator_test as checked_operator_test
 from scripts.wire_fuzz.kernel import packed_library
 from tapml_rpc.client import Session, connect
 from tapml_targets.errors import DeviceLostError

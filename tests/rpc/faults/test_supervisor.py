@@ -11,8 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from scripts.soak_runtime import family_of, served
-from tapml_rpc.client import connect
+from scripts.processes import family
+from scripts.soak_runtime import served
+from tapml_rpc.client import RemoteBuffer, Session, connect
 from tapml_targets.errors import DeviceLostError, DeviceRestartedError, SetupError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
@@ -74,9 +75,9 @@ def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_it
         os.kill(mortal.now.pid, signal.SIGSTOP)
         try:
             with ThreadPoolExecutor() as pool:
-                # In the middle of an upload, whose bytes nobody takes.
+                # In the middle of an upload: nobody takes its bytes, or a worker that nobody minds.
                 uploads = [
-                    pool.submit(session.write, target, bytes(32 << 20))
+                    pool.submit(_write_on, session, target)
                     for session, target in zip(sessions, targets, strict=True)
                 ]
                 # Who comes now waits as long as it asked for.
@@ -96,6 +97,11 @@ def test_a_supervisor_that_stands_still_is_given_up_and_then_knows_nothing_of_it
                 operator_test(after)
 
 
+def _write_on(session: Session, target: RemoteBuffer) -> None:
+    while True:
+        session.write(target, bytes(32 << 20))
+
+
 def test_a_supervisor_that_is_killed_leaves_no_process_and_its_next_life_takes_no_old_handle(
     mortal: Mortal, binding: str
 ) -> None:
@@ -104,13 +110,13 @@ def test_a_supervisor_that_is_killed_leaves_no_process_and_its_next_life_takes_n
     operator_test(session)
     kept = session.allocate(1024)
     hang(session)
-    family = family_of(mortal.now.pid)
+    processes = family(mortal.now.pid)
     threading.Timer(0.2, mortal.kill).start()
     with pytest.raises(DeviceLostError) as caught:
         session.fence()
     assert "last commands sent:" in str(caught.value) and "fence()" in str(caught.value)
     # It leaves this process something to be reaped, and no more.
-    wait_for(lambda: not any(map(exists, family)))
+    wait_for(lambda: not any(map(exists, processes)))
     mortal.bury()
     mortal.begin()
     # Nothing resumes silently.

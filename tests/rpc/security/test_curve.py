@@ -377,7 +377,7 @@ def test_a_message_without_a_key_is_no_message_of_anybody(
     dealer.send(b"hi")
     assert server.poll(5000)
     curve = ServerCurve(make_pair("device"), AllowList(tmp_path / "clients"))
-    with pytest.raises(InputError, match="does not say whose it is"):
+    with pytest.raises(InputError, match="has no client key"):
         client_identity(server.recv_multipart(copy=False)[1], curve)
 
 

@@ -14,7 +14,9 @@ from tapml_targets.errors import InputError
 def test_a_list_of_clients_without_a_key_would_lock_nothing(
     kind: type[SupervisorOptions | TrackerOptions],
 ) -> None:
-    with pytest.raises(InputError, match=r"--clients without --key: .* nobody is asked for one"):
+    with pytest.raises(
+        InputError, match=r"--clients without --key: .* clients are not asked for theirs"
+    ):
         check_effects(kind(clients="clients"))
     check_effects(kind(clients="clients", key="board.secret"))
 
@@ -34,7 +36,7 @@ def test_a_list_of_clients_without_a_key_would_lock_nothing(
 def test_what_is_said_of_websockets_takes_one(
     kind: type[SupervisorOptions | TrackerOptions], options: dict[str, object], named: str
 ) -> None:
-    with pytest.raises(InputError, match=f"{named} without --websocket: nobody comes that way"):
+    with pytest.raises(InputError, match=f"{named} without --websocket: no WebSocket is served"):
         check_effects(kind(**options))  # type: ignore[arg-type]
     check_effects(kind(**options, websocket="wss://127.0.0.1:0"))  # type: ignore[arg-type]
 

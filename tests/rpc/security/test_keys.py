@@ -114,7 +114,7 @@ def test_what_is_no_key_file_is_said(tmp_path: Path) -> None:
         read_public("no-such-file")
     with pytest.raises(InputError, match="No such file"):
         read_pair(tmp_path / "absent.secret")
-    with pytest.raises(InputError, match=r"is no file|Is a directory"):
+    with pytest.raises(InputError, match=r"is not a file|Is a directory"):
         read_pair(tmp_path)
     for content in (b"", b"hello: world\n", b"\xff\xfe\x00", b"x" * 10_000):
         path = tmp_path / "file"

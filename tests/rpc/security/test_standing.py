@@ -110,7 +110,7 @@ def test_hellos_of_one_identity_are_counted_and_nobody_pays_for_another() -> Non
     standing = Standing(list, limit=limit)
     for _ in range(3):
         standing.greet(ADA)
-    with pytest.raises(SetupError, match=r"too often within a minute.* in 60 s"):
+    with pytest.raises(SetupError, match=r"too many hellos within a minute.* in 60 s"):
         standing.greet(ADA)
     standing.greet(BOB)
     for _ in range(10):

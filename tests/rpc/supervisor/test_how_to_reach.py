@@ -72,5 +72,5 @@ def test_what_is_kept_by_hash_takes_no_more_than_a_share_of_the_machine(
 
 
 def test_a_name_without_a_tracker_is_asked_about() -> None:
-    with pytest.raises(InputError, match="--name and --through-tracker: to which tracker"):
+    with pytest.raises(InputError, match="--name and --through-tracker without a tracker"):
         serve(options("--name", "pixel", "--through-tracker"))

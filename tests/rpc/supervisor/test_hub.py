@@ -1,4 +1,4 @@
-"""The hub: a lease lets in as long as it lasts, and a session's end is told anew each time."""
+"""The hub: a lease lets in as long as it lasts, and a session's end is announced each time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tapml_rpc import wire
+from tapml_rpc.security.keys import make_pair
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.worker_process import WorkerProcess
@@ -25,8 +26,8 @@ from tapml_targets.limits import Limits
 
 # Nothing here waits for a worker to open it.
 DEVICE = DeviceDescription("opencl", 0, "none", "none", "cpu", "0", Limits())
-ADA = HeldLease("1", "ada's token", exclusive=False, identity="ada", label="ada@desk")
-BOB = HeldLease("2", "bob's token", exclusive=False, identity="bob", label="bob@desk")
+ADA = HeldLease("1", "ada's token", exclusive=False, identity="ada", label="ada@blobs")
+BOB = HeldLease("2", "bob's token", exclusive=False, identity="bob", label="bob@blobs")
 HELLO: wire.Header = {"type": "hello", "versions": [wire.VERSION], "download_window": 1 << 20}
 
 
@@ -77,7 +78,7 @@ def test_a_lease_that_ends_before_the_hello_opens_nothing(hub: Hub, presented: s
     hub.take_back(ADA.id)
     with pytest.raises(SetupError, match=r"names no lease|is over"):
         hub.hello(HELLO | {"lease": presented}, Told(), identity)
-    hub.lend(HeldLease("3", "cyd's token", exclusive=True, identity="cyd", label="cyd@desk"))
+    hub.lend(HeldLease("3", "cyd's token", exclusive=True, identity="cyd", label="cyd@blobs"))
 
 
 def test_a_lease_is_not_lent_on_to_another_holders_connection(hub: Hub) -> None:
@@ -85,6 +86,27 @@ def test_a_lease_is_not_lent_on_to_another_holders_connection(hub: Hub) -> None:
     hub.lend(BOB)
     with pytest.raises(SetupError, match="another holder's lease"):
         hub.hello(HELLO | {"lease": BOB.token}, Told(), admit(hub, ADA.token))
+
+
+def test_a_lease_can_be_joined_only_by_the_key_that_holds_it(hub: Hub) -> None:
+    own, other = make_pair("own").public, make_pair("other").public
+    hello = HELLO | {"lease": "a token"}
+    hub.lend(HeldLease("1", "a token", exclusive=True, identity=own, label="ada@blobs"))
+    with pytest.raises(SetupError, match="belongs to another key"):
+        hub.hello(hello, Told(), other)
+    relay, _ = hub.hello(hello, Told(), own)
+    assert relay.lease == "1"
+
+
+@pytest.mark.parametrize(("holder", "comes_as"), [("token:9f86d081", "key"), ("key", "loopback")])
+def test_identities_of_different_kinds_are_not_compared(
+    hub: Hub, holder: str, comes_as: str
+) -> None:
+    key = make_pair("own").public
+    holder, comes_as = (key if each == "key" else each for each in (holder, comes_as))
+    hub.lend(HeldLease("1", "a token", exclusive=True, identity=holder, label="ada@blobs"))
+    relay, _ = hub.hello(HELLO | {"lease": "a token"}, Told(), comes_as)
+    assert relay.lease == "1"
 
 
 def test_a_session_belongs_to_the_lease_that_let_it_in(hub: Hub) -> None:

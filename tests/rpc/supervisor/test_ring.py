@@ -73,7 +73,7 @@ def test_the_memory_of_a_closed_end_goes_with_the_last_who_reads_it() -> None:
     assert descriptors() == before
 
 
-def test_an_empty_ring_begins_anew_in_memory_that_was_used_before(
+def test_an_empty_ring_begins_again_in_memory_that_was_used_before(
     ends: tuple[Ring, Ring],
 ) -> None:
     ours, theirs = ends

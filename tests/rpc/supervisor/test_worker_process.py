@@ -9,6 +9,7 @@ import pytest
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_targets.ranking import find_device
 from tests.rpc.faults.ground import wait_for
+from tests.rpc.printing import print_in
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_a_stack_that_was_asked_for_is_whole(worker: WorkerProcess) -> None:
 
 def test_a_stack_that_a_crash_broke_off_says_so(worker: WorkerProcess) -> None:
     # A driver's thread crashed while the worker's own ran on: what was told had changed.
-    worker._tail += ["a driver's line", "Fatal Python error: Segmentation fault", "", "  File"]
+    print_in(worker.pid, b"a driver's line\nFatal Python error: Segmentation fault\n\n  File\n")
     first, *_, last = worker.stack().splitlines()
     assert first == "Fatal Python error: Segmentation fault"
-    assert last.strip() == "... cut short: the worker ended while it told where its threads were"
+    assert last.strip() == "... cut short: the worker ended while it printed its stacks"

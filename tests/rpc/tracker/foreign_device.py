@@ -100,48 +100,48 @@ class Session:
         self.credit = 0
         self.waiting: deque[tuple[dict[str, Any], bytes]] = deque()
 
-    def control(self, leg: ClientConnection, lease_token: str) -> None:
-        for message in leg:
+    def control(self, endpoint: ClientConnection, lease_token: str) -> None:
+        for message in endpoint:
             header, _ = split(bytes(message))  # type: ignore[arg-type]
             if header["type"] == "hello" and header.get("lease") != lease_token:
                 error = {"kind": "SetupError", "message": "this is another one's device"}
-                leg.send(join({"type": "refused", "error": error}))
+                endpoint.send(join({"type": "refused", "error": error}))
             elif header["type"] == "hello":
                 self.credit = header["download_window"]
-                leg.send(join(self.welcome()))
+                endpoint.send(join(self.welcome()))
             elif header["type"] == "ping":
                 pong = {"type": "pong", "sequence": header["sequence"], "answered": 0}
-                leg.send(join({**pong, "sessions": 1, "device_bytes": 0}))
+                endpoint.send(join({**pong, "sessions": 1, "device_bytes": 0}))
             elif header["type"] == "goodbye":
                 return
 
-    def data(self, leg: ClientConnection) -> None:
+    def data(self, endpoint: ClientConnection) -> None:
         while True:
             if not self.waiting:
-                self.hear(leg)
+                self.hear(endpoint)
             while self.waiting:
                 header, chunk = self.waiting.popleft()
                 if header["type"] == "goodbye":
                     return
                 if header["type"] == "batch":
-                    done, answer = self.run(leg, header, chunk)
-                    leg.send(join(done, answer))
+                    done, answer = self.run(endpoint, header, chunk)
+                    endpoint.send(join(done, answer))
 
-    def hear(self, leg: ClientConnection) -> None:
-        header, chunk = split(bytes(leg.recv()))  # type: ignore[arg-type]
+    def hear(self, endpoint: ClientConnection) -> None:
+        header, chunk = split(bytes(endpoint.recv()))  # type: ignore[arg-type]
         if header["type"] == "credit":
             self.credit += header["bytes"]
         else:
             self.waiting.append((header, chunk))
 
-    def stream(self, leg: ClientConnection, where: dict[str, Any], data: bytearray) -> None:
+    def stream(self, endpoint: ClientConnection, where: dict[str, Any], data: bytearray) -> None:
         """A long read goes in pieces, as the client gives credit for them."""
         for offset in range(0, len(data), PIECE_BYTES):
             piece = bytes(data[offset : offset + PIECE_BYTES])
             while self.credit < len(piece):
-                self.hear(leg)
+                self.hear(endpoint)
             self.credit -= len(piece)
-            leg.send(join({"type": "data", **where, "offset": offset}, piece))
+            endpoint.send(join({"type": "data", **where, "offset": offset}, piece))
 
     def welcome(self) -> dict[str, Any]:
         return {
@@ -159,7 +159,7 @@ class Session:
         }
 
     def run(
-        self, leg: ClientConnection, batch: dict[str, Any], chunk: bytes
+        self, endpoint: ClientConnection, batch: dict[str, Any], chunk: bytes
     ) -> tuple[dict[str, Any], bytes]:
         results: list[Any] = []
         answer = bytearray()
@@ -181,7 +181,7 @@ class Session:
                 offset, size = fields
                 if size > PIECE_BYTES:
                     where = {"sequence": batch["sequence"], "index": index}
-                    self.stream(leg, where, self.buffers[handle][offset : offset + size])
+                    self.stream(endpoint, where, self.buffers[handle][offset : offset + size])
                     results.append([index, size])
                     continue
                 answer += bytes(-len(answer) % 8)
@@ -201,7 +201,7 @@ class Device:
         self.life = os.urandom(16)
         self.leases: dict[str, str] = {}
         self.sessions: dict[str, Session] = {}
-        self.legs: dict[str, list[ClientConnection]] = {}
+        self.endpoints: dict[str, list[ClientConnection]] = {}
 
     def live(self) -> None:
         while True:
@@ -214,8 +214,8 @@ class Device:
 
     def serve(self, tracker: ClientConnection) -> None:
         load = {"sessions": 0, "device_bytes": 0}
-        card = {"versions": [1], "name": self.name, "life": self.life, "device": DEVICE}
-        tracker.send(join({"type": "register", **card, "address": "relay+ws", "load": load}))
+        fields = {"versions": [1], "name": self.name, "life": self.life, "device": DEVICE}
+        tracker.send(join({"type": "register", **fields, "address": "relay+ws", "load": load}))
         beat = time.monotonic() + 1
         while True:
             try:
@@ -233,7 +233,7 @@ class Device:
                 return
             elif kind == "lease":
                 self.leases[lease], self.sessions[lease] = header["token"], Session()
-                self.legs[lease] = []
+                self.endpoints[lease] = []
                 tracker.send(join({"type": "lease-accepted", "lease": lease}))
                 tell("lease", header["label"])
             elif kind == "dial" and lease in self.leases:
@@ -246,19 +246,19 @@ class Device:
                 tell("ended", header["why"])
 
     def come(self, lease: str, stream: str, role: str) -> None:
-        with suppress(*GONE), open_socket(f"{self.url}/leg", stream) as leg:
-            self.legs[lease].append(leg)
+        with suppress(*GONE), open_socket(f"{self.url}/leg", stream) as endpoint:
+            self.endpoints[lease].append(endpoint)
             session, token = self.sessions[lease], self.leases[lease]
             if role == "control":
-                session.control(leg, token)
+                session.control(endpoint, token)
             else:
-                session.data(leg)
+                session.data(endpoint)
 
     def end(self, lease: str) -> None:
         self.leases.pop(lease, None)
         self.sessions.pop(lease, None)
-        for leg in self.legs.pop(lease, []):
-            leg.close()
+        for endpoint in self.endpoints.pop(lease, []):
+            endpoint.close()
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_a_browser_is_found_by_its_kind_its_name_or_its_place(
         (str(firefox), firefox),
     ):
         assert find_browser(wanted).path == path
-    with pytest.raises(InputError, match="'netscape' is no program"):
+    with pytest.raises(InputError, match="'netscape' is not a program"):
         find_browser("netscape")
 
 
@@ -136,7 +136,7 @@ def test_a_browser_that_takes_its_time_to_end_keeps_no_tracker_waiting(
     assert old is not None
     keeper.tick(registered=True)
     keeper.tick(registered=False)
-    assert "it is started anew" in said[0] and keeper.process not in (old, None)
+    assert "it is restarted" in said[0] and keeper.process not in (old, None)
     assert old.profile.exists(), "it has not ended yet"
     keeper.close()
     may_end.set()
@@ -170,7 +170,7 @@ def test_a_tracker_starts_a_browser_again_that_has_died_and_ends_it_with_itself(
         (again,) = children(tracker.process.pid)
         assert again != child
     assert not _runs(again)
-    assert b"ended by itself" in tracker.errors and b"started anew" in tracker.errors
+    assert b"ended by itself" in tracker.errors and b"restarted" in tracker.errors
 
 
 def children(pid: int) -> list[int]:

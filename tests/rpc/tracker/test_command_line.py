@@ -14,11 +14,11 @@ from tapml.cli.main import main
 from tapml.cli.remote_devices import addressed_devices
 from tapml_rpc.client import connect
 from tapml_rpc.tracker import request_device
+from tapml_targets.description import fingerprint
 from tapml_targets.errors import SetupError
-from tapml_targets.fingerprint import fingerprint
 from tapml_targets.ranking import find_device
 from tapml_targets.self_test.facts import changed_facts, from_plain
-from tapml_targets.self_test.known import known_self_test
+from tapml_targets.self_test.known import self_test
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
@@ -91,7 +91,8 @@ def test_servers_are_asked_by_their_addresses_with_how_busy_they_are(
             assert row["load"] == {"sessions": 1, "device_bytes": held.nbytes}
             assert row["leases"] == []
         (row,), _ = addressed_devices([server.address], "opencl", self_test=True)
-        known = known_self_test(find_device("opencl:0"))
+        known = self_test(find_device("opencl:0"))
+        assert known is not None
         assert changed_facts(known, from_plain(row["self_test"])) == ()
         code, shown = run_devices(capsys, *asked)
         assert code == 0 and "servers" not in shown, "another platform was asked for"

@@ -9,7 +9,7 @@ import pytest
 from tapml_rpc.tracker.leases import CLEAR_SECONDS, OFFER_SECONDS
 from tapml_rpc.tracker.records import LEASE_SECONDS, VERSION, Lease, Sender
 from tapml_rpc.tracker.registry import SILENCE_SECONDS, Registry
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 from tests.rpc.tracker.trackers import made_up_device
@@ -67,7 +67,7 @@ class Office:
         self.settle()
 
     def register(self, name: str, device: DeviceDescription | None = None, **fields: Any) -> None:
-        card: dict[str, Any] = {
+        said: dict[str, Any] = {
             "versions": [VERSION],
             "name": name,
             "life": LIFE,
@@ -75,7 +75,7 @@ class Office:
             "address": "tcp://127.0.0.1:9",
             **fields,
         }
-        self.say(f"device-{name}", type="register", **card)
+        self.say(f"device-{name}", type="register", **said)
 
     def request(self, who: str, *, wanted: Any = None, **fields: Any) -> None:
         asked = {"versions": [VERSION], "request": 1, "wanted": wanted or {}, "label": who}
@@ -306,9 +306,9 @@ def test_a_device_that_never_says_it_is_rid_of_a_holder_does_not_stay_busy(offic
 def test_a_name_belongs_to_the_device_that_has_it(office: Office) -> None:
     office.register("pixel")
     office.request("ada")
-    card = {"versions": [VERSION], "device": to_plain(made_up_device()), "address": "relay"}
+    fields = {"versions": [VERSION], "device": to_plain(made_up_device()), "address": "relay"}
     with pytest.raises(InputError, match=r"'pixel' is registered and was heard 0.0 s ago"):
-        office.say("liar", type="register", name="pixel", life=b"f" * 16, **card)
+        office.say("liar", type="register", name="pixel", life=b"f" * 16, **fields)
     assert office.registry.devices["pixel"].sender.key == b"device-pixel"
     assert office.last("ada")["type"] == "granted"
 
@@ -316,8 +316,8 @@ def test_a_name_belongs_to_the_device_that_has_it(office: Office) -> None:
 def test_a_device_replaces_its_own_older_self_and_what_hung_on_that_ends(office: Office) -> None:
     office.register("pixel")
     office.request("ada")
-    card = {"versions": [VERSION], "device": to_plain(made_up_device()), "address": "relay"}
-    office.say("device-again", type="register", name="pixel", life=LIFE, **card)
+    fields = {"versions": [VERSION], "device": to_plain(made_up_device()), "address": "relay"}
+    office.say("device-again", type="register", name="pixel", life=LIFE, **fields)
     assert office.registry.devices["pixel"].sender.key == b"device-again"
     assert office.last("ada")["error"]["kind"] == "DeviceLostError"
 
@@ -358,21 +358,21 @@ def test_a_device_on_loopback_is_lent_on_its_own_machine_alone(office: Office) -
     office.registry.receive(Sender(b"far", host="192.0.2.7"), asked)
     office.settle()
     assert office.granted("far") == "" and office.last("far")["known"] == ["pixel"]
-    card = {"versions": [VERSION], "name": "board", "life": LIFE, "address": "tcp://127.0.0.1:9"}
+    fields = {"versions": [VERSION], "name": "board", "life": LIFE, "address": "tcp://127.0.0.1:9"}
     with pytest.raises(InputError, match=r"another machine.*relay"):
         office.registry.receive(
             Sender(b"board", host="192.0.2.7"),
-            {"type": "register", "device": to_plain(made_up_device()), **card},
+            {"type": "register", "device": to_plain(made_up_device()), **fields},
         )
 
 
 def test_a_way_through_a_door_on_loopback_is_given_to_who_knows_one() -> None:
     office = Office()
     office.registry = Registry(office, lambda: office.now, local_door=True)
-    card = {"versions": [VERSION], "name": "page", "life": LIFE, "address": "relay+ws"}
+    fields = {"versions": [VERSION], "name": "page", "life": LIFE, "address": "relay+ws"}
     there = Sender(b"device-page", binding="websocket")
     office.registry.receive(
-        there, {"type": "register", "device": to_plain(made_up_device()), **card}
+        there, {"type": "register", "device": to_plain(made_up_device()), **fields}
     )
     asked = {"type": "request", "versions": [VERSION], "request": 1, "label": "x"}
     far = {"host": "192.0.2.7"}
@@ -389,11 +389,11 @@ def test_a_way_through_a_door_on_loopback_is_given_to_who_knows_one() -> None:
 def test_a_device_that_listens_on_all_addresses_is_reached_where_it_came_from(
     office: Office,
 ) -> None:
-    card = {"versions": [VERSION], "name": "board", "life": LIFE, "address": "tcp://0.0.0.0:9000"}
+    fields = {"versions": [VERSION], "name": "board", "life": LIFE, "address": "tcp://0.0.0.0:9000"}
     device = to_plain(made_up_device())
     office.late = []
     office.registry.receive(
-        Sender(b"device-board", host="192.0.2.7"), {"type": "register", "device": device, **card}
+        Sender(b"device-board", host="192.0.2.7"), {"type": "register", "device": device, **fields}
     )
     assert office.registry.devices["board"].address == "tcp://192.0.2.7:9000"
 
@@ -415,10 +415,10 @@ def test_a_device_that_listens_on_all_addresses_is_reached_where_it_came_from(
     ],
 )
 def test_a_card_with_a_wrong_field_is_refused(office: Office, wrong: dict[str, Any]) -> None:
-    card = {"versions": [VERSION], "name": "pixel", "life": LIFE, "address": "relay"}
+    fields = {"versions": [VERSION], "name": "pixel", "life": LIFE, "address": "relay"}
     with pytest.raises(TapmlError):
         office.say(
-            "device", type="register", **{**card, "device": to_plain(made_up_device()), **wrong}
+            "device", type="register", **{**fields, "device": to_plain(made_up_device()), **wrong}
         )
     assert office.registry.devices == {}
 

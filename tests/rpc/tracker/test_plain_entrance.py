@@ -264,7 +264,7 @@ def test_a_stranger_is_refused_so_often_and_then_hung_up_on(notes: Notes) -> Non
     with notes.connect(REGISTER + nonsense * (STRANGER_REFUSALS + 1) + LIST):
         notes.serve_until(lambda: len(notes.taken) == STRANGER_REFUSALS + 3)
     with notes.connect(nonsense * (STRANGER_REFUSALS + 1) + LIST) as tiresome:
-        notes.serve_until(lambda: "nothing that it says can be taken" in notes.ended)
+        notes.serve_until(lambda: "all its messages are refused" in notes.ended)
         assert hung_up_on(tiresome)
 
 

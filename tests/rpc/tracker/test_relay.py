@@ -34,14 +34,14 @@ class Relay:
             threading.Thread(target=self._come, args=(lease_id, stream, role)).start()
 
     def _come(self, lease_id: str, stream: str, role: str) -> None:
-        leg = socks.dial(self.address, f"{stream}.device", PATIENCE_SECONDS)
-        leg.sendall(f"{lease_id} {role}".encode())
-        self.devices[stream] = leg
+        endpoint = socks.dial(self.address, f"{stream}.device", PATIENCE_SECONDS)
+        endpoint.sendall(f"{lease_id} {role}".encode())
+        self.devices[stream] = endpoint
 
     def client(self, name: str) -> socket.socket:
-        leg = socks.dial(self.address, name, PATIENCE_SECONDS)
-        leg.settimeout(PATIENCE_SECONDS)
-        return leg
+        endpoint = socks.dial(self.address, name, PATIENCE_SECONDS)
+        endpoint.settimeout(PATIENCE_SECONDS)
+        return endpoint
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_two_leases_reach_each_its_own_device(relay: Relay) -> None:
         relay.server.allow(lease, f"token{lease}")
     for lease in ("one", "two"):
         for role in ("control", "data"):
-            with relay.client(f"token{lease}.{role}") as leg:
-                assert leg.recv(100) == f"{lease} {role}".encode()
+            with relay.client(f"token{lease}.{role}") as endpoint:
+                assert endpoint.recv(100) == f"{lease} {role}".encode()
 
 
 @pytest.mark.parametrize("name", ["guess.control", "token.shell", "token", "", "guess.device"])
@@ -70,10 +70,10 @@ def test_a_wrong_secret_or_role_is_refused(relay: Relay, name: str) -> None:
 
 def test_a_lease_that_ends_ends_what_goes_through_it(relay: Relay) -> None:
     relay.server.allow("lease", "token")
-    with relay.client("token.control") as leg:
-        assert leg.recv(100) == b"lease control"
+    with relay.client("token.control") as endpoint:
+        assert endpoint.recv(100) == b"lease control"
         relay.server.cut("lease", "token")
-        assert leg.recv(100) == b""
+        assert endpoint.recv(100) == b""
     with pytest.raises(SetupError, match="has ended"):
         relay.client("token.control")
 
@@ -99,21 +99,21 @@ def test_a_devices_secret_is_good_once(relay: Relay) -> None:
 
 def test_a_lease_has_so_many_streams_and_no_more(relay: Relay) -> None:
     relay.server.allow("lease", "token")
-    legs = [relay.client("token.data") for _ in range(MAX_FLOWS_OF_LEASE)]
+    endpoints = [relay.client("token.data") for _ in range(MAX_FLOWS_OF_LEASE)]
     with pytest.raises(SetupError, match="no room"):
         relay.client("token.data")
-    legs.pop().close()
+    endpoints.pop().close()
 
     def fits() -> bool:
         try:
-            legs.append(relay.client("token.data"))
+            endpoints.append(relay.client("token.data"))
         except SetupError:
             return False
         return True
 
     wait_for(fits)
-    for leg in legs:
-        leg.close()
+    for endpoint in endpoints:
+        endpoint.close()
 
 
 def test_garbage_at_the_door_is_dropped_and_a_good_client_served(relay: Relay) -> None:
@@ -124,8 +124,8 @@ def test_garbage_at_the_door_is_dropped_and_a_good_client_served(relay: Relay) -
             stranger.sendall(start + random.randbytes(random.randrange(1, 80)))
             if number % 2:
                 stranger.shutdown(socket.SHUT_WR)
-    with relay.client("token.control") as leg:
-        assert leg.recv(100) == b"lease control"
+    with relay.client("token.control") as endpoint:
+        assert endpoint.recv(100) == b"lease control"
 
 
 def test_those_who_stand_at_the_door_and_say_nothing_keep_nobody_out(relay: Relay) -> None:
@@ -134,8 +134,8 @@ def test_those_who_stand_at_the_door_and_say_nothing_keep_nobody_out(relay: Rela
         for _ in range(MAX_STRANGERS + 20):
             stack.enter_context(socket.create_connection(relay.address, timeout=PATIENCE_SECONDS))
         started = time.monotonic()
-        with relay.client("token.control") as leg:
-            assert leg.recv(100) == b"lease control"
+        with relay.client("token.control") as endpoint:
+            assert endpoint.recv(100) == b"lease control"
         assert time.monotonic() - started < 30
 
 

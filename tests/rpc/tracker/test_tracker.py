@@ -15,14 +15,13 @@ from tapml_rpc.client import connect
 from tapml_rpc.tracker import list_devices, request_device
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.tracker.request import QueuePlace
-from tapml_targets.description_format import from_plain
+from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.errors import (
     DeviceLostError,
     InputError,
     NoSuchDeviceError,
     SetupError,
 )
-from tapml_targets.fingerprint import fingerprint
 from tests.conftest import RequireDevice
 from tests.rpc.network import free_ports
 from tests.rpc.peers import ServerProcess

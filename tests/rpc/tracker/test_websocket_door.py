@@ -288,22 +288,22 @@ def test_a_lease_that_ends_ends_what_goes_through_it(door: Door) -> None:
 def test_a_lease_has_so_many_connections_and_no_more(door: Door) -> None:
     door.door.allow("wide", "widetoken")
     with ExitStack() as stack:
-        legs = []
+        endpoints = []
         for _ in range(MAX_FLOWS_OF_LEASE):
-            leg = socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS)
-            stack.enter_context(leg).sendall(
+            endpoint = socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS)
+            stack.enter_context(endpoint).sendall(
                 b"GET /data HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
                 b"Sec-WebSocket-Protocol: tapml.1\r\nAuthorization: Bearer widetoken\r\n\r\n"
             )
-            legs.append(leg)
+            endpoints.append(endpoint)
         wait_for(lambda: sum(call[0] == "wide" for call in door.calls) == MAX_FLOWS_OF_LEASE)
         with pytest.raises(InvalidStatus) as refused:
             door.open("/data", "widetoken")
         assert status_of(refused) == (503, "the relay has no room\n")
         # Who sends before it is answered is none of ours.
-        legs[0].sendall(b"early")
-        assert legs[0].recv(100) == b""
+        endpoints[0].sendall(b"early")
+        assert endpoints[0].recv(100) == b""
 
 
 def test_who_gives_no_sign_of_life_is_dropped() -> None:

@@ -16,7 +16,7 @@ from tapml_rpc.websocket.handshake import open_socket
 from tapml_rpc.websocket.listening import Listening
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
 
-TOO_MUCH = "it says more than is listened to"
+TOO_MUCH = "it sends more than the tracker can read"
 MOST_UNHEARD = 1024
 EMPTY = b"\x82\x80" + bytes(4)
 """A frame with a message of no bytes; as all here, with a mask of zeros."""

@@ -20,7 +20,7 @@ from tapml_rpc import wire
 from tapml_rpc.tracker import list_devices
 from tapml_rpc.tracker.records import VERSION
 from tapml_rpc.tracker.registration import Registration
-from tapml_targets.description_format import to_plain
+from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import SetupError
 from tapml_targets.limits import Limits
@@ -99,8 +99,8 @@ def registered(
         except SetupError:
             # No tracker any more, and so nobody who lists it.
             return False
-        card = (name, device or made_up_device())
-        return card in [(each.name, each.description) for each in found]
+        fields = (name, device or made_up_device())
+        return fields in [(each.name, each.description) for each in found]
 
     # Its goodbye comes on a connection of its own, and may be on its way.
     wait_for(lambda: not listed())
@@ -142,7 +142,7 @@ class RawPeer:
 
     def register(self, name: str, **fields: Any) -> dict[str, Any]:
         """Register a made-up device; the tracker's answer."""
-        card = {
+        fields = {
             "versions": [VERSION],
             "name": name,
             "life": os.urandom(16),
@@ -150,7 +150,7 @@ class RawPeer:
             "address": "tcp://127.0.0.1:9",
             **fields,
         }
-        self.send(type="register", **card)
+        self.send(type="register", **fields)
         return self.receive("registered", "refused")
 
 

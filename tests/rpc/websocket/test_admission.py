@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -128,6 +132,60 @@ def test_a_token_is_never_repeated(guarded: WebSocketFront) -> None:
 def test_off_loopback_a_server_needs_a_token(host: str) -> None:
     with pytest.raises(SetupError, match="without a token only loopback is safe"):
         serve_websocket(NO_HUB, host, 0)
+
+
+class SlowGuard:
+    """Admits everybody, and nobody before it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def check(self, token: str, address: str, *, opens: bool = True) -> str:
+        self.go.wait(60)
+        return "somebody"
+
+
+def test_connections_are_counted_before_they_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tapml_rpc.websocket.front.MOST_CONNECTIONS", 2)
+    guard = SlowGuard()
+    front = serve_websocket(NO_HUB, "127.0.0.1", 0, tokens=guard)
+    place = urlsplit(front.address)
+    request = (
+        f"GET /data HTTP/1.1\r\nHost: {place.netloc}\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: Bearer any\r\n"
+        "Sec-WebSocket-Protocol: tapml.1\r\n\r\n"
+    ).encode()
+    connections = []
+    try:
+        for _ in range(4):
+            connection = socket.create_connection((place.hostname, place.port), 20)
+            connections.append(connection)
+            connection.sendall(request)
+        # Two wait for the guard. The others are answered at once.
+        refused: set[socket.socket] = set()
+        while len(refused) < 2:
+            ready, _, _ = select.select(set(connections) - refused, [], [], 20)
+            assert ready, "more connections than allowed wait for the guard"
+            for connection in ready:
+                assert connection.recv(4096).startswith(b"HTTP/1.1 503 ")
+                refused.add(connection)
+        guard.go.set()
+        for connection in set(connections) - refused:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 101 ")
+            connection.close()
+            connections.remove(connection)
+        # Those that are lost make room, however far they came.
+        while True:
+            with socket.create_connection((place.hostname, place.port), 20) as another:
+                another.sendall(request)
+                if another.recv(4096).startswith(b"HTTP/1.1 101 "):
+                    break
+    finally:
+        guard.go.set()
+        for connection in connections:
+            connection.close()
+        front.close()
 
 
 def test_a_port_that_is_taken_is_named(open_front: WebSocketFront) -> None:

@@ -23,7 +23,7 @@ def test_more_strangers_than_there_can_be_sessions_make_room_for_who_has_one(
         for _ in range(most + 1):
             strangers.append(open_connection(server.address + frames.DATA_PATH))
             stack.callback(strangers[-1].close)
-        with pytest.raises(ConnectionClosed, match="has not said whose it is"):
+        with pytest.raises(ConnectionClosed, match="has not named its session"):
             strangers[0].recv(60)
         assert peer.batch(["free", 78])[0]["type"] == "done"
         with WebSocketPeer(server.address) as another:
@@ -63,7 +63,7 @@ def test_a_session_has_one_data_connection(server: WebSocketServer, peer: WebSoc
     own = {"session": peer.welcome["session"], "epoch": peer.welcome["epoch"]}
     thief.send(frames.join(wire.pack({"type": "batch", "sequence": 9, "commands": [], **own})))
     answer, _ = receive(thief)
-    assert "has its data connection already" in answer["error"]["message"]
+    assert "over another connection" in answer["error"]["message"]
     assert peer.batch(["read", 1, 0, 8])[0]["type"] == "done"
 
 

@@ -50,7 +50,7 @@ def test_a_message_is_given_once_it_is_whole(
         (Frame(Opcode.BINARY, b"hi").serialize(mask=True), "a mask"),
         (b"\xc2\x00", "reserved bits"),
         (b"\x82\x7f" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big"), "over 5242896 bytes"),
-        (b"\x89\x7e\x00\x80", "control frame that is none"),
+        (b"\x89\x7e\x00\x80", "control frame that is fragmented"),
         (b"\x8b\x00", "unknown kind 11"),
     ],
     ids=["text", "continuation", "masked", "reserved", "too long", "long ping", "unknown"],

@@ -14,7 +14,7 @@ from tapml_rpc.websocket.opening import open_websocket
 from tapml_rpc.websocket.strangers import HELLO_SECONDS
 from tapml_rpc.welcome import DOWNLOAD_WINDOW
 from tapml_targets.errors import InputError, RemoteError
-from tests.rpc.libraries import BUSY, add_one_library, launch
+from tests.rpc.libraries import BUSY, add_one_library, launch_often
 from tests.rpc.websocket.peers import WebSocketPeer
 from tests.rpc.websocket.serving import WebSocketServer
 
@@ -61,6 +61,16 @@ def test_a_program_runs_and_its_long_read_is_streamed(session: Session) -> None:
     assert bytes(whole) == b"abtape" + b"ab" * ((5 << 19) - 3)
 
 
+def test_a_header_longer_than_a_frame_arrives(session: Session) -> None:
+    buffer = session.allocate(300)
+    with session.program("long") as program:
+        for number in range(1000):
+            program.fill(buffer, number.to_bytes(2, "little") * 150)
+        program.read(buffer)
+    (filled,) = session.execute(program)
+    assert bytes(filled) == (999).to_bytes(2, "little") * 150
+
+
 def test_an_error_poisons_the_stream_until_reset(session: Session) -> None:
     session._add(["fill", 999_999, 0, 4, b"x"])
     with pytest.raises(InputError, match="no buffer has the handle 999999"):
@@ -85,7 +95,6 @@ def test_what_is_cancelled_before_it_starts_is_skipped(session: Session) -> None
     session.fence()
 
 
-@pytest.mark.slow
 def test_a_session_may_be_silent_before_its_first_command(server: WebSocketServer) -> None:
     with Session(open_websocket(server.address, timeout=20)) as session:
         # What a host does meanwhile: compile.
@@ -119,10 +128,10 @@ def test_payloads_that_wait_for_a_turn_stay_as_they_came(
     data = np.random.default_rng(20240229).integers(0, 256, 12 << 20, dtype=np.uint8)
     buffer = session.allocate(data.nbytes)
     with Session(open_websocket(server.address, timeout=20)) as other:
-        launch(other, BUSY, 1)
+        launch_often(other, BUSY, 1)
         other.fence()
         # The other has work under way until the fence: more than a turn's worth waits for it.
-        launch(other, BUSY, 130)
+        launch_often(other, BUSY, 130)
         other._add(["fence"])
         other._queue.flush()
         session.write(buffer, data)

@@ -14,6 +14,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from tapml_rpc import wire
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_rpc.websocket.stream import PIECE_BYTES, Stream
 
@@ -79,13 +80,33 @@ def test_messages_arrive_whole_however_they_are_cut(
     theirs.close()
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, 125, 126, 65_535, 65_536, PIECE_BYTES - 8, PIECE_BYTES, 3 * PIECE_BYTES + 5]
-)
-def test_what_is_sent_is_one_masked_message(pair: tuple[Stream, socket.socket], size: int) -> None:
+SIZES = (0, 1, 125, 126, 65_535, 65_536, PIECE_BYTES - 8, PIECE_BYTES, 3 * PIECE_BYTES + 5)
+
+
+@pytest.mark.parametrize("chunk_bytes", SIZES)
+def test_what_is_sent_is_one_masked_message(
+    pair: tuple[Stream, socket.socket], chunk_bytes: int
+) -> None:
+    assert_arrives(pair, b"headhead", payload(chunk_bytes))
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, 1, PIECE_BYTES + 1])
+@pytest.mark.parametrize("head_bytes", [*SIZES, 4 + wire.MAX_HEADER_BYTES])
+def test_a_header_of_any_size_is_sent_with_and_without_a_chunk(
+    pair: tuple[Stream, socket.socket], head_bytes: int, chunk_bytes: int
+) -> None:
+    assert_arrives(pair, payload(head_bytes), payload(chunk_bytes))
+
+
+def payload(nbytes: int) -> bytes:
+    return (bytes(range(251)) * (nbytes // 251 + 1))[:nbytes]
+
+
+def assert_arrives(pair: tuple[Stream, socket.socket], head: bytes, chunk: bytes) -> None:
+    """Send a message, and read it with the package's decoder, which refuses unmasked frames."""
     stream, theirs = pair
-    chunk = bytes(range(256)) * (size // 256 + 1)
-    sender = threading.Thread(target=stream.send, args=(b"headhead", chunk[:size]))
+    theirs.settimeout(PATIENCE_MILLISECONDS / 1000)
+    sender = threading.Thread(target=stream.send, args=(head, chunk))
     sender.start()
     protocol = ServerProtocol(state=OPEN, max_size=MAX_MESSAGE_BYTES)
     found = b""
@@ -97,7 +118,7 @@ def test_what_is_sent_is_one_masked_message(pair: tuple[Stream, socket.socket], 
             found += bytes(frame.data)
             final = frame.fin
     sender.join()
-    assert found == b"headhead" + chunk[:size]
+    assert found == head + chunk
 
 
 def test_an_interrupt_while_nothing_comes_leaves_the_stream_whole(

@@ -67,7 +67,7 @@ def build(driver: Driver, source: bytes, *options: str) -> int:
     return int(np.frombuffer(driver.read(buffer, 0, 4), np.int32)[0])
 
 
-def test_fast_math_reaches_the_driver_s_compiler_and_has_binaries_of_its_own(
+def test_fast_math_reaches_the_compiler_and_has_separate_binaries(
     driver: Driver, own_cache: Path
 ) -> None:
     source = b"""__kernel void put(__global int* o) {
@@ -88,7 +88,7 @@ def test_the_other_build_options_are_accepted(driver: Driver, option: str) -> No
 
 
 @pytest.mark.parametrize("option", ["-cl-fast-relaxed-math", "-I /", "unheard-of"])
-def test_a_build_option_nobody_knows_never_reaches_a_compiler(driver: Driver, option: str) -> None:
+def test_an_unknown_build_option_never_reaches_a_compiler(driver: Driver, option: str) -> None:
     with pytest.raises(CompileError, match=f"no build option {option!r}"):
         build(driver, b"", option)
 
@@ -103,11 +103,11 @@ def test_precise_math_has_no_fast_functions_and_keeps_its_lines(driver: Driver) 
     assert build(driver, module.code, *module.options) == 301
 
 
-def test_source_that_is_no_text_is_refused(driver: Driver) -> None:
+def test_source_that_is_not_text_is_refused(driver: Driver) -> None:
     with pytest.raises(CompileError, match="UTF-8"):
         driver.load(CodeModule("opencl-c", b"\xff\xfe"), [Kernel("k", "k", 0)])
 
 
 def test_another_dialect_is_refused(driver: Driver) -> None:
-    with pytest.raises(CompileError, match="take 'opencl-c' modules, this one holds 'wgsl'"):
+    with pytest.raises(CompileError, match="takes 'opencl-c' modules, this one holds 'wgsl'"):
         driver.load(CodeModule("wgsl", b"fn main() {}"), [Kernel("k", "k", 0)])

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tapml_targets.cpu.driver import list_devices as list_processors
+from tapml_targets.description import fingerprint, fingerprint_parts, measured_otherwise
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError
-from tapml_targets.fingerprint import fingerprint, fingerprint_parts, measured_otherwise
 from tapml_targets.self_test import known
 from tapml_targets.self_test.facts import Fact, SelfTest, changed_facts, from_plain, to_plain
-from tapml_targets.self_test.known import known_self_test, remembered_self_test, usual_self_test
+from tapml_targets.self_test.known import self_test
+
+pytestmark = pytest.mark.platforms("opencl")
 
 FLUSHES = Fact(
     "float32_denormal_results", "flushed", "", "kept", False, "measured", "they become zero",
@@ -48,74 +50,77 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: DeviceDescription
-) -> Drivers:
-    made = Drivers(opencl_device)
+def drivers(own_cache: Path, monkeypatch: pytest.MonkeyPatch, device: DeviceDescription) -> Drivers:
+    made = Drivers(device)
     monkeypatch.setattr(known, "ask_child", made.ask)
     return made
 
 
 def test_a_real_device_is_asked_once_and_remembered(
-    own_cache: Path, opencl_device: DeviceDescription, monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, device: DeviceDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert remembered_self_test(opencl_device) is None
-    first = known_self_test(opencl_device)
-    assert first.problems == ()
+    assert self_test(device, policy="cached-only") is None
+    first = self_test(device)
+    assert first is not None and first.problems == ()
     monkeypatch.setattr(known, "ask_child", None)
-    assert known_self_test(opencl_device) == first
-    assert remembered_self_test(opencl_device) == first
+    assert self_test(device) == first
+    assert self_test(device, policy="cached-only") == first
 
 
-def test_a_driver_that_dies_over_a_part_is_a_finding_about_that_part(drivers: Drivers) -> None:
+def test_a_part_that_crashes_the_driver_is_named(drivers: Drivers) -> None:
     drivers.fatal = {"float64": "the driver ended the process with SIGSEGV"}
-    found = known_self_test(drivers.device)
+    found = self_test(drivers.device)
+    assert found is not None
     assert found.problems == ("float64: the driver ended the process with SIGSEGV",)
     assert found.fact("core") is not None
     assert found.fact("float64") is None
 
 
-def test_a_hang_costs_its_part_alone_and_is_asked_again_soon(
+def test_a_part_that_hangs_is_named_and_soon_tried_again(
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drivers.fatal = {"core": "no answer within 30 s"}
-    found = known_self_test(drivers.device)
+    found = self_test(drivers.device)
+    assert found is not None
     assert "core: no answer within 30 s" in found.problems
     drivers.fatal.clear()
-    assert known_self_test(drivers.device) == found
+    assert self_test(drivers.device) == found
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3600)
-    assert known_self_test(drivers.device).problems == ()
+    found = self_test(drivers.device)
+    assert found is not None and found.problems == ()
 
 
-def test_refresh_asks_again_and_another_driver_is_another_device(drivers: Drivers) -> None:
-    known_self_test(drivers.device)
-    known_self_test(drivers.device, refresh=True)
+def test_policy_run_measures_again_and_a_new_driver_is_a_new_device(drivers: Drivers) -> None:
+    self_test(drivers.device)
+    self_test(drivers.device, policy="run")
     assert len(drivers.asked) == 2
     drivers.device = replace(drivers.device, driver_version="another")
-    known_self_test(drivers.device)
+    self_test(drivers.device)
     assert len(drivers.asked) == 3
 
 
 def test_a_checker_is_tested_only_when_asked_to(drivers: Drivers) -> None:
     drivers.device = replace(drivers.device, device_type="checker")
-    assert usual_self_test(drivers.device) is None
+    assert self_test(drivers.device) is None
     assert drivers.asked == []
-    assert usual_self_test(drivers.device, refresh=True) is not None
-    assert usual_self_test(drivers.device) is not None
+    assert self_test(drivers.device, policy="run") is not None
+    assert self_test(drivers.device) is not None
 
 
 def test_a_real_child_that_has_no_such_device_says_so(
-    own_cache: Path, opencl_device: DeviceDescription
+    own_cache: Path, device: DeviceDescription
 ) -> None:
-    found = known_self_test(replace(opencl_device, index=999))
+    found = self_test(replace(device, index=999))
+    assert found is not None
     assert found.facts == ()
     assert "IndexError" in found.problems[0]
 
 
 def test_a_platform_without_kernels_is_asked_for_its_buffers(own_cache: Path) -> None:
     (processor,) = list_processors()
-    found = known_self_test(processor)
+    found = self_test(processor)
+    assert found is not None
     assert [fact.name for fact in found.facts] == ["buffer_bytes", "buffer_round_trip"]
     assert found.grave == ()
 
@@ -136,7 +141,7 @@ def test_facts_travel_as_plain_data_and_nothing_else_is_read() -> None:
             from_plain(damage)
 
 
-def test_the_digest_and_changes_leave_out_what_is_of_the_moment() -> None:
+def test_the_digest_and_changes_ignore_temporary_facts() -> None:
     before = SelfTest((KEEPS, ROOM), (), 1.0)
     busy = SelfTest((KEEPS, replace(ROOM, value=0, sound=None)), (), 9.0)
     assert before.digest == busy.digest
@@ -144,7 +149,6 @@ def test_the_digest_and_changes_leave_out_what_is_of_the_moment() -> None:
     other = SelfTest((FLUSHES, ROOM, CUT), (), 1.0)
     assert before.digest != other.digest
     assert changed_facts(before, other) == ((KEEPS, FLUSHES),)
-    assert other.loop_bound == 65_535
     assert other.unsound == (CUT, FLUSHES)
     assert other.grave == (CUT,)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,17 +25,17 @@ from tapml_targets.errors import (
     DeviceLostError,
     InputError,
     LimitExceededError,
-    NoSuchDeviceError,
     RemoteError,
     SetupError,
 )
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
 from tapml_targets.webgpu.driver import open_device
-from tests.targets.webgpu.wgsl import ADD, add_library, copy, load
+from tests.targets.libraries import library
+from tests.targets.webgpu.wgsl import ADD, copy, load
 
 
-def test_a_shader_that_does_not_compile_is_told_in_full(driver: Driver) -> None:
+def test_compiler_messages_are_shown_in_full(driver: Driver) -> None:
     with pytest.raises(CompileError) as caught:
         load(driver, copy(extra=" + true"), "copy")
     text = str(caught.value)
@@ -46,7 +45,7 @@ def test_a_shader_that_does_not_compile_is_told_in_full(driver: Driver) -> None:
     assert "Operation Add can't work with" in text
 
 
-def test_the_line_is_the_modules_own_behind_a_prologue(driver: Driver) -> None:
+def test_line_numbers_are_the_modules_despite_a_prologue(driver: Driver) -> None:
     if "float16" not in driver.description.limits.features:
         pytest.skip("it has no half precision")
     source = copy(extra=" +* 1u").replace("array<u32>", "array<f16>")
@@ -57,7 +56,6 @@ def test_the_line_is_the_modules_own_behind_a_prologue(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("symbol", "module", "match"),
     [
-        ("copy", CodeModule("opencl-c", b""), "take 'wgsl' modules, this one holds 'opencl-c'"),
         ("other", CodeModule("wgsl", copy().encode()), "entry point 'copy', not 'other'"),
         ("copy", CodeModule("wgsl", copy().encode(), ("fast-math",)), "no build options"),
     ],
@@ -190,10 +188,8 @@ def test_freed_memory_is_not_used_again(driver: Driver) -> None:
     driver.finish()
 
 
-def test_memory_there_is_none_of_is_refused(driver: Driver) -> None:
+def test_an_allocation_without_memory_is_refused(driver: Driver) -> None:
     limits = driver.description.limits
-    with pytest.raises(InputError, match=f"at most {limits.max_buffer_bytes}"):
-        driver.allocate(limits.max_buffer_bytes + 1)
     taken = []
     with pytest.raises(SetupError, match=r"free buffers or use a smaller model"):
         for _ in range(limits.memory_bytes // limits.max_buffer_bytes + 1):
@@ -210,12 +206,10 @@ def test_a_window_outside_a_buffer_is_refused(driver: Driver) -> None:
         driver.launch(
             kernel, [BufferUse(buffer, 0, 4), BufferUse(buffer, 32, 100)], (1, 1, 1), (64, 1, 1)
         )
-    with pytest.raises(InputError, match="read: bytes 99 to 101 are outside a buffer of 100 bytes"):
-        driver.read(buffer, 99, 2)
 
 
-def test_a_lost_device_is_told_by_everything_and_closes(webgpu_device: DeviceDescription) -> None:
-    driver = open_device(webgpu_device)
+def test_every_call_reports_a_lost_device_and_it_closes(device: DeviceDescription) -> None:
+    driver = open_device(device)
     buffers = [driver.allocate(256) for _ in range(2)]
     kernel = load(driver, copy(), "copy")
     uses = [BufferUse(buffer, 0, 256) for buffer in buffers]
@@ -248,37 +242,37 @@ commands.encode = encode_and_lose
 """
 
 
-def test_a_device_lost_inside_a_submission_costs_its_session_and_is_told(
-    webgpu_device: DeviceDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_device_lost_in_a_submission_ends_its_session_with_a_report(
+    device: DeviceDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """wgpu ends the process there; what it said last is what the session is told."""
     (tmp_path / "sitecustomize.py").write_text(LOSE_IT)
     root = Path(tapml_targets.__file__).parent.parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(tmp_path)]))
-    with open_local(f"webgpu:{webgpu_device.index}") as session:
-        library = session.upload(add_library())
-        buffers = [session.allocate(64) for _ in range(3)]
+    with open_local(f"webgpu:{device.index}") as session:
+        uploaded = session.upload(library("webgpu"))
+        buffers = [session.allocate(64) for _ in range(2)]
         tensors = [RemoteTensor(buffer, 0, (16,), "float32") for buffer in buffers]
         session.write(buffers[0], bytes(64))
         with pytest.raises(DeviceLostError, match=r"SIGABRT[\s\S]*Parent device is lost"):
-            session.call_and_report(library, "add_two", tensors)
-    with open_local(f"webgpu:{webgpu_device.index}") as other:
+            session.call_and_report(uploaded, "double_add", tensors)
+    with open_local(f"webgpu:{device.index}") as other:
         buffer = other.allocate(4)
         other.write(buffer, b"good")
         assert bytes(other.read(buffer)) == b"good"
 
 
-def test_a_device_nobody_closed_is_no_failure_of_another(
-    driver: Driver, webgpu_device: DeviceDescription
+def test_an_unclosed_device_does_not_fail_another(
+    driver: Driver, device: DeviceDescription
 ) -> None:
-    other = open_device(webgpu_device)
+    other = open_device(device)
     other._device.destroy()
     del other
     gc.collect()
     driver.finish()
 
 
-def test_what_is_found_while_the_work_runs_is_told_by_who_waits(driver: Driver) -> None:
+def test_errors_during_execution_are_raised_by_the_wait(driver: Driver) -> None:
     logging.getLogger("wgpu").error("The WGPU device was lost (unknown):\nthe driver was reset")
     with pytest.raises(DeviceLostError, match="the driver was reset"):
         driver.finish()
@@ -286,8 +280,3 @@ def test_what_is_found_while_the_work_runs_is_told_by_who_waits(driver: Driver) 
     with pytest.raises(RemoteError, match="the work before this point failed: a fault"):
         driver.read(driver.allocate(4), 0, 4)
     driver.finish()
-
-
-def test_a_device_that_is_gone_is_named(webgpu_device: DeviceDescription) -> None:
-    with pytest.raises(NoSuchDeviceError, match=r"'another' .* is not here"):
-        open_device(replace(webgpu_device, name="another"))

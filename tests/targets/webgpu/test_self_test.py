@@ -27,11 +27,20 @@ def test_the_largest_block_and_buffer_are_as_the_driver_states(found: SelfTest) 
     assert not found.is_unsound("buffer_round_trip")
 
 
-def test_a_driver_that_ends_long_loops_is_found_out(driver: Driver, found: SelfTest) -> None:
+def test_a_driver_that_ends_long_loops_is_detected(driver: Driver, found: SelfTest) -> None:
+    alone, nested = found.fact("loop_iterations"), found.fact("nested_loop_iterations")
+    assert alone is not None and nested is not None
+    assert alone.sound == nested.sound
     if "llvmpipe" not in driver.description.name:
-        assert found.loop_bound is None
-        return
-    # Mesa counts an invocation's iterations up to 65,535, those of nested loops together.
-    assert found.loop_bound is None or 60_000 < found.loop_bound <= 65_535
-    nested = found.fact("nested_loop_iterations")
-    assert nested is not None and nested.sound == (found.loop_bound is None)
+        assert alone.sound
+    elif not alone.sound:
+        # Mesa counts an invocation's iterations up to 65,535, those of nested loops together.
+        assert isinstance(alone.value, int) and 60_000 < alone.value <= 65_535
+
+
+def test_functions_are_as_accurate_as_wgsl_asks(found: SelfTest) -> None:
+    errors = [each for each in found.facts if each.name.endswith("_error")]
+    assert {each.name for each in errors} >= {"float32_exp_error", "float32_tanh_error"}
+    assert not [each.meaning for each in errors if each.sound is False]
+    assert not [each.meaning for each in found.facts if "OpenCL" in each.meaning]
+    assert any("WGSL allows" in each.meaning for each in errors)

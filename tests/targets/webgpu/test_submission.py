@@ -13,7 +13,8 @@ from tapml_targets.driver import Buffer, BufferUse, DeviceDescription, Driver
 from tapml_targets.errors import DeviceLostError
 from tapml_targets.webgpu import commands
 from tapml_targets.webgpu import driver as webgpu_driver
-from tests.targets.webgpu.wgsl import add_library, copy, load
+from tests.targets.libraries import library
+from tests.targets.webgpu.wgsl import copy, load
 
 BYTES = 256
 
@@ -56,7 +57,7 @@ def test_a_launch_and_what_is_read_behind_it_are_one_submission(
     assert submitted == [1]
 
 
-def test_who_waits_has_all_of_it_submitted(
+def test_a_wait_submits_pending_commands(
     driver: Driver, launch: Callable[[], object], submitted: list[int]
 ) -> None:
     launch()
@@ -64,7 +65,7 @@ def test_who_waits_has_all_of_it_submitted(
     assert submitted == [1]
 
 
-def test_a_flush_hands_on_what_nobody_waits_for(
+def test_a_flush_submits_pending_commands(
     driver: Driver, launch: Callable[[], object], submitted: list[int]
 ) -> None:
     launch()
@@ -103,7 +104,7 @@ def test_memory_may_be_freed_behind_the_launch_that_reads_it(
     assert bytes(driver.read(target, 0, BYTES)) == b"\1" * BYTES
 
 
-def test_a_timed_launch_takes_no_time_of_those_before_it(
+def test_a_timed_launch_excludes_earlier_launches(
     driver: Driver, launch: Callable[[], object], submitted: list[int]
 ) -> None:
     launch()
@@ -116,26 +117,24 @@ def test_a_timed_launch_takes_no_time_of_those_before_it(
 
 
 @pytest.fixture
-def session(webgpu_device: DeviceDescription) -> Iterator[Session]:
-    with open_in_process(webgpu_device) as opened:
+def session(device: DeviceDescription) -> Iterator[Session]:
+    with open_in_process(device) as opened:
         yield opened
 
 
-def test_a_batch_leaves_nothing_behind_that_was_not_submitted(
-    session: Session, submitted: list[int]
-) -> None:
-    library = session.upload(add_library())
-    tensors = [RemoteTensor(session.allocate(64), 0, (16,), "float32") for _ in range(3)]
+def test_a_batch_ends_with_everything_submitted(session: Session, submitted: list[int]) -> None:
+    uploaded = session.upload(library("webgpu"))
+    tensors = [RemoteTensor(session.allocate(64), 0, (16,), "float32") for _ in range(2)]
     with session.batch() as batch:
-        batch.call(library, "add_two", tensors)
+        batch.call(uploaded, "double_add", tensors)
     assert submitted == [2]
 
 
 def test_a_loss_found_at_a_batchs_end_names_its_kernels(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = session.upload(add_library())
-    tensors = [RemoteTensor(session.allocate(64), 0, (16,), "float32") for _ in range(3)]
+    uploaded = session.upload(library("webgpu"))
+    tensors = [RemoteTensor(session.allocate(64), 0, (16,), "float32") for _ in range(2)]
     launch_all = webgpu_driver.WebGPUDriver.launch_all
 
     def launch_and_lose(self: webgpu_driver.WebGPUDriver, sequence: object) -> None:
@@ -143,8 +142,8 @@ def test_a_loss_found_at_a_batchs_end_names_its_kernels(
         self._device.destroy()
 
     monkeypatch.setattr(webgpu_driver.WebGPUDriver, "launch_all", launch_and_lose)
-    with pytest.raises(DeviceLostError, match=r"kernels? 'add'.* the device is lost") as caught:
+    with pytest.raises(DeviceLostError, match=r"kernels? 'scale'.* the device is lost") as caught:
         with session.batch() as batch:
-            batch.call(library, "add_two", tensors)
+            batch.call(uploaded, "double_add", tensors)
         session.fence()
     assert caught.value.command.startswith("call(")

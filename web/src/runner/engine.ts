@@ -16,17 +16,16 @@ import type { About, Stage } from "./messages";
 import { PlanRunner } from "./plan_runner";
 import { preflight } from "./preflight";
 import { TextStream } from "./text_stream";
-import { compareLines } from "./tokenizer/compare";
-import { Tokenizer } from "./tokenizer/tokenizer";
+import { compareLines, Tokenizer } from "./tokenizer";
 import { loadWeights } from "./weights";
 
 const PREFILL = "prefill";
 const DECODE = "decode";
 
 export interface Listener {
-  /** Work of a stage that is done, of all of it. */
+  /** Done and total work of a stage. */
   progress(stage: Stage, done: number, total: number): void;
-  /** What is known before anything large is loaded. */
+  /** Called before anything large is loaded. */
   about(about: About): void;
 }
 
@@ -37,7 +36,7 @@ export interface Generated {
 }
 
 export class Engine {
-  /** Texts begun so far: the GPU holds the state of one. */
+  /** Number of texts started: the GPU holds the state of one. */
   private texts = 0;
   private turn: Promise<void> = Promise.resolve();
 
@@ -50,10 +49,9 @@ export class Engine {
     private readonly tokenizer: Tokenizer | null,
   ) {}
 
-  /** Load the folder at `base`, an address; raises what is wrong before it costs much. */
+  /** Load the folder at the URL `base`; cheap checks come first. */
   static async load(base: string, listener: Listener, signal: AbortSignal): Promise<Engine> {
     const folder = new Folder(base, signal);
-    // First, since all else is in vain without it.
     const gpu = await openGpu();
     const loss = new Loss(gpu.device);
     try {
@@ -64,12 +62,7 @@ export class Engine {
     }
   }
 
-  private static async on(
-    gpu: Gpu,
-    loss: Loss,
-    folder: Folder,
-    listener: Listener,
-  ): Promise<Engine> {
+  private static async on(gpu: Gpu, loss: Loss, folder: Folder, listener: Listener): Promise<Engine> {
     listener.progress("manifest", 0, 1);
     const manifest = readManifest(await folder.manifest());
     const library = unpackLibrary(await folder.file(manifest.library));
@@ -95,14 +88,14 @@ export class Engine {
     const memory = new Memory(gpu.device);
     const steps = new Steps(gpu.device, () => MOST_COMMANDS);
     const runner = new PlanRunner(gpu, memory, steps, library, manifest);
-    // That there is room for all of it is known before any of it is fetched.
+    // All memory is allocated before any weight is fetched.
     await steps.settle();
     let fetched = 0;
     const progress = (nbytes: number): void => {
       fetched += nbytes;
       listener.progress("weights", fetched, weightBytes);
     };
-    // Kernels are compiled while weights come, and not for a folder that is broken from the start.
+    // Compile kernels while weights load, once the first part is good.
     let begin = (): void => undefined;
     const begun = new Promise<void>((resolve) => {
       begin = resolve;
@@ -110,20 +103,18 @@ export class Engine {
     const parts = manifest.weights;
     const [loaded] = await Promise.all([
       begun.then(() => LoadedLibrary.load(gpu, memory, library)),
-      loadWeights(folder, parts, runner.weights, memory, steps, progress, () => {
-        begin();
-      }),
+      loadWeights(folder, parts, runner.weights, memory, steps, progress, () => begin()),
     ]);
     listener.progress("ready", 1, 1);
     return new Engine(loss, manifest, runner, loaded, steps, tokenizer);
   }
 
-  /** The error that says so, once the GPU device is lost; every later step raises it. */
+  /** Resolves if the GPU device is lost; later steps raise the same error. */
   get lost(): Promise<TapmlError> {
     return this.loss.told;
   }
 
-  /** Token ids of a text; raises an InputError where the model takes token ids alone. */
+  /** Token ids of a text; raises an InputError if the model takes token ids only. */
   encode(text: string): number[] {
     return this.codec().encode(text);
   }
@@ -132,7 +123,7 @@ export class Engine {
     return this.codec().decode(tokens);
   }
 
-  /** Greedy, as `generate.py`: an end token ends the text and comes last. */
+  /** Greedy, as in `generate.py`; an end token comes last. */
   async *generate(
     prompt: string | readonly number[],
     maxNewTokens: number,
@@ -183,7 +174,7 @@ export class Engine {
     return this.tokenizer;
   }
 
-  /** A step of one text at a time. */
+  /** Run steps one at a time, and only of the latest text. */
   private async exclusive<T>(text: number, work: () => Promise<T>): Promise<T> {
     const before = this.turn;
     let end = (): void => undefined;
@@ -206,11 +197,7 @@ export class Engine {
   }
 }
 
-async function textOf(
-  folder: Folder,
-  manifest: Manifest,
-  listener: Listener,
-): Promise<Tokenizer | null> {
+async function textOf(folder: Folder, manifest: Manifest, listener: Listener): Promise<Tokenizer | null> {
   if (manifest.text === null) {
     return null;
   }
@@ -228,14 +215,12 @@ async function textOf(
   }
 }
 
-/** How this differs from where the model was validated. */
+/** How this GPU differs from the one of the validation. */
 function notesOf(manifest: Manifest, gpu: Gpu): string[] {
   const name = manifest.device.get("name") ?? "";
   const vendor = manifest.device.get("vendor_platform") ?? "";
   const here = [gpu.name, String(gpu.description["vendor_platform"])] as const;
   return here[0] === name && here[1] === vendor
     ? []
-    : [
-        `validated on ${name} (${vendor}), runs on ${here[0]} (${here[1]}): nobody has checked it here`,
-      ];
+    : [`validated on ${name} (${vendor}), runs on ${here[0]} (${here[1]}): it has not been checked here`];
 }

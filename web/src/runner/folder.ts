@@ -1,11 +1,10 @@
-/** The files of the folder: fetched within their size, and held against their SHA-256. */
+/** The folder's files, fetched within their size and checked against their SHA-256. */
 
+import { hashOf, type Bytes } from "../blob_store";
 import { inputError, messageOf, TapmlError } from "../errors";
 import { MANIFEST, MAX_MANIFEST_BYTES, type StoredFile } from "./manifest";
 
-type Bytes = Uint8Array<ArrayBuffer>;
-
-/** Takes bytes that have come; negative where they are fetched again. */
+/** Takes newly fetched bytes; negative if they are fetched again. */
 export type Progress = (nbytes: number) => void;
 
 export class Folder {
@@ -14,11 +13,10 @@ export class Folder {
     private readonly signal: AbortSignal,
   ) {}
 
-  /** The manifest, of any size within its bound. */
   async manifest(): Promise<Bytes> {
     const pieces: Bytes[] = [];
     let total = 0;
-    // A folder that was replaced has a manifest of the same name: never an old one.
+    // Never a cached one: a replaced folder has a manifest of the same name.
     for await (const piece of this.pieces(MANIFEST, "no-cache")) {
       total += piece.length;
       if (total > MAX_MANIFEST_BYTES) {
@@ -26,16 +24,10 @@ export class Folder {
       }
       pieces.push(piece);
     }
-    const content = new Uint8Array(total);
-    let at = 0;
-    for (const piece of pieces) {
-      content.set(piece, at);
-      at += piece.length;
-    }
-    return content;
+    return new Uint8Array(await new Blob(pieces).arrayBuffer());
   }
 
-  /** A file that the manifest names; what a cache has kept of an older one is fetched anew. */
+  /** A file of the manifest; fetched again if the cache holds another version. */
   async file(stored: StoredFile, progress: Progress = () => undefined): Promise<Bytes> {
     let found = await this.attempt(stored, "default", progress);
     if (typeof found === "string") {
@@ -44,14 +36,14 @@ export class Folder {
     }
     if (typeof found === "string") {
       throw inputError(
-        `${stored.name} ${found}: the folder was not copied whole, is being replaced, or was ` +
-          "edited; copy it again, or make it anew with `tapml package --browser`",
+        `${stored.name} ${found}: the folder was not copied completely, is being replaced, or was ` +
+          "edited; copy it again, or make it again with `tapml package --browser`",
       );
     }
     return found;
   }
 
-  /** The file, or what is wrong with it. */
+  /** The file, or its fault. */
   private async attempt(
     stored: StoredFile,
     cache: RequestCache,
@@ -72,8 +64,7 @@ export class Folder {
       progress(stored.bytes - at);
       return `has ${at} bytes, expected ${stored.bytes}`;
     }
-    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
-    const sha256 = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+    const sha256 = await hashOf(content);
     return sha256 === stored.sha256 ? content : `has SHA-256 ${sha256}, expected ${stored.sha256}`;
   }
 

@@ -1,4 +1,4 @@
-/** What goes into an entry: tokens, positions, cache rows, attention mask, as `inputs.py` makes it. */
+/** Inputs of an entry, as in `inputs.py`: tokens, positions, cache rows, attention mask. */
 
 import { inputError, TapmlError } from "../errors";
 import type { ModelSizes } from "./manifest";
@@ -12,7 +12,7 @@ export interface Input {
   readonly bytes: Uint8Array<ArrayBuffer>;
 }
 
-/** Inputs of a run that stores `tokens` in the cache rows from `start` on, by name. */
+/** Inputs by name of a run that stores `tokens` in the cache rows from `start` on. */
 export function entryInputs(
   model: ModelSizes,
   tokens: readonly number[],
@@ -33,9 +33,7 @@ export function entryInputs(
     rows[start + index] = index;
   }
   const mask =
-    dtype === "float32"
-      ? new Float32Array(length * contextLength)
-      : new Uint16Array(length * contextLength);
+    dtype === "float32" ? new Float32Array(length * contextLength) : new Uint16Array(length * contextLength);
   for (let index = 0; index < length; index += 1) {
     mask.fill(MASKED[dtype], index * contextLength + start + index + 1, (index + 1) * contextLength);
   }
@@ -69,7 +67,7 @@ export function checkLengths(model: ModelSizes, prompt: number, newTokens: numbe
   if (!Number.isInteger(newTokens) || newTokens < 1) {
     throw inputError(`new tokens: expected at least 1, got ${newTokens}`);
   }
-  // The last generated token is never fed back, so it needs no row of the cache.
+  // The last generated token is never fed back and needs no cache row.
   const needed = prompt + newTokens - 1;
   if (needed > model.contextLength) {
     throw inputError(
@@ -100,7 +98,7 @@ export function argmax(logits: Uint8Array<ArrayBuffer>, dtype: string): number {
   return best;
 }
 
-/** Half precision numbers as integers of the same order, NaN apart. */
+/** Half precision numbers as integers of the same order, or NaN. */
 function halves(bits: Uint16Array): Float64Array {
   return Float64Array.from(bits, (each) => {
     const magnitude = each & 0x7fff;

@@ -1,15 +1,15 @@
-/** The loss of the GPU device that holds a model: told by name, whatever it spoils first. */
+/** Reports the loss of a model's GPU device by name, even if another error comes first. */
 
 import { TapmlError } from "../errors";
 
-/** A browser may tell what a loss spoils before it tells the loss. */
+/** Errors caused by a loss may arrive before the loss itself. */
 const GRACE_MILLISECONDS = 500;
 
 export class Loss {
   /** The error that says so, once the device is lost. */
   readonly told: Promise<TapmlError>;
   private error: TapmlError | null = null;
-  /** Ends what waits. Raced with a promise that outlives it, each step's result would stay with that. */
+  /** Rejects waiting steps. With Promise.race, `told` would keep every step's result alive. */
   private readonly waiting = new Set<(error: TapmlError) => void>();
 
   constructor(device: GPUDevice) {
@@ -30,7 +30,7 @@ export class Loss {
     });
   }
 
-  /** What `work` gives; the loss where the device is lost before, even if the work then hangs. */
+  /** Await `work`; rejects with the loss if the device is lost first, even if `work` hangs. */
   async during<T>(work: Promise<T>): Promise<T> {
     try {
       return await this.orLost(work);

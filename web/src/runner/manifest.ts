@@ -12,7 +12,7 @@ export const TOKENIZER = "tokenizer.json";
 export const LINES = "tokenizer_lines.json";
 export const MAX_MANIFEST_BYTES = 16 << 20;
 
-/** At most so many bytes; a part of the weights has a bound of its own. */
+/** Bounds on file sizes; parts of the weights have a separate bound. */
 const MAX_BYTES: ReadonlyMap<string, number> = new Map([
   [LIBRARY, 256 << 20],
   [TOKENIZER, 64 << 20],
@@ -25,7 +25,7 @@ const MAX_TEXT = 1 << 16;
 const MAX_RANK = 16;
 const MAX_ITEMS = 1 << 16;
 const MAX_COUNT = 2 ** 31 - 1;
-/** Every step makes a mask of as many numbers. */
+/** Every step makes a mask of this size. */
 const MAX_CONTEXT = 1 << 24;
 const FILE_NAME = /^(?!\.)[\w.+-]{1,160}$/;
 const SHA256 = /^[0-9a-f]{64}$/;
@@ -64,7 +64,7 @@ export interface Manifest {
   readonly verdict: string;
   readonly tokenizer: { readonly reader: string; readonly text: string };
   readonly library: StoredFile;
-  /** `tokenizer.json` and the lines that its reader is compared on; null where it takes no text. */
+  /** `tokenizer.json` and its test lines; null if the model takes token ids only. */
   readonly text: { readonly tokenizer: StoredFile; readonly lines: StoredFile } | null;
   /** The parts of one safetensors file, in order. */
   readonly weights: readonly StoredFile[];
@@ -72,7 +72,7 @@ export interface Manifest {
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** Read the file's content; raises an InputError that says what is wrong with it. */
+/** Read the manifest; raises an InputError that names its fault. */
 export function readManifest(content: Uint8Array): Manifest {
   const data = objectOf(jsonOf(content, MANIFEST), MANIFEST);
   if (data["format"] !== FORMAT) {
@@ -101,15 +101,12 @@ export function readManifest(content: Uint8Array): Manifest {
     verdict: textOf(objectOf(data["verdict"], "verdict")["text"] ?? "", "verdict"),
     tokenizer: { reader, text: tokenizer.get("text") ?? "" },
     library: known(files, LIBRARY),
-    text:
-      reader === "tapml"
-        ? { tokenizer: known(files, TOKENIZER), lines: known(files, LINES) }
-        : null,
+    text: reader === "none" ? null : { tokenizer: known(files, TOKENIZER), lines: known(files, LINES) },
     weights,
   };
 }
 
-/** JSON of a file, or an InputError that names it. */
+/** Parse a file's JSON; raises an InputError that names the file. */
 export function jsonOf(content: Uint8Array, name: string): unknown {
   try {
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content)) as unknown;
@@ -119,7 +116,7 @@ export function jsonOf(content: Uint8Array, name: string): unknown {
 }
 
 function damaged(what: string): TapmlError {
-  return inputError(`${MANIFEST} is damaged: ${what} makes no sense`);
+  return inputError(`${MANIFEST} is damaged: ${what} is invalid`);
 }
 
 function checkVersion(version: unknown, supported: number, what: string): void {
@@ -129,7 +126,7 @@ function checkVersion(version: unknown, supported: number, what: string): void {
   const shown = JSON.stringify(version ?? null).slice(0, 20);
   throw inputError(
     `this folder has version ${shown} of the ${what}, and its page reads version ${supported}: ` +
-      "make the folder anew with `tapml package --browser`",
+      "make the folder again with `tapml package --browser`",
   );
 }
 
@@ -186,9 +183,7 @@ function sizesOf(fields: Fields): ModelSizes {
     contextLength: countOf(fields["context_length"], 1, "context_length", MAX_CONTEXT),
     vocabulary: countOf(fields["vocabulary"], 1, "vocabulary"),
     endTokens: new Set(
-      listOf(fields["end_tokens"], MAX_ITEMS, "end_tokens").map((token) =>
-        countOf(token, 0, "end_tokens"),
-      ),
+      listOf(fields["end_tokens"], MAX_ITEMS, "end_tokens").map((token) => countOf(token, 0, "end_tokens")),
     ),
   };
 }
@@ -225,7 +220,7 @@ function filesOf(fields: Fields): ReadonlyMap<string, StoredFile> {
     entries.map(([name, value]) => {
       const { bytes, sha256 } = objectOf(value, "a file") as { bytes?: unknown; sha256?: unknown };
       const hash = textOf(sha256, "a SHA-256");
-      // One plain name: no name leads out of the folder.
+      // A plain name cannot lead out of the folder.
       if (!FILE_NAME.test(name) || !SHA256.test(hash)) {
         throw damaged(`the file ${JSON.stringify(name.slice(0, 80))}`);
       }
@@ -237,10 +232,10 @@ function filesOf(fields: Fields): ReadonlyMap<string, StoredFile> {
 function fileOf(files: ReadonlyMap<string, StoredFile>, name: string, most: number): StoredFile {
   const found = files.get(name);
   if (found === undefined) {
-    throw inputError(`${MANIFEST} says nothing of ${JSON.stringify(name.slice(0, 80))}`);
+    throw inputError(`${MANIFEST} does not list ${JSON.stringify(name.slice(0, 80))}`);
   }
   if (found.bytes > most) {
-    throw inputError(`${name} is to have ${found.bytes} bytes: expected at most ${most}`);
+    throw inputError(`${name} has ${found.bytes} bytes: expected at most ${most}`);
   }
   return found;
 }

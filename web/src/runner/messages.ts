@@ -1,4 +1,4 @@
-/** What the runner's worker and those who use it tell each other. */
+/** Messages between the runner's worker and its users. */
 
 import type { ErrorKind } from "../errors";
 import type { Facts } from "../messages";
@@ -6,7 +6,7 @@ import type { Need } from "./preflight";
 
 export type Stage = "manifest" | "tokenizer" | "weights" | "ready";
 
-/** What is known of model and GPU before the weights are loaded. */
+/** Facts about model and GPU, known before the weights are loaded. */
 export interface About {
   readonly model: string;
   readonly dtype: string;
@@ -21,16 +21,16 @@ export interface About {
   readonly facts: Facts;
   /** How this differs from where the model was validated, a sentence each. */
   readonly notes: readonly string[];
-  /** What the model needs of the GPU, the largest of each kind. */
+  /** The model's largest need of each limit. */
   readonly needs: readonly Need[];
-  /** Weights, state and what the longest input takes besides. */
+  /** Weights, state, and temporaries of the longest input. */
   readonly memoryBytes: number;
 }
 
 export interface Failure {
   readonly kind: ErrorKind;
   readonly message: string;
-  /** What the browser's WebGPU said. */
+  /** The browser's WebGPU message. */
   readonly log: string;
 }
 
@@ -47,13 +47,21 @@ export type ToWorker =
   | { readonly type: "decode"; readonly id: number; readonly tokens: readonly number[] };
 
 export type FromWorker =
-  | { readonly type: "progress"; readonly stage: Stage; readonly done: number; readonly total: number }
+  | {
+      readonly type: "progress";
+      readonly stage: Stage;
+      readonly done: number;
+      readonly total: number;
+    }
   | { readonly type: "about"; readonly about: About }
   | { readonly type: "loaded" }
   | { readonly type: "failed"; readonly failure: Failure }
-  /** The GPU device of a loaded model is lost. */
   | { readonly type: "lost"; readonly failure: Failure }
-  /** `token` is -1 where text that was held back comes last. */
+  /** `token` is -1 for the rest of the text at the end. */
   | { readonly type: "token"; readonly id: number; readonly token: number; readonly text: string }
-  | { readonly type: "answer"; readonly id: number; readonly value: string | readonly number[] | null }
+  | {
+      readonly type: "answer";
+      readonly id: number;
+      readonly value: string | readonly number[] | null;
+    }
   | { readonly type: "refused"; readonly id: number; readonly failure: Failure };

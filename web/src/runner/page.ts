@@ -1,7 +1,7 @@
-/** The page of a folder for the browser: it loads the model that lies beside it and shows its text. */
+/** The page of a browser folder: loads its model and shows generated text. */
 
+import { element, show, showFacts } from "../dom";
 import { amount } from "../facts";
-import type { Facts } from "../messages";
 import { load, TapmlError, type About, type Model, type Stage } from "./tapml.js";
 
 const STAGES: Record<Stage, string> = {
@@ -11,18 +11,6 @@ const STAGES: Record<Stage, string> = {
   ready: "ready",
 };
 type State = "loading" | "ready" | "generating" | "failed";
-
-function element(id: string): HTMLElement {
-  const found = document.getElementById(id);
-  if (found === null) {
-    throw new Error(`the page has no element ${id}`);
-  }
-  return found;
-}
-
-const show = (id: string, text: string): void => {
-  element(id).textContent = text;
-};
 
 const prompt = element("prompt") as HTMLTextAreaElement;
 const count = element("count") as HTMLInputElement;
@@ -40,24 +28,10 @@ function setState(state: State): void {
   element("output").ariaBusy = String(state === "generating");
 }
 
-function rows(id: string, facts: Facts): void {
-  element(id).replaceChildren(
-    ...facts.map(([term, value]) => {
-      const row = document.createElement("div");
-      const dt = document.createElement("dt");
-      const dd = document.createElement("dd");
-      dt.textContent = term;
-      dd.textContent = value;
-      row.append(dt, dd);
-      return row;
-    }),
-  );
-}
-
 function showAbout(about: About): void {
   document.title = `${about.model} · tapml`;
   show("model", about.model);
-  rows("sizes", [
+  showFacts("sizes", [
     ["Weights", `${amount(about.weightBytes)}, ${about.dtype}`],
     ["Context", `${about.contextLength} tokens`],
     ["Vocabulary", `${about.vocabulary} tokens`],
@@ -67,8 +41,8 @@ function showAbout(about: About): void {
   show("verdict", about.verdict);
   show("tokenizer", about.tokenizer);
   show("adapter", about.adapter);
-  rows("facts", about.facts);
-  rows(
+  showFacts("facts", about.facts);
+  showFacts(
     "needs",
     about.needs.map(({ what, need, has, bytes }) => {
       const text = bytes ? amount : String;
@@ -102,7 +76,7 @@ function showProblem(error: unknown): void {
   element("problem").hidden = false;
 }
 
-/** There is no model any more: what is wrong, and a button that loads it again. */
+/** The model is gone: show why, and a button that loads it again. */
 function fail(error: unknown, detail: string): void {
   setState("failed");
   show("detail", detail);
@@ -111,7 +85,7 @@ function fail(error: unknown, detail: string): void {
   showProblem(error);
 }
 
-/** Token ids of what was asked for. */
+/** Token ids of the prompt. */
 async function asked(model: Model): Promise<readonly number[]> {
   const text = prompt.value;
   if (model.about.takesText) {
@@ -131,7 +105,7 @@ function speedOf(tokens: number, first: number, seconds: number): string {
 
 let stopping = new AbortController();
 
-/** Show the text of a prompt as it comes; a model that is lost meanwhile is told of elsewhere. */
+/** Stream the text of a prompt; `start` reports a lost model. */
 async function generate(model: Model): Promise<void> {
   element("problem").hidden = true;
   setState("generating");
@@ -188,7 +162,10 @@ async function start(): Promise<void> {
     fail(error, "The model is not loaded any more; what you wrote is still here.");
   });
   bar.hidden = true;
-  show("detail", `Ready in ${((performance.now() - begun) / 1000).toFixed(1)} s. Nothing you write leaves this page.`);
+  show(
+    "detail",
+    `Ready in ${((performance.now() - begun) / 1000).toFixed(1)} s. Nothing you write leaves this page.`,
+  );
   setState("ready");
   form.onsubmit = (event) => {
     event.preventDefault();
@@ -196,9 +173,7 @@ async function start(): Promise<void> {
       void generate(model);
     }
   };
-  stopButton.onclick = () => {
-    stopping.abort();
-  };
+  stopButton.onclick = () => stopping.abort();
   prompt.onkeydown = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       form.requestSubmit();

@@ -1,8 +1,8 @@
 /**
- * The finished plan on the GPU: weights and state resident, a run one submit and one reading.
+ * The finished plan on the GPU: weights and state are resident, a run is one submit and one read.
  *
- * As `plan_runner.py`: a run reads a state tensor in one place and writes its successor in another,
- * then they change places. An entry whose shapes are all fixed is bound once per arrangement.
+ * As in `plan_runner.py`, a state tensor that a run replaces is read from one buffer, its successor
+ * is written to another, and the two swap; one that is written in place has one buffer. An entry of fixed shapes is bound once per arrangement of the buffers.
  */
 
 import { itemsizeOf, nbytesOf } from "../dtype";
@@ -18,12 +18,12 @@ import type { Input } from "./inputs";
 import type { Manifest, TensorSpecification } from "./manifest";
 import type { Weight } from "./weights";
 
-/** What a window may have to begin at: the most that WebGPU asks for is 256. */
+/** The largest offset alignment that WebGPU may require. */
 const WINDOW_ALIGNMENT = 256;
 const MAP_READ = 1;
 const COPY_DST = 8;
 
-/** Memory of an entry's inputs and outputs at one set of shapes, and its calls per arrangement. */
+/** Buffers of an entry's inputs and outputs for one set of shapes, and its calls per arrangement. */
 interface Place {
   readonly inputs: DeviceBuffer;
   readonly staging: Uint8Array<ArrayBuffer>;
@@ -51,7 +51,12 @@ const tensorOf = ({ shape, dtype }: Parameter): TensorSpecification => ({
 });
 
 const bytesOf = ({ dtype, shape }: TensorSpecification): number =>
-  Number(nbytesOf(dtype, shape.reduce((product, extent) => product * BigInt(extent), 1n)));
+  Number(
+    nbytesOf(
+      dtype,
+      shape.reduce((product, extent) => product * BigInt(extent), 1n),
+    ),
+  );
 
 export class PlanRunner {
   /** Every weight of the Library's entries, with its memory. */
@@ -60,11 +65,11 @@ export class PlanRunner {
   private readonly fixed = new Map<string, Place>();
   private readonly flips = new Map<string, bigint>();
   private readonly states: readonly string[];
-  /** Which state tensors have changed places: bit i for the i-th. */
+  /** Which state tensors are swapped: bit i for the i-th. */
   private arrangement = 0n;
   private stage: GPUBuffer | null = null;
 
-  /** Allocates weights and state; what a Library asks for and nobody has is an InputError. */
+  /** Allocates weights and state; raises an InputError if the Library needs other tensors. */
   constructor(
     private readonly gpu: Gpu,
     private readonly memory: Memory,
@@ -74,10 +79,11 @@ export class PlanRunner {
   ) {
     const weights = new Map<string, Weight>();
     this.states = [...manifest.state.keys()];
+    const replaced = new Set<string>();
     for (const name of manifest.entries.keys()) {
       const program = library.entries.get(name);
       if (program === undefined) {
-        throw inputError(`the kernels have no entry '${name}': make the folder anew`);
+        throw inputError(`the kernels have no entry '${name}': make the folder again`);
       }
       let flips = 0n;
       for (const parameter of program.parameters) {
@@ -89,6 +95,7 @@ export class PlanRunner {
           this.resident.set(parameter.name, buffer);
         } else if (kind === "next") {
           flips |= 1n << BigInt(Math.max(0, this.states.indexOf(which)));
+          replaced.add(which);
         }
         if (kind === "state" || kind === "next") {
           checkState(parameter, manifest.state.get(which));
@@ -100,7 +107,7 @@ export class PlanRunner {
     }
     this.weights = [...weights.values()];
     for (const [name, tensor] of manifest.state) {
-      for (const kind of ["state", "next"]) {
+      for (const kind of replaced.has(name) ? ["state", "next"] : ["state"]) {
         this.resident.set(`${kind}:${name}`, memory.allocate(steps, bytesOf(tensor)));
       }
     }
@@ -115,12 +122,8 @@ export class PlanRunner {
     });
   }
 
-  /** Run an entry on the present state and leave the state it produces. */
-  async run(
-    loaded: LoadedLibrary,
-    entry: string,
-    inputs: ReadonlyMap<string, Input>,
-  ): Promise<Logits> {
+  /** Run an entry on the present state and keep its new state. */
+  async run(loaded: LoadedLibrary, entry: string, inputs: ReadonlyMap<string, Input>): Promise<Logits> {
     const program = loaded.library.entries.get(entry);
     if (program === undefined) {
       throw inputError(`the kernels have no entry '${entry}'`);
@@ -152,7 +155,7 @@ export class PlanRunner {
     const call = this.call(loaded, program, place);
     const launches = loaded.bindRecorded(this.steps, call);
     const [output, row] = this.lastRow(program, place);
-    const nbytes = Math.ceil((row.start % 4 + row.nbytes) / 4) * 4;
+    const nbytes = Math.ceil(((row.start % 4) + row.nbytes) / 4) * 4;
     const stage = this.stageOf(nbytes);
     this.memory.write(this.steps, place.inputs, 0, place.staging);
     this.steps.encode(`running ${program.name}`, (encoder) => {
@@ -164,7 +167,7 @@ export class PlanRunner {
     this.advance(program.name);
     const mapped = noticed(this.gpu.device.queue, stage.mapAsync(MAP_READ, 0, nbytes));
     try {
-      // An error of the run says more than that of the mapping that it spoils.
+      // An error of the run also breaks the mapping, and says more.
       mapped.catch(() => null);
       await this.steps.settle();
       await mapped;
@@ -179,7 +182,7 @@ export class PlanRunner {
     return { bytes, dtype: row.dtype };
   }
 
-  /** Where the last row of the first output lies. */
+  /** The last row of the first output. */
   private lastRow(
     program: EntryProgram,
     place: Place,
@@ -278,12 +281,12 @@ function checkState(parameter: Parameter, state: TensorSpecification | undefined
   if (state?.dtype !== wanted.dtype || state.shape.join() !== wanted.shape.join()) {
     throw inputError(
       `the kernels take '${parameter.name}' as ${wanted.dtype} [${wanted.shape.join(", ")}], and ` +
-        "the plan has another: make the folder anew with `tapml package --browser`",
+        "the plan has another: make the folder again with `tapml package --browser`",
     );
   }
 }
 
-/** The symbols that the inputs' shapes give, each input checked. */
+/** Check the inputs and bind the symbols of their shapes. */
 function symbolsOf(program: EntryProgram, inputs: ReadonlyMap<string, Input>): Symbols {
   const symbols: Symbols = new Map();
   for (const parameter of program.parameters) {
@@ -298,7 +301,7 @@ function symbolsOf(program: EntryProgram, inputs: ReadonlyMap<string, Input>): S
     }
     bindShape(parameter.shape, input.shape, symbols, what);
     if (input.bytes.length % itemsizeOf(input.dtype) !== 0) {
-      throw inputError(`${what}: ${input.bytes.length} bytes are no whole elements`);
+      throw inputError(`${what}: ${input.bytes.length} bytes are not a multiple of the element size`);
     }
   }
   return symbols;

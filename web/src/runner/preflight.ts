@@ -1,4 +1,4 @@
-/** What the model needs of the GPU, held against what this one has, before anything is loaded. */
+/** Compares the model's needs with this GPU's limits, before anything is loaded. */
 
 import { planCall, tensorBytes, type CallPlan, type TensorShape } from "../call_plan";
 import { inputError, TapmlError } from "../errors";
@@ -22,11 +22,11 @@ export interface Need {
 
 export interface Preflight {
   readonly needs: readonly Need[];
-  /** Bytes of weights, state and what the longest input takes besides. */
+  /** Bytes of weights, state, and temporaries of the longest input. */
   readonly memoryBytes: number;
 }
 
-/** Needs of both entries at their longest input; raises a LimitExceededError that names the worst. */
+/** Needs of all entries at their longest input; raises a LimitExceededError that names the worst. */
 export function preflight(library: Library, manifest: Manifest, gpu: Gpu): Preflight {
   const needs = new Needs(gpu);
   const resident = new Map<string, number>();
@@ -34,18 +34,14 @@ export function preflight(library: Library, manifest: Manifest, gpu: Gpu): Prefl
   for (const [name, entry] of manifest.entries) {
     const program = library.entries.get(name);
     if (program === undefined) {
-      throw inputError(`the kernels have no entry '${name}': make the folder anew`);
+      throw inputError(`the kernels have no entry '${name}': make the folder again`);
     }
-    const symbols = new Map(
-      [...entry.longest].map(([symbol, value]) => [symbol, BigInt(value)] as const),
-    );
+    const symbols = new Map([...entry.longest].map(([symbol, value]) => [symbol, BigInt(value)] as const));
     const at = [...symbols].map(([symbol, value]) => ` at ${symbol} = ${value}`).join("");
     const shapes = program.parameters.map(({ shape, dtype }): TensorShape => {
       return { shape: shape.map((extent) => evaluate(extent, symbols)), dtype };
     });
-    const given = new Map(
-      program.symbols.map((symbol) => [symbol, symbols.get(symbol) ?? 1n] as const),
-    );
+    const given = new Map(program.symbols.map((symbol) => [symbol, symbols.get(symbol) ?? 1n] as const));
     const plan = planCall(library, name, shapes, given);
     needs.addPlan(library, program, plan, at);
     let own = 0;

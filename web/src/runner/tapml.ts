@@ -1,16 +1,16 @@
 /**
- * A model in a page of one's own, three lines:
+ * A model in your own page, in three lines:
  *
  *     import { load } from "./tapml.js";
  *     const model = await load("./");
  *     for await (const piece of model.generate("The value of the")) console.log(piece);
  *
- * The work is done in a worker, `worker.js` beside this file.
+ * The model runs in a worker, `worker.js` beside this file.
  */
 
 import { TapmlError } from "../errors";
 import type { About, Failure, FromWorker, Stage, ToWorker } from "./messages";
-import { Tokenizer } from "./tokenizer/tokenizer";
+import { Tokenizer } from "./tokenizer";
 
 export { TapmlError, Tokenizer };
 export type { About, Stage };
@@ -18,20 +18,20 @@ export type { About, Stage };
 const NEW_TOKENS = 40;
 
 export interface LoadOptions {
-  /** Work of a stage that is done, of all of it: bytes of weights in the stage "weights". */
+  /** Done and total work of a stage, in bytes for the stage "weights". */
   readonly progress?: (stage: Stage, done: number, total: number) => void;
-  /** What is known before the weights are loaded, where they are refused as well. */
+  /** Called before the weights are loaded, also if the model is then refused. */
   readonly about?: (about: About) => void;
 }
 
 export interface GenerateOptions {
-  /** At most how many tokens; fewer where an end token comes or the context is full. */
+  /** The most tokens; fewer if an end token comes or the context is full. */
   readonly maxNewTokens?: number;
-  /** Ends the text where it stands. */
+  /** Stops generation. */
   readonly signal?: AbortSignal;
 }
 
-/** A token and the text that it completes; -1 where held back text comes last. */
+/** A token and the text that it completes; -1 for the rest of the text at the end. */
 export interface Piece {
   readonly token: number;
   readonly text: string;
@@ -41,7 +41,7 @@ type Listener = (message: FromWorker) => void;
 
 const errorOf = ({ kind, message, log }: Failure): TapmlError => new TapmlError(kind, message, log);
 
-/** Load the folder at an address, relative to the page; raises a TapmlError that says what to do. */
+/** Load the folder at an address, relative to the page; raises a TapmlError. */
 export async function load(folder: string | URL, options: LoadOptions = {}): Promise<Model> {
   const base = new URL(folder, document.baseURI);
   if (!base.pathname.endsWith("/")) {
@@ -75,11 +75,11 @@ export async function load(folder: string | URL, options: LoadOptions = {}): Pro
   }
 }
 
-/** A loaded model; one text is generated at a time, and beginning a second ends the first. */
+/** A loaded model. It generates one text at a time; starting a second ends the first. */
 export class Model {
   /**
-   * The error with which the model is lost: its GPU device was, or its worker failed. Whatever runs
-   * then is rejected with it, and so is what is asked later; `load` again. Never told after `close`.
+   * Resolves if the model is lost: its GPU device was, or its worker failed. Running and later calls are
+   * rejected with the same error; `load` again. Never resolves after `close`.
    */
   readonly lost: Promise<TapmlError>;
   private readonly listeners = new Map<number, Listener>();
@@ -108,7 +108,7 @@ export class Model {
     });
   }
 
-  /** Whether it has ended: closed, or lost. */
+  /** Whether the model is closed or lost. */
   get closed(): boolean {
     return this.ended !== null;
   }
@@ -125,7 +125,7 @@ export class Model {
     }
   }
 
-  /** The same with the token of each step; greedy, an end token comes last. */
+  /** The same with the token of each step; greedy, with an end token last. */
   async *generateTokens(
     prompt: string | readonly number[],
     { maxNewTokens = NEW_TOKENS, signal }: GenerateOptions = {},
@@ -137,7 +137,6 @@ export class Model {
       wake();
     });
     const stop = (): void => {
-      // A model that has ended meanwhile has stopped.
       if (this.ended === null) {
         this.say({ type: "stop", id });
       }
@@ -174,7 +173,6 @@ export class Model {
     }
   }
 
-  /** Token ids of a text. */
   async encode(text: string): Promise<readonly number[]> {
     return (await this.ask((id) => ({ type: "encode", id, text }))) as readonly number[];
   }
@@ -184,7 +182,7 @@ export class Model {
     return (await this.ask((id) => ({ type: "decode", id, tokens }))) as string;
   }
 
-  /** Give the GPU's memory back. */
+  /** Free the GPU's memory. */
   close(): void {
     this.end(new TapmlError("InputError", "the model was closed: load it again"));
   }

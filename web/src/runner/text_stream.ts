@@ -1,4 +1,4 @@
-/** Tokens to text as they come, as `text.py`: what a character takes several tokens for waits. */
+/** Streams tokens to text, as `text.py`; incomplete characters wait for their last token. */
 
 const UNFINISHED = "\ufffd";
 const CONTEXT = 8;
@@ -8,7 +8,7 @@ export interface Decodes {
 }
 
 export class TextStream {
-  // Some context before the new tokens keeps their leading space; all of it is not needed.
+  // A few tokens of context preserve a leading space.
   private pending: number[];
   private shown: number;
 
@@ -33,7 +33,7 @@ export class TextStream {
     return added;
   }
 
-  /** What was held back, with a replacement character for bytes that are no text. */
+  /** The rest, with a replacement character for incomplete ones. */
   finish(): string {
     const text = this.text();
     const added = text.slice(this.shown).join("");
@@ -41,7 +41,7 @@ export class TextStream {
     return added;
   }
 
-  /** By characters, so that none is cut in two. */
+  /** Characters, not UTF-16 units. */
   private text(): string[] {
     return Array.from(this.codec.decode(this.pending));
   }

@@ -1,4 +1,4 @@
-/** Weights on their way to the GPU: one safetensors file, read part by part as it comes. */
+/** Streams weights to the GPU: one safetensors file, in parts. */
 
 import { bitsOf, nbytesOf } from "../dtype";
 import { inputError, messageOf } from "../errors";
@@ -11,7 +11,7 @@ import type { StoredFile, TensorSpecification } from "./manifest";
 const MAX_HEADER_BYTES = 16 << 20;
 const PREFIX_BYTES = 8;
 const METADATA = "__metadata__";
-/** Parts that are fetched while one is hashed and sent on. */
+/** Parts fetched ahead while one is hashed and written. */
 const AHEAD = 3;
 const DTYPES: ReadonlyMap<string, string> = new Map([
   ["F64", "float64"],
@@ -31,7 +31,7 @@ const DTYPES: ReadonlyMap<string, string> = new Map([
   ["BOOL", "bool"],
 ]);
 
-/** A weight's place on the GPU, and in the file once its header is read. */
+/** A weight and its buffer. */
 export interface Weight extends TensorSpecification {
   readonly name: string;
   readonly buffer: DeviceBuffer;
@@ -39,14 +39,14 @@ export interface Weight extends TensorSpecification {
 
 interface Placed {
   readonly buffer: DeviceBuffer;
-  /** Bytes from the beginning of the file. */
+  /** Bytes from the start of the file. */
   readonly start: number;
   readonly end: number;
 }
 
 /**
- * Fetch all parts and write each weight to its buffer; `progress` takes bytes that have come, and
- * `begun` is called when the first part is right and holds what the weights are.
+ * Fetch all parts and write each weight to its buffer; `progress` takes newly fetched bytes, and
+ * `begun` is called once the first part, with the header, is checked.
  */
 export async function loadWeights(
   folder: Folder,
@@ -68,7 +68,7 @@ export async function loadWeights(
       asked += 1;
       if (next !== undefined) {
         const part = folder.file(next, progress);
-        // Where an earlier part fails, what becomes of this one is nobody's error.
+        // Unhandled if an earlier part fails.
         part.catch(() => null);
         coming.push(part);
       }
@@ -90,18 +90,14 @@ export async function loadWeights(
       }
     }
     start = end;
-    // What was written is copied by now: no more than a part waits in the browser's memory.
+    // Wait, so that the browser holds at most one part in memory.
     await steps.settle();
     await workDone(memory.device.queue);
   }
 }
 
-/** Where each weight lies in the file, by the header at its beginning. */
-export function place(
-  first: Uint8Array,
-  total: number,
-  weights: readonly Weight[],
-): readonly Placed[] {
+/** Locate each weight in the file by its header. */
+export function place(first: Uint8Array, total: number, weights: readonly Weight[]): readonly Placed[] {
   const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
   const length = first.length < PREFIX_BYTES ? -1n : view.getBigUint64(0, true);
   if (length < 0n || length > MAX_HEADER_BYTES || Number(length) > first.length - PREFIX_BYTES) {
@@ -115,7 +111,7 @@ export function place(
     if (found?.dtype !== weight.dtype || found.shape.join() !== weight.shape.join()) {
       throw inputError(
         `the kernels take ${weight.name} as ${weight.dtype} [${weight.shape.join(", ")}], and the ` +
-          `weights hold ${has}: make the folder anew with \`tapml package --browser\``,
+          `weights hold ${has}: make the folder again with \`tapml package --browser\``,
       );
     }
     const start = dataStart + found.start;
@@ -137,10 +133,10 @@ function headerOf(content: Uint8Array): ReadonlyMap<string, Stored> {
   try {
     data = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content));
   } catch (error) {
-    throw inputError(`the weights are damaged: their header is no JSON (${messageOf(error)})`);
+    throw inputError(`the weights are damaged: their header is not JSON (${messageOf(error)})`);
   }
   if (typeof data !== "object" || data === null || Array.isArray(data)) {
-    throw inputError("the weights are damaged: their header is no JSON object");
+    throw inputError("the weights are damaged: their header is not a JSON object");
   }
   return new Map(
     Object.entries(data)
@@ -165,7 +161,7 @@ function storedOf(name: string, value: unknown): Stored {
     offsets.length !== 2 ||
     !offsets.every(isCount)
   ) {
-    throw inputError(`the weights are damaged: ${name.slice(0, 80)} makes no sense in their header`);
+    throw inputError(`the weights are damaged: ${name.slice(0, 80)} is invalid in their header`);
   }
   const [start = 0, end = 0] = offsets;
   const elements = shape.reduce((product, extent) => product * BigInt(extent), 1n);

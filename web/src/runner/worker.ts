@@ -1,4 +1,4 @@
-/** The runner's worker: it holds the model, so that the page stays quick. */
+/** The runner's worker: holds the model, so that the page stays responsive. */
 
 import { messageOf, TapmlError } from "../errors";
 import { Engine } from "./engine";

@@ -1,28 +1,10 @@
-"""Functions and constants that mean something else in WGSL, or nothing, spelt so that they do.
-
-- ``pow`` of a negative number is undefined in WGSL, also to a whole power: x * x is 9 for -3, and
-  ``pow(-3, 2)`` may be NaN. Small whole powers become products, others keep to the sign's rules.
-- ``sin`` and ``cos`` may be wrong by 2**-11 between -pi and pi, by anything beyond, and on some
-  implementations they are: the positions of a model are beyond. They are computed here instead,
-  to about one unit in the last place of 1 up to 100,000.
-- ``x != x`` asks whether x is a NaN; WGSL may take it that there are none, and implementations do:
-  the bits are asked instead.
-- An infinity or a NaN cannot be written down; as a bit pattern it would be an error as well, if the
-  compiler could see that it is constant.
-"""
+"""WGSL's text of the functions that :mod:`tapml_targets.codegen.mathematics` calls."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-import tvm
-import tvm_ffi
-from tvm import tirx
-
-from tapml_targets.codegen.expression import call_name
-
-_PRODUCTS: Final = 4
 _POWER: Final = """\
 fn tapml_power_{t}(x : {t}, y : {t}) -> {t} {{
   if (y == 0.0{s}) {{ return 1.0{s}; }}
@@ -68,104 +50,23 @@ fn tapml_cos(x : f32) -> f32 {
   if (abs(x) > 100000.0f) { return cos(x); }
   return tapml_wave(x, 1i);
 }"""
-_WAVES: Final = frozenset({"sin", "cos"})
-_BITS: Final = {
-    "tapml_infinity": "0x7f800000u",
-    "tapml_nan": "0x7fc00000u",
-}
-_SUFFIX: Final = {"f32": "f", "f16": "h"}
-_KINDS: Final = {"float32": "f32", "float16": "f16"}
+_BITS: Final = {"tapml_infinity": "0x7f800000u", "tapml_nan": "0x7fc00000u"}
+_SUFFIXES: Final = {"f32": "f", "f16": "h"}
+_FACTORS: Final = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}
 
-
-def spell_out(function: Any) -> tuple[Any, str]:
-    """A device function with such calls and constants replaced.
-
-    Returns
-    -------
-    function
-        The device PrimFunc.
-    text
-        The functions of WGSL that it calls now; empty where it calls none.
-    """
-    functions: dict[str, str] = {}
-
-    def constant(node: Any) -> Any:
-        value, kind = float(node.value), str(node.ty)
-        if math.isfinite(value) or kind not in _KINDS:
-            return node
-        name = "tapml_nan" if math.isnan(value) else "tapml_infinity"
-        functions[name] = _bit_pattern(name)
-        found = tirx.call_pure_extern("float32", name)
-        found = found if kind == "float32" else tirx.Cast(kind, found)
-        return tirx.Mul(found, tirx.FloatImm(kind, -1.0)) if value < 0 else found
-
-    def is_nan(value: Any) -> Any:
-        functions["tapml_isnan"] = _IS_NAN
-        return tirx.call_pure_extern("bool", "tapml_isnan", _single(value))
-
-    def call(node: Any) -> Any:
-        if call_name(node) == "isnan":
-            return is_nan(node.args[0])
-        kind = _KINDS.get(str(node.ty))
-        name = _called(node)
-        if kind is not None and name in _WAVES:
-            functions["tapml_wave"] = _WAVE
-            wave = tirx.call_pure_extern("float32", f"tapml_{name}", _single(node.args[-1]))
-            return wave if kind == "f32" else tirx.Cast("float16", wave)
-        if kind is None or name != "pow":
-            return node
-        base, exponent = list(node.args)[-2:]
-        if isinstance(exponent, tirx.FloatImm | tirx.IntImm):
-            product = _product(base, float(exponent.value), str(node.ty), functions)
-            if product is not None:
-                return product
-        for pattern in _BITS:
-            functions[pattern] = _bit_pattern(pattern)
-        functions["tapml_isnan"] = _IS_NAN
-        functions[f"tapml_power_{kind}"] = _POWER.format(t=kind, s=_SUFFIX[kind])
-        return tirx.call_pure_extern(str(node.ty), f"tapml_power_{kind}", base, exponent)
-
-    def comparison(node: Any) -> Any:
-        if str(node.a.ty) not in _KINDS or not tvm_ffi.structural_equal(node.a, node.b):
-            return node
-        return is_nan(node.a) if isinstance(node, tirx.NE) else tirx.Not(is_nan(node.a))
-
-    function = tvm_ffi.structural_map(
-        function,
-        [
-            (tirx.FloatImm, constant),
-            (tvm.ir.Call, call),
-            (tirx.NE, comparison),
-            (tirx.EQ, comparison),
-        ],
-    )
-    return function, "\n".join(functions.values())
-
-
-def _single(value: Any) -> Any:
-    return value if str(value.ty) == "float32" else tirx.Cast("float32", value)
-
-
-def _bit_pattern(name: str) -> str:
-    return (
-        f"var<private> {name}_bits : u32 = {_BITS[name]};\n"
+TEXTS: Final[Mapping[str, str]] = {
+    "tapml_isnan": _IS_NAN,
+    "tapml_wave": _WAVE,
+    **{f"tapml_power_{t}": _POWER.format(t=t, s=s) for t, s in _SUFFIXES.items()},
+    **{
+        (name := f"tapml_power_{power}_{t}"): f"fn {name}(x : {t}) -> {t} {{ return {factors}; }}"
+        for power, factors in _FACTORS.items()
+        for t in _SUFFIXES
+    },
+    **{
+        name: f"var<private> {name}_bits : u32 = {bits};\n"
         f"fn {name}() -> f32 {{ return bitcast<f32>({name}_bits); }}"
-    )
-
-
-def _called(node: Any) -> str:
-    """Name of the function that an extern call names."""
-    if str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] != "call_pure_extern":
-        return ""
-    return str(getattr(node.args[0], "value", ""))
-
-
-def _product(base: Any, exponent: float, kind: str, functions: dict[str, str]) -> Any:
-    power = int(exponent) if exponent == int(exponent) else 0
-    if not 2 <= power <= _PRODUCTS:
-        return None
-    spelt = _KINDS[kind]
-    name = f"tapml_power_{power}_{spelt}"
-    factors = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}[power]
-    functions[name] = f"fn {name}(x : {spelt}) -> {spelt} {{ return {factors}; }}"
-    return tirx.call_pure_extern(kind, name, base)
+        for name, bits in _BITS.items()
+    },
+}
+"""The text of every function of :func:`tapml_targets.codegen.mathematics.spell_out`."""

@@ -17,12 +17,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from tapml_targets.codegen.narrow_types import BITS, WORDS, word_layout
+from tapml_targets.codegen.value_proof import LOW
 from tapml_targets.errors import CompileError
-from tapml_targets.webgpu.codegen.narrow_types import WORDS
-from tapml_targets.webgpu.codegen.value_proof import LOW
 
 _KINDS: Final = {"int32": "i32", "uint32": "u32"}
-_BITS: Final = {"bool": 8, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
 _ASSIGNED: Final = re.compile(r"\s*=(?!=)\s*")
 
 
@@ -30,7 +29,7 @@ def store_in_words(
     text: str,
     elements: Mapping[str, str],
     modes: Mapping[str, str],
-    moves: Mapping[str, str],
+    moves: Mapping[str, tuple[str, str]],
 ) -> str:
     """A kernel's text with its tensors bound as words.
 
@@ -41,9 +40,9 @@ def store_in_words(
     elements
         What the elements of its tensors are in memory, by the name of the binding.
     modes
-        What :func:`~tapml_targets.webgpu.codegen.proof.prove_narrow` says of its 64-bit tensors.
+        What :func:`~tapml_targets.codegen.proof.prove_narrow` says of its 64-bit tensors.
     moves
-        The functions of :func:`~tapml_targets.webgpu.codegen.moves.spell_moves`.
+        The functions of :func:`~tapml_targets.codegen.copies.spell_moves`.
 
     Raises
     ------
@@ -57,8 +56,9 @@ def store_in_words(
         if found is None:
             raise CompileError(f"TVM's WGSL binds {name!r} in a way that this tapml does not know")
         # TVM does not see what a move writes.
-        written = found[1] == "read_write" or name in moves.values()
-        atomic = written and element in _BITS
+        moved = any(target == name for target, _ in moves.values())
+        written = found[1] == "read_write" or moved
+        atomic = written and element in BITS
         word = "atomic<u32>" if atomic else "u32"
         access = "read_write" if written else "read"
         binding = f"var<storage, {access}> {name} : array<{word}>;"
@@ -68,7 +68,8 @@ def store_in_words(
             functions.append(read_function(name, element, modes.get(name, LOW), atomic=atomic))
         if f"write_{name}(" in text:
             functions.append(write_function(name, element))
-    return "\n".join([*functions, *moves, text])
+    copies = (_move_function(each, *pointers) for each, pointers in moves.items())
+    return "\n".join([*functions, *copies, text])
 
 
 def _called(text: str, name: str) -> str:
@@ -100,7 +101,7 @@ def read_function(pointer: str, element: str, mode: str = LOW, *, atomic: bool =
     """The function ``read_<pointer>`` of WGSL, which reads one element out of an array of words."""
     if element == "int64":
         return _read_wide(pointer, mode)
-    bits, per_word, shift = _layout(element)
+    bits, per_word, shift = word_layout(element)
     word = f"{pointer}[u32(i) >> {shift}u]"
     word = f"atomicLoad(&{word})" if atomic else word
     kind = _KINDS[WORDS[element]]
@@ -134,7 +135,7 @@ def write_function(pointer: str, element: str) -> str:
             f"  {pointer}[2u * u32(i) + 1u] = bitcast<u32>(value >> 31u);\n"
             "}"
         )
-    bits, per_word, shift = _layout(element)
+    bits, per_word, shift = word_layout(element)
     mask = (1 << bits) - 1
     return (
         f"fn write_{pointer}(i : i32, value : {_KINDS[WORDS[element]]}) {{\n"
@@ -145,7 +146,11 @@ def write_function(pointer: str, element: str) -> str:
     )
 
 
-def _layout(element: str) -> tuple[int, int, int]:
-    """Bits of an element, elements per word, and the shift from one to the other."""
-    bits = _BITS[element]
-    return bits, 32 // bits, 2 if bits == 8 else 1
+def _move_function(name: str, target: str, source: str) -> str:
+    return (
+        f"fn {name}(i : i32, j : i32) -> i32 {{\n"
+        f"  {target}[2u * u32(i)] = {source}[2u * u32(j)];\n"
+        f"  {target}[2u * u32(i) + 1u] = {source}[2u * u32(j) + 1u];\n"
+        "  return 0i;\n"
+        "}"
+    )

@@ -1,0 +1,119 @@
+"""The jobs of a backend's process; each returns plain data, also where the library fails.
+
+A library's failure is a finding about the library, so it is not raised: the result then has the
+one key ``failure``, with ``kind`` (``unsupported``, ``out of memory`` or ``error``), ``type``,
+``message`` and ``place``, the innermost line of code that raised it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.backends.runner import Array, Runner
+from tapml_targets.errors import InputError, UnsupportedOperatorError
+
+JOBS: Final = tuple(
+    f"{__name__}:{job}" for job in ("hold", "load", "run", "hidden", "replay", "replay_all")
+)
+_MESSAGE_CHARACTERS: Final = 2000
+
+
+class Held:
+    """What the process keeps between calls."""
+
+    def __init__(self, package: str, model: Path, variant: str) -> None:
+        self.package = package
+        self.model = model
+        self.variant = variant
+        self.runner: Runner | None = None
+
+    def loaded(self) -> Runner:
+        """The model; :func:`load` came first."""
+        if self.runner is None:
+            raise InputError("expected the job load before this one")
+        return self.runner
+
+
+def hold(payload: dict[str, Any]) -> Held:
+    """Keep what :func:`load` needs."""
+    return Held(payload["package"], Path(payload["model"]), payload["variant"])
+
+
+def load(held: Held, _: object) -> dict[str, Any]:
+    """Load the model; its inputs, nodes and the libraries' versions."""
+
+    def job() -> dict[str, Any]:
+        runner = import_module(f"{held.package}.runner").load(held.model, held.variant)
+        held.runner = runner
+        return {
+            "versions": runner.versions(),
+            "inputs": [
+                {"name": each.name, "shape": list(each.shape), "dtype": each.dtype}
+                for each in runner.inputs()
+            ],
+            "nodes": [
+                {"name": each.name, "kind": each.kind, "sources": [list(s) for s in each.sources]}
+                for each in runner.nodes()
+            ],
+        }
+
+    return _guarded(job)
+
+
+def run(held: Held, inputs: dict[str, Array]) -> dict[str, Any]:
+    """The outputs, as pairs of name and array."""
+    return _guarded(
+        lambda: {"outputs": [[name, each] for name, each in held.loaded().run(inputs).items()]}
+    )
+
+
+def hidden(held: Held, inputs: dict[str, Array]) -> dict[str, Any]:
+    """Every node's outputs, twice: a library may give other values in the second run."""
+    return _guarded(
+        lambda: {
+            "runs": [
+                [[name, values] for name, values in held.loaded().hidden(inputs).items()]
+                for _ in range(2)
+            ]
+        }
+    )
+
+
+def replay(held: Held, payload: dict[str, Any]) -> dict[str, Any]:
+    """One node alone."""
+    return _guarded(lambda: {"outputs": held.loaded().replay(payload["node"], payload["inputs"])})
+
+
+def replay_all(held: Held, payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Several nodes, each alone: the result or failure of each."""
+    return [replay(held, each) for each in payloads]
+
+
+def _guarded(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return job()
+    except InputError as error:
+        if not isinstance(error, UnsupportedOperatorError):
+            raise
+        return _failure("unsupported", error)
+    except MemoryError as error:
+        return _failure("out of memory", error)
+    except Exception as error:
+        return _failure("error", error)
+
+
+def _failure(kind: str, error: Exception) -> dict[str, Any]:
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    return {
+        "failure": {
+            "kind": kind,
+            "type": type(error).__name__,
+            "message": str(error)[:_MESSAGE_CHARACTERS],
+            "place": f"{'/'.join(Path(last.filename).parts[-3:])}:{last.lineno}",
+        }
+    }

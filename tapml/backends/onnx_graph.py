@@ -1,0 +1,158 @@
+"""An ONNX model as nodes, and models made of its parts: all values as outputs, one node alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapml.backends.runner import Array, Input, Node
+from tapml_targets.errors import InputError, UnsupportedOperatorError
+
+
+class OnnxGraph:
+    """An ONNX model, read; a node is named after its first output.
+
+    Raises
+    ------
+    InputError
+        If the file is no valid ONNX model.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import onnx
+
+        try:
+            self.model = onnx.load(path)
+            onnx.checker.check_model(self.model)
+        except (onnx.checker.ValidationError, OSError, ValueError) as error:
+            raise InputError(f"{path.name} is no valid ONNX model: {error}") from error
+        except Exception as error:
+            if type(error).__name__ != "DecodeError":
+                raise
+            raise InputError(f"{path.name} is no ONNX model; expected a .onnx file") from error
+        graph = self.model.graph
+        self._weights = {each.name: each for each in graph.initializer}
+        self._steps = {_name_of(each): each for each in graph.node if any(each.output)}
+        self.outputs = [each.name for each in graph.output]
+
+    def inputs(self) -> list[Input]:
+        """The inputs that are no weights."""
+        return [
+            Input(each.name, _shape_of(each), _dtype_of(each).name)
+            for each in self.model.graph.input
+            if each.name not in self._weights
+        ]
+
+    def nodes(self) -> list[Node]:
+        """Every node; what it reads from outside of a subgraph counts as read."""
+        made = {each.name: (each.name, 0) for each in self.inputs()}
+        nodes = []
+        for name, step in self._steps.items():
+            reads = [each for each in _reads(step) if each in made]
+            nodes.append(Node(name, step.op_type, tuple(made[each] for each in reads)))
+            made |= {output: (name, i) for i, output in enumerate(_outputs_of(step))}
+        return nodes
+
+    def values(self) -> dict[str, list[str]]:
+        """The names of every node's outputs, by the node's name."""
+        return {name: _outputs_of(step) for name, step in self._steps.items()}
+
+    def with_all_outputs(self) -> Any:
+        """The model with every value as an output."""
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for names in self.values().values():
+            model.graph.output.extend(
+                onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs
+            )
+        return model
+
+    def alone(self, name: str, inputs: Sequence[Array]) -> tuple[Any, dict[str, Array]]:
+        """A model of one node, and its inputs by name.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If the node has subgraphs that read values of the model.
+        """
+        import onnx
+
+        step = self._steps[name]
+        if len(list(_reads(step))) != sum(1 for each in step.input if each):
+            raise UnsupportedOperatorError(
+                f"{name} ({step.op_type}) reads values in a subgraph and cannot run alone"
+            )
+        sources = [each for each in step.input if each and each in self._made()]
+        given = dict(zip(sources, inputs, strict=True))
+        helper = onnx.helper
+        graph = helper.make_graph(
+            [step],
+            "alone",
+            [
+                helper.make_tensor_value_info(
+                    each, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+                )
+                for each, value in given.items()
+            ],
+            [onnx.ValueInfoProto(name=each) for each in _outputs_of(step)],
+            [self._weights[each] for each in dict.fromkeys(step.input) if each in self._weights],
+        )
+        model = helper.make_model(
+            graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
+        )
+        model.functions.extend(self.model.functions)
+        return model, given
+
+    def _made(self) -> set[str]:
+        made = {each.name for each in self.inputs()}
+        return made.union(*map(_outputs_of, self._steps.values()))
+
+    def by_node(self, values: Mapping[str, Array]) -> dict[str, list[Array]]:
+        """Values by node; nodes of which one is missing are left out."""
+        return {
+            name: [values[each] for each in names]
+            for name, names in self.values().items()
+            if all(each in values for each in names)
+        }
+
+
+def _reads(step: Any) -> Iterator[str]:
+    """The names that a node reads, subgraphs included."""
+    yield from filter(None, step.input)
+    for attribute in step.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            own = {each.name for each in (*graph.input, *graph.initializer)}
+            own.update(output for inner in graph.node for output in inner.output)
+            reads = {each for inner in graph.node for each in _reads(inner)}
+            reads.update(each.name for each in graph.output)
+            yield from sorted(reads - own)
+
+
+def _outputs_of(step: Any) -> list[str]:
+    return [each for each in step.output if each]
+
+
+def _name_of(step: Any) -> str:
+    return _outputs_of(step)[0]
+
+
+def _shape_of(value: Any) -> tuple[int | None, ...]:
+    return tuple(
+        each.dim_value if each.HasField("dim_value") else None
+        for each in value.type.tensor_type.shape.dim
+    )
+
+
+def _dtype_of(value: Any) -> np.dtype[Any]:
+    import onnx
+
+    if not value.type.HasField("tensor_type"):
+        raise UnsupportedOperatorError(f"the input {value.name!r} is no tensor")
+    element: Any = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    dtype: np.dtype[Any] = np.dtype(element)
+    return dtype

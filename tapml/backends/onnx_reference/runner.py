@@ -1,0 +1,66 @@
+"""Loads an ONNX model into ONNX's reference implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tapml.backends.onnx_graph import OnnxGraph
+from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml_targets.errors import UnsupportedOperatorError
+
+T = TypeVar("T")
+
+
+class _Reference:
+    def __init__(self, model: Path) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        self._graph = OnnxGraph(model)
+        self._evaluator = _supported(lambda: ReferenceEvaluator(self._graph.model))
+
+    def versions(self) -> dict[str, str]:
+        import onnx
+
+        return {"onnx": onnx.__version__}
+
+    def inputs(self) -> list[Input]:
+        return self._graph.inputs()
+
+    def nodes(self) -> list[Node]:
+        return self._graph.nodes()
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        outputs = _supported(lambda: self._evaluator.run(None, dict(inputs)))
+        return dict(zip(self._graph.outputs, map(to_plain, outputs), strict=True))
+
+    def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
+        values = _supported(lambda: self._evaluator.run(None, dict(inputs), intermediate=True))
+        return self._graph.by_node(
+            {name: to_plain(value) for name, value in values.items() if _is_tensor(value)}
+        )
+
+    def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        from onnx.reference import ReferenceEvaluator
+
+        model, given = self._graph.alone(node, inputs)
+        outputs = _supported(lambda: ReferenceEvaluator(model).run(None, given))
+        return [to_plain(each) for each in outputs]
+
+
+def _is_tensor(value: object) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", "O") in "biufc"
+
+
+def _supported(run: Callable[[], T]) -> T:
+    try:
+        return run()
+    except NotImplementedError as error:
+        raise UnsupportedOperatorError(str(error)) from error
+
+
+def load(model: Path, variant: str) -> _Reference:
+    """Load a ``.onnx`` file; raises InputError if it is none."""
+    del variant
+    return _Reference(model)

@@ -1,0 +1,197 @@
+"""``tapml compare``: one model on several backends, and the layer at which they part."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml.cli.model_arguments import number, seconds
+
+if TYPE_CHECKING:
+    from tapml.comparing.result import Comparison
+
+_EPILOG: Final = """\
+examples:
+  tapml compare model.keras --backends keras-torch,keras-jax,keras-tensorflow --data data.npz
+  tapml compare model.onnx --backends onnxruntime,onnxruntime:disabled,openvino --data data.npz
+  tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
+  tapml compare --list                                  the backends, and what each needs
+
+The data is an .npz file: arrays named as the model's inputs, or x, and labels in y. Labels are
+classes (whole numbers) or targets (floats); without them, the class that most backends put first
+stands in. Every backend runs in a process of its own. For each pair that differs, the layer is
+named that differs alone on equal inputs, and with three backends or more the one that a majority
+disagrees with. --output FOLDER keeps the localization maps (report.html) and result.json.
+
+exit codes: 0 all pairs agree; 1 a pair differs, or a backend crashes or hangs; 2 usage or input
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "compare",
+        help="one model on several backends: do they agree, and where do they part?",
+        description="Run one model on several backends, compare them, and find the layer at fault.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("model", type=Path, nargs="?", help="a .keras or .onnx file")
+    parser.add_argument("--backends", metavar="A,B,...", default="", help="at least two")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="an .npz file")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="write report.html and result.json there"
+    )
+    parser.add_argument(
+        "--class-distance",
+        type=number("a number from 1 to 16", float, 1.0, 16.0),
+        default=8.0,
+        metavar="T_C",
+        help="least D_CLASS of an instance that triggers (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--mad-distance",
+        type=number("a number from 0 to 1", float, 0.0, 1.0),
+        default=0.2,
+        metavar="T_M",
+        help="least D_MAD of an instance that triggers (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--relative",
+        type=number("a number from 0 to 1", float, 0.0, 1.0),
+        default=1e-3,
+        metavar="SHARE",
+        help="least deviation of an element that triggers, as a share of the output's scale "
+        "(default: %(default)g)",
+    )
+    parser.add_argument(
+        "--share",
+        type=number("a percentage from 0 to 100", float, 0.0, 100.0),
+        default=0.0,
+        metavar="PERCENT",
+        help="instances that must trigger before a pair is inconsistent (default: any)",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="a backend that needs longer for a call hangs (default: %(default)g)",
+    )
+    parser.add_argument("--list", action="store_true", help="list the backends and stop")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare; 0 if all pairs agree."""
+    if arguments.list:
+        return _list(arguments.json)
+    from tapml_targets.errors import InputError
+
+    if arguments.model is None or arguments.data is None:
+        raise InputError("expected a model and --data; see `tapml compare --help`")
+    from tapml.cli.progress import watch
+    from tapml.comparing.run import compare
+    from tapml.comparing.verdicts import Thresholds
+
+    limits = Thresholds(
+        class_distance=arguments.class_distance,
+        mad_distance=arguments.mad_distance,
+        relative=arguments.relative,
+        share=arguments.share / 100,
+    )
+    names = [each.strip() for each in arguments.backends.split(",") if each.strip()]
+    with watch(quiet=arguments.quiet or arguments.json) as watcher:
+        comparison = compare(
+            arguments.model,
+            names,
+            arguments.data,
+            limits=limits,
+            deadline_seconds=arguments.deadline,
+            watcher=watcher,
+        )
+    if arguments.output is not None:
+        _write(comparison, arguments.output)
+    if arguments.json:
+        from tapml.durable.strict_json import to_strict
+
+        print(json.dumps(to_strict(comparison.to_json()), indent=1, allow_nan=False))
+    else:
+        _print(comparison, arguments.output)
+    return comparison.exit_code
+
+
+def _write(comparison: Comparison, folder: Path) -> None:
+    from tapml.cli.model_arguments import writable_folder
+    from tapml.comparing.page import render_comparison
+    from tapml.durable.files import write_json, write_text
+    from tapml.durable.strict_json import to_strict
+
+    writable_folder(folder)
+    write_json(folder / "result.json", to_strict(comparison.to_json()))
+    write_text(folder / "report.html", render_comparison(comparison))
+
+
+def _print(comparison: Comparison, folder: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, emoji=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("pair", "verdict", "first layer", "blamed", "why"):
+        table.add_column(title, overflow="fold")
+    for pair in comparison.pairs:
+        style = "green" if pair.status == "agree" else "red"
+        layer = f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-"
+        table.add_row(
+            Text(" / ".join(pair.backends)),
+            Text(pair.status, style=style),
+            Text(layer),
+            Text(pair.blamed or "-"),
+            Text(pair.reason),
+        )
+    console.print(table)
+    if folder is not None:
+        console.print(Text(f"maps: {folder / 'report.html'}"), soft_wrap=True)
+
+
+def _list(as_json: bool) -> int:
+    from tapml.backends.finding import backends, find_backend
+
+    rows = []
+    for name in backends():
+        backend = find_backend(name)
+        description = backend.description
+        rows.append(
+            {
+                "name": name,
+                "title": description.title,
+                "formats": list(description.formats),
+                "variants": dict(description.variants),
+                "missing": backend.missing(),
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("backend", "reads", "variants", "pip install"):
+        table.add_column(title, overflow="fold")
+    for name, row in zip(backends(), rows, strict=True):
+        cells = [
+            name,
+            " ".join(row["formats"]),
+            " ".join(row["variants"]),
+            " ".join(row["missing"]),
+        ]
+        table.add_row(*(Text(cell or "-") for cell in cells))
+    Console(highlight=False, emoji=False).print(table)
+    return 0

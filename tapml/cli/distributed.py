@@ -1,0 +1,282 @@
+"""``tapml distributed``: whether training on N devices equals training on one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml.cli.model_arguments import number, positive
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tapml.distributed.results import Check, RunResult
+    from tapml.runs.events import Event
+
+_EXIT_CODES: Final = """\
+exit codes:
+  0 every setting equals one device
+  1 a finding: inconsistent, crash, hang, slow, not deterministic
+  2 usage, input or environment; a setting that could not be run or judged   130 interrupted
+"""
+_EPILOG: Final = """\
+examples:
+  tapml distributed check train.py                       DDP and FSDP2 on 1, 2 and 4 ranks
+  tapml distributed check train.py --world 1,2 --engine ddp --json
+  tapml distributed engines                              what can be checked here
+
+A job is a Python file that defines model(), batch() and step(model, batch, optimizer). It may
+define optimizer(model), part(batch, rank, world), predict(model, batch), its own wrapping
+distribute(model, rank, world), WORLDS and STEPS (docs/distributed.md).
+
+"""
+_CHECK_EPILOG: Final = """\
+examples:
+  tapml distributed check train.py
+  tapml distributed check train.py --world 1,2,4 --engine ddp,fsdp2 --report report.html
+  tapml distributed check train.py --engine own --steps 3 --explain
+  tapml distributed check train.py --json > check.json
+
+Ranks are processes on this machine that talk over gloo; no GPU is needed.
+
+"""
+_MARKS: Final = {"equal": "green", "not run": "yellow", "refused by the library": "yellow"}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "distributed",
+        help="whether training on N devices equals training on one",
+        description="Check distributed training against one device, on this machine.",
+        epilog=_EPILOG + _EXIT_CODES,
+    )
+    commands = parser.add_subparsers(dest="distributed_command", metavar="COMMAND", required=True)
+    check: argparse.ArgumentParser = commands.add_parser(
+        "check",
+        help="run a job on one device and on ranks, and compare",
+        description="Train a job on one device and under every setting, compare everything a step\n"
+        "computes, and name the first wrong tensor, its ranks and the mistake.",
+        epilog=_CHECK_EPILOG + _EXIT_CODES,
+    )
+    check.add_argument("job", type=Path, metavar="JOB.py", help="the job")
+    check.add_argument(
+        "--world",
+        type=_listed("a list of numbers of ranks such as 1,2,4", positive),
+        metavar="N,...",
+        help="numbers of ranks (default: the job's WORLDS, else 1,2,4)",
+    )
+    check.add_argument(
+        "--engine",
+        type=_listed("a list of engines such as ddp,fsdp2", str),
+        metavar="NAME,...",
+        help="ways to distribute (default: own if the job defines distribute, else ddp,fsdp2)",
+    )
+    check.add_argument(
+        "--steps", type=positive, metavar="N", help="training steps (default: STEPS, else 1)"
+    )
+    check.add_argument(
+        "--deadline",
+        type=number("a number of seconds of at least 2", float, 2.0, 86400.0),
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit of each run (default: %(default)g)",
+    )
+    check.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
+    check.add_argument("--explain", action="store_true", help="list every wrong tensor")
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.set_defaults(run=run_check)
+    engines: argparse.ArgumentParser = commands.add_parser(
+        "engines",
+        help="list the engines",
+        description="List the ways to distribute a model that can be checked here.",
+        epilog="examples:\n  tapml distributed engines\n  tapml distributed engines --json\n",
+    )
+    engines.add_argument("--json", action="store_true", help="print JSON")
+    engines.set_defaults(run=run_engines)
+
+
+def run_check(arguments: argparse.Namespace) -> int:
+    """Check a job; 1 on a finding, 2 if a setting could not be judged."""
+    from tapml.distributed.checking import check
+
+    with _progress() as watcher:
+        found = check(
+            arguments.job,
+            worlds=arguments.world,
+            engines=arguments.engine,
+            steps=arguments.steps,
+            deadline_seconds=arguments.deadline,
+            watcher=watcher,
+        )
+    if arguments.report is not None:
+        from tapml.distributed.page import write_page
+
+        write_page(found, arguments.report)
+    if arguments.json:
+        print(json.dumps(found.to_json(), indent=1, allow_nan=False))
+    else:
+        _print(found, explain=arguments.explain)
+        if arguments.report is not None:
+            print(f"report: {arguments.report}")
+    return found.exit_code
+
+
+def run_engines(arguments: argparse.Namespace) -> int:
+    """List the engines."""
+    from tapml.distributed.engine import engine_packages, find_engine
+
+    titles = {name: find_engine(name).settings.TITLE for name in engine_packages()}
+    if arguments.json:
+        print(json.dumps([{"name": name, "title": title} for name, title in titles.items()]))
+    else:
+        for name, title in titles.items():
+            print(f"{name:8} {title}")
+    return 0
+
+
+def _listed(expected: str, read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def parse(text: str) -> list[Any]:
+        words = [word.strip() for word in text.split(",")]
+        if not all(words):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return [read(word) for word in words]
+
+    return parse
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Event], None]]:
+    """Print each phase and setting to stderr as it ends; in a terminal also what runs now."""
+    from rich.console import Console
+
+    from tapml.distributed.checking import SettingChecked
+    from tapml.runs.events import PhaseEnded, PhaseProgressed, PhaseStarted
+
+    console = Console(stderr=True, highlight=False, emoji=False)
+    status = console.status("")
+
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseStarted):
+            status.update(event.name)
+        elif isinstance(event, PhaseProgressed):
+            status.update(f"{event.detail} ({event.done + 1} of {event.total})")
+        elif isinstance(event, SettingChecked):
+            result = event.result
+            tail = f" ({result.seconds:.2f} s a run)" if result.seconds else ""
+            console.print(
+                f"[{event.done}/{event.total}] {result.setting.name}: {result.outcome}{tail}",
+                markup=False,
+            )
+        elif isinstance(event, PhaseEnded):
+            text = f"{event.name}: {event.detail or 'done'} ({event.seconds:.1f} s)"
+            console.print(text, markup=False)
+
+    if sys.stderr.isatty():
+        with status:
+            yield watch
+    else:
+        yield watch
+
+
+def _print(found: Check, *, explain: bool) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, emoji=False)
+    console.print(_table(found))
+    for each in found.results:
+        if each.outcome != "equal":
+            console.print()
+            for line in _paragraph(each):
+                console.print(Text(line), soft_wrap=True)
+            if explain and each.deviations:
+                console.print(_deviations(each))
+    console.print()
+    for line in _conclusion(found):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _table(found: Check) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("setting", "outcome", "first wrong tensor", "ranks", "ratio", "paper's oracle"):
+        table.add_column(title, overflow="fold")
+    for each in found.results:
+        table.add_row(
+            Text(each.setting.name),
+            Text(str(each.outcome), style=_MARKS.get(str(each.outcome), "red")),
+            Text(each.first_wrong or "-"),
+            Text(", ".join(map(str, each.ranks)) or "-"),
+            Text("-" if each.ratio is None else f"{each.ratio:.4g}"),
+            Text(each.published or "-"),
+        )
+    return table
+
+
+def _paragraph(each: RunResult) -> list[str]:
+    lines = [f"{each.setting.name}: {each.outcome}. {_capital(each.reason)}."]
+    if each.mistake:
+        lines.append(f"  mistake: {each.mistake}")
+    elif each.outcome == "inconsistent":
+        lines.append("  mistake: no standard one gives what the ranks have")
+    if each.remedy:
+        lines.append(f"  remedy: {each.remedy}")
+    if each.triggers:
+        lines.append(f"  triggers: {', '.join(each.triggers)} (changed alone, it is equal)")
+    if each.place is not None:
+        place = each.place
+        lines.append(
+            f"  worst: rank {place.rank} at {list(place.index)}, {place.actual:.9g} for "
+            f"{place.expected:.9g}; {place.wrong_elements} of {place.elements} elements are wrong"
+        )
+    return lines + [f"  {line}" for line in each.details]
+
+
+def _deviations(each: RunResult) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("  step", "phase", "tensor", "ranks", "error", "limit", "ratio", ""):
+        table.add_column(title, overflow="fold")
+    for found in each.deviations:
+        table.add_row(
+            Text(f"  {found.step}"),
+            Text(found.phase),
+            Text(found.tensor),
+            Text(", ".join(map(str, found.ranks))),
+            Text("missing" if math.isinf(found.error) else f"{found.error:.3g}"),
+            Text(f"{found.limit:.1g}"),
+            Text("-" if found.ratio is None else f"{found.ratio:.4g}"),
+            Text(found.note),
+        )
+    return table
+
+
+def _conclusion(found: Check) -> list[str]:
+    facts = found.facts
+    counts: dict[str, int] = {}
+    for each in found.results:
+        counts[each.outcome] = counts.get(each.outcome, 0) + 1
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    lines = [f"{len(found.results)} settings: {said} ({found.seconds:.1f} s)"]
+    if not facts.twin:
+        lines.append(f"judged in float32 by measured sensitivities, because {facts.twin_reason}")
+    skipped = sorted({text for each in found.results for text in each.not_compared})
+    lines += [f"not compared: {text}" for text in skipped[:5]]
+    if len(skipped) > 5:
+        lines.append(f"not compared: {len(skipped) - 5} more (--json lists them)")
+    return lines
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

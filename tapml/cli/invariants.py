@@ -1,0 +1,297 @@
+"""``tapml invariants``: learns what holds in training runs, and finds what breaks it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tapml.cli.model_arguments import number
+from tapml.runs.wording import counted
+from tapml_targets.errors import EXIT_MISMATCH, EXIT_USAGE, InputError
+
+if TYPE_CHECKING:
+    from tapml.invariants.checking import CheckReport
+    from tapml.invariants.invariant import InvariantSet
+    from tapml.invariants.launch import Collected
+
+_EPILOG: Final = """\
+examples:
+  tapml invariants collect good -- python train.py --epochs 1
+  tapml invariants infer good --output train.invariants
+  tapml invariants check train.invariants -- python train.py
+  tapml invariants check train.invariants other-trace --report violations.html
+  tapml invariants collect ranks -- torchrun --nproc-per-node 2 train.py
+  tapml invariants show train.invariants
+"""
+_COLLECT_EPILOG: Final = """\
+examples:
+  tapml invariants collect good -- python train.py --epochs 1
+  tapml invariants collect ranks -- torchrun --nproc-per-node 2 train.py
+
+The script needs no change. Every Python process that the command starts is recorded from its
+first training step. Losses stay as they are, bit for bit. Five steps are enough to learn from.
+
+exit codes: 0 recorded; 2 the command failed or did not train; 130 interrupted
+"""
+_INFER_EPILOG: Final = """\
+examples:
+  tapml invariants infer good --output train.invariants
+  tapml invariants infer seed-0 seed-1 adamw --output train.invariants
+
+More runs make better invariants: what differs between them is no invariant. All runs must have
+been right.
+
+exit codes: 0 learned; 2 usage or input
+"""
+_CHECK_EPILOG: Final = """\
+examples:
+  tapml invariants check train.invariants trace
+  tapml invariants check train.invariants -- python train.py
+  tapml invariants check train.invariants trace --report violations.html --json
+  tapml invariants check train.invariants trace --suppress 3f2a91c0 --select 100
+
+exit codes: 0 nothing is violated; 1 violations; 2 usage, input, or the command failed
+"""
+_FINDINGS_SHOWN: Final = 5
+_LETTERS_OF_AN_ID: Final = 8
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "invariants",
+        help="find silent errors in training runs",
+        description="Learn what always holds in training runs that are right, and check others.",
+        epilog=_EPILOG,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_collect(actions)
+    _add_infer(actions)
+    _add_check(actions)
+    show: argparse.ArgumentParser = actions.add_parser(
+        "show",
+        help="print the invariants of a set as sentences",
+        description="Print the invariants of a set as sentences, with their ids.",
+        epilog="examples:\n  tapml invariants show train.invariants --select 20\n",
+    )
+    _add_set(show)
+    show.add_argument("--json", action="store_true", help="print JSON")
+    show.set_defaults(run=_show)
+
+
+def _add_collect(actions: Any) -> None:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "collect",
+        help="record a training run",
+        description="Run a command and record what it trains.",
+        epilog=_COLLECT_EPILOG,
+    )
+    parser.add_argument("trace", type=Path, help="folder for the trace; an old trace is replaced")
+    _add_command(parser, "-- COMMAND", "the command that trains")
+    parser.set_defaults(run=_collect)
+
+
+def _add_infer(actions: Any) -> None:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "infer",
+        help="learn invariants from recorded runs",
+        description="Learn invariants from runs that were right.",
+        epilog=_INFER_EPILOG,
+    )
+    parser.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="recorded runs")
+    parser.add_argument(
+        "--output", "-o", type=Path, required=True, metavar="FILE", help="the set's file"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_infer)
+
+
+def _add_check(actions: Any) -> None:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "check",
+        help="test a run against invariants",
+        description="Test a recorded run, or run a command and test it.",
+        epilog=_CHECK_EPILOG,
+    )
+    _add_set(parser)
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _add_command(parser, "TRACE | -- COMMAND", "a recorded run, or a command that trains")
+    parser.set_defaults(run=_check)
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("set", type=Path, help="a file written by `tapml invariants infer`")
+    parser.add_argument(
+        "--suppress",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="leave out an invariant, by the first letters of its id; may be repeated",
+    )
+    parser.add_argument(
+        "--select",
+        type=number("a whole number of at least 1", int, 1, sys.maxsize),
+        metavar="N",
+        help="use the N most telling invariants",
+    )
+
+
+def _add_command(parser: argparse.ArgumentParser, name: str, meaning: str) -> None:
+    parser.add_argument(
+        "--eager", action="store_true", help="run a script that compiles its model uncompiled"
+    )
+    parser.add_argument("words", nargs="+", metavar=name, help=meaning)
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    """Record a run; 2 if it failed or did not train."""
+    collected = _recorded(arguments.words, arguments.trace, eager=arguments.eager)
+    trace = collected.trace
+    if trace is not None:
+        for note in trace.notes:
+            print(f"note: {note}", file=sys.stderr)
+        parts = (
+            counted(trace.steps, "step"),
+            counted(len(trace.processes), "process"),
+            counted(trace.rows, "row"),
+        )
+        print(f"{arguments.trace}: {', '.join(parts)}")
+    return EXIT_USAGE if collected.exit_code or trace is None else 0
+
+
+def _recorded(command: list[str], folder: Path, *, eager: bool) -> Collected:
+    from tapml.invariants.launch import collect
+
+    collected = collect(command, folder, eager=eager)
+    shown = shlex.join(command)
+    if collected.exit_code:
+        print(
+            f"tapml: the command ended with exit code {collected.exit_code}: {shown}",
+            file=sys.stderr,
+        )
+    elif collected.trace is None:
+        print(
+            f"tapml: {shown} made no training step: expected a model's forward call and "
+            "optimizer.step() in a Python process with PyTorch",
+            file=sys.stderr,
+        )
+    return collected
+
+
+def _infer(arguments: argparse.Namespace) -> int:
+    """Learn a set."""
+    from tapml.invariants.inference import infer, run_of
+    from tapml.invariants.invariant import write_set
+    from tapml.invariants.trace import read_trace
+
+    runs = []
+    for folder in arguments.traces:
+        trace = read_trace(folder)
+        for note in trace.notes:
+            print(f"note: {folder}: {note}", file=sys.stderr)
+        runs.append(run_of(trace))
+    counts: dict[str, int] = {}
+
+    def progress(relation: str, count: int) -> None:
+        counts[relation] = count
+        if not arguments.json:
+            print(f"{relation}: {count}", file=sys.stderr)
+
+    found = infer(runs, progress)
+    if not found.invariants:
+        raise InputError("these runs have no invariant in common; check that each of them trains")
+    write_set(found, arguments.output)
+    if arguments.json:
+        learned = {"output": str(arguments.output), "runs": found.runs, "invariants": counts}
+        print(json.dumps(learned, indent=1))
+    else:
+        learned_from = counted(len(runs), "run")
+        print(
+            f"{arguments.output}: {counted(len(found.invariants), 'invariant')} of {learned_from}"
+        )
+    return 0
+
+
+def _read(arguments: argparse.Namespace) -> InvariantSet:
+    from tapml.invariants.invariant import read_set
+
+    found = read_set(arguments.set)
+    shortest = min(map(len, arguments.suppress), default=4)
+    if shortest < 4:
+        raise InputError("--suppress takes at least the first 4 letters of an id")
+    found = found.without(arguments.suppress)
+    return found if arguments.select is None else found.selected(arguments.select)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Test a run; 1 if it violates an invariant."""
+    from tempfile import TemporaryDirectory
+
+    from tapml.durable.files import write_text
+    from tapml.invariants.checking import check_trace
+    from tapml.invariants.page import render
+    from tapml.invariants.trace import read_trace
+
+    words: list[str] = arguments.words
+    # A single word that is no program is the folder of a trace.
+    stored = len(words) == 1 and (Path(words[0]).is_dir() or shutil.which(words[0]) is None)
+    found = _read(arguments)
+    failed = False
+    if not stored:
+        with TemporaryDirectory(prefix="tapml-invariants-") as folder:
+            collected = _recorded(words, Path(folder), eager=arguments.eager)
+            if collected.trace is None:
+                return EXIT_USAGE
+            failed = collected.exit_code != 0
+            report = check_trace(collected.trace, found, name=shlex.join(words))
+    else:
+        report = check_trace(read_trace(Path(words[0])), found)
+    if arguments.report is not None:
+        write_text(arguments.report, render(report))
+    if arguments.json:
+        print(json.dumps(report.to_json(), indent=1, allow_nan=False))
+    else:
+        _print(report)
+    if report.violated:
+        return EXIT_MISMATCH
+    return EXIT_USAGE if failed else 0
+
+
+def _print(report: CheckReport) -> None:
+    from tapml.invariants.checking import step_text
+
+    for note in report.notes:
+        print(f"note: {note}")
+    for index, cause in enumerate(report.causes, 1):
+        where = f" ({cause.source})" if cause.source else ""
+        first = step_text(cause.first_step)
+        print(f"cause {index}, first in {first}{where}: {cause.head.first.found}")
+        for each in cause.findings[:_FINDINGS_SHOWN]:
+            times = "once" if each.count == 1 else f"{each.count} times"
+            identity = each.invariant.id[:_LETTERS_OF_AN_ID]
+            print(f"  [{identity}] {each.invariant.text} Violated {times}.")
+        hidden = len(cause.findings) - _FINDINGS_SHOWN
+        if hidden > 0:
+            print(f"  and {hidden} more (--json or --report shows them)")
+    print(f"{report.headline}; {len(report.idle)} did not apply")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    """Print a set."""
+    found = _read(arguments)
+    if arguments.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        return 0
+    for run in found.runs:
+        print(f"from {run}")
+    for each in found.invariants:
+        print(f"{each.id[:_LETTERS_OF_AN_ID]}  {each.text}  ({each.relation}, {each.examples})")
+    return 0

@@ -1,0 +1,128 @@
+"""The inputs and labels of a comparison, from an ``.npz`` file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tapml.backends.runner import Array, Input
+from tapml_targets.errors import InputError
+
+LABELS: Final = "y"
+SINGLE_INPUT: Final = "x"
+_LARGEST_BYTES: Final = 8 << 30
+
+
+@dataclass(frozen=True)
+class Data:
+    """Instances along the first axis of every array.
+
+    Attributes
+    ----------
+    arrays
+        The inputs by name.
+    labels
+        Whole numbers (classes), floats (a regression's targets), or None.
+    """
+
+    arrays: Mapping[str, Array]
+    labels: Array | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def for_inputs(self, inputs: Sequence[Input]) -> dict[str, Array]:
+        """The arrays by the names of a model's inputs.
+
+        Raises
+        ------
+        InputError
+            If one is missing, or has another shape or kind of numbers than the model expects.
+        """
+        arrays = dict(self.arrays)
+        if len(inputs) == 1 and set(arrays) == {SINGLE_INPUT}:
+            arrays = {inputs[0].name: arrays[SINGLE_INPUT]}
+        names = [each.name for each in inputs]
+        if missing := [name for name in names if name not in arrays]:
+            single = f" (or {SINGLE_INPUT!r})" if len(names) == 1 else ""
+            raise InputError(
+                f"the data has no array for the input {missing[0]!r}; expected {names}{single}, "
+                f"found {sorted(arrays)}"
+            )
+        return {each.name: _fitting(each, arrays[each.name]) for each in inputs}
+
+    def row(self, index: int) -> Data:
+        """One instance, as a batch of one."""
+        labels = None if self.labels is None else self.labels[index : index + 1]
+        return Data({name: each[index : index + 1] for name, each in self.arrays.items()}, labels)
+
+
+def _fitting(expected: Input, array: Array) -> Array:
+    fits = array.ndim == len(expected.shape) and all(
+        extent is None or extent == found
+        for extent, found in zip(expected.shape[1:], array.shape[1:], strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if each is None else str(each) for each in expected.shape)
+        raise InputError(
+            f"the input {expected.name!r} expects the shape ({wanted}), found {array.shape}"
+        )
+    wanted_kind = np.dtype(_PLAIN.get(expected.dtype, expected.dtype)).kind
+    if wanted_kind != array.dtype.kind and not (wanted_kind == "f" and array.dtype.kind in "iu"):
+        raise InputError(
+            f"the input {expected.name!r} expects {expected.dtype}, found {array.dtype}; "
+            "convert the array"
+        )
+    return np.ascontiguousarray(array, dtype=_PLAIN.get(expected.dtype, expected.dtype))
+
+
+# NumPy has no such dtype: the backend converts.
+_PLAIN: Final = {"bfloat16": "float32"}
+
+
+def read_data(path: Path) -> Data:
+    """Read an ``.npz`` file: arrays named as the model's inputs, or ``x``; labels in ``y``.
+
+    Raises
+    ------
+    InputError
+        If the file is no such archive, is too large, or its arrays do not fit together.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(each.file_size for each in archive.infolist())
+        if size > _LARGEST_BYTES:
+            raise InputError(f"{path} unpacks to {size} bytes; expected at most {_LARGEST_BYTES}")
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path} is no .npz file of numbers ({error})") from error
+    return make_data(arrays)
+
+
+def make_data(arrays: Mapping[str, Any]) -> Data:
+    """Data from arrays by name; raises InputError as :func:`read_data` does."""
+    found = {name: np.asarray(each) for name, each in arrays.items()}
+    for name, each in found.items():
+        if each.dtype.kind not in "biuf":
+            raise InputError(f"the array {name!r} is of {each.dtype}; expected numbers")
+        if each.ndim == 0 or len(each) == 0:
+            raise InputError(f"the array {name!r} of shape {each.shape} holds no instance")
+    labels = found.pop(LABELS, None)
+    if not found:
+        raise InputError(
+            f"the data has no inputs; expected arrays named as them, or {SINGLE_INPUT}"
+        )
+    counts = {name: len(each) for name, each in found.items()}
+    if labels is not None:
+        counts[LABELS] = len(labels)
+    if len(set(counts.values())) > 1:
+        raise InputError(f"the arrays differ in their number of instances: {counts}")
+    return Data(found, labels)

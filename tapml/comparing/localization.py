@@ -1,0 +1,161 @@
+"""Where two backends part: the localization map's numbers (CRADLE, section III-C), and suspects.
+
+The published rule highlights the third quartile of R_L. It also highlights rounding noise, so a
+suspect must besides grow by a factor and exceed a floor, and is then replayed alone on equal
+inputs: what agrees there only amplifies what came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tapml.backends.runner import Array, Node
+
+EPSILON: Final = 1e-7
+"""The smoothing constant of equation 6."""
+FLOOR: Final = 1e-5
+"""A deviation below this share of the activation's scale is rounding."""
+GROWTH: Final = 10.0
+"""A suspect's least R_L."""
+LARGEST: Final = 1e-3
+"""A single element that is off by this share of the largest is no rounding."""
+
+
+@dataclass(frozen=True)
+class NodeDeviation:
+    """A node of the execution deviation graph.
+
+    Attributes
+    ----------
+    node
+        The node.
+    deviation
+        delta, the mean absolute deviation of its outputs (equation 3); infinite where one side has
+        NaN or another shape.
+    scale
+        The root mean square of its outputs, of the larger side.
+    rate
+        R_L (equation 6).
+    highlighted
+        Whether R_L is above the third quartile, as published.
+    deviates
+        Whether the deviation is more than rounding.
+    suspect
+        Whether it is highlighted, deviates and grew.
+    """
+
+    node: Node
+    deviation: float
+    scale: float
+    rate: float
+    highlighted: bool
+    deviates: bool
+    suspect: bool
+
+
+def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float, float, float]:
+    """(mean absolute deviation, scale, largest deviation over the largest magnitude)."""
+    if [each.shape for each in first] != [each.shape for each in second]:
+        return np.inf, 0.0, np.inf
+    one, other = (
+        np.concatenate([np.ravel(np.abs(each) if each.dtype.kind == "c" else each) for each in side]
+                       or [np.zeros(0)]).astype(np.float64)
+        for side in (first, second)
+    )  # fmt: skip
+    if not one.size:
+        return 0.0, 0.0, 0.0
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        gap = np.where(same, 0.0, np.abs(one - other))
+    if not np.isfinite(gap).all():
+        return np.inf, 0.0, np.inf
+    finite = np.isfinite(one)
+    magnitudes = np.maximum(np.abs(one[finite]), np.abs(other[finite]))
+    if not magnitudes.size:
+        return 0.0, 0.0, 0.0
+    scale = float(np.sqrt(np.mean(magnitudes**2)))
+    largest = float(magnitudes.max())
+    return float(gap.mean()), scale, float(gap.max() / largest) if largest else 0.0
+
+
+def is_beyond_rounding(first: Sequence[Array], second: Sequence[Array]) -> bool:
+    """Whether two results of one node on equal inputs differ by more than rounding."""
+    deviation, scale, largest = deviation_of(first, second)
+    return deviation > FLOOR * scale or largest > LARGEST
+
+
+def deviations(
+    nodes: Sequence[Node],
+    first: Mapping[str, Sequence[Array]],
+    second: Mapping[str, Sequence[Array]],
+) -> list[NodeDeviation]:
+    """The execution deviation graph; nodes that one side fused away are left out.
+
+    Parameters
+    ----------
+    nodes
+        In an order in which they can be run.
+    first, second
+        The hidden states on the two backends, by node.
+    """
+    measured: dict[str, tuple[float, float, float]] = {}
+    before: dict[str, float] = {}
+    rates: dict[str, float] = {}
+    for node in nodes:
+        inbound = max((before.get(name, 0.0) for name, _ in node.sources), default=0.0)
+        if node.name not in first or node.name not in second:
+            before[node.name] = inbound
+            continue
+        found = deviation_of(first[node.name], second[node.name])
+        measured[node.name] = found
+        before[node.name] = found[0]
+        growth = 0.0 if found[0] == inbound else found[0] - inbound
+        rates[node.name] = growth / (inbound + EPSILON) if np.isfinite(inbound) else 0.0
+    finite = [each for each in rates.values() if np.isfinite(each)]
+    quartile = float(np.quantile(finite, 0.75)) if finite else 0.0
+    result = []
+    for node in nodes:
+        if node.name not in measured:
+            continue
+        deviation, scale, largest = measured[node.name]
+        rate = rates[node.name]
+        # In a model of a few nodes, the guilty one may be the quartile itself.
+        highlighted = rate > quartile or (len(rates) < 4 and rate == max(rates.values()))
+        deviates = deviation > FLOOR * scale or largest > LARGEST
+        suspect = highlighted and deviates and rate > GROWTH
+        result.append(NodeDeviation(node, deviation, scale, rate, highlighted, deviates, suspect))
+    return result
+
+
+def replay_order(graph: Sequence[NodeDeviation], most: int) -> list[NodeDeviation]:
+    """The nodes to replay alone: suspects first, then what else deviates, each in graph order."""
+    suspects = [each for each in graph if each.suspect]
+    others = [each for each in graph if each.deviates and not each.suspect]
+    return [*suspects, *others][:most]
+
+
+def minority(results: Mapping[str, Sequence[Array] | None]) -> list[str]:
+    """The backends that differ from a majority of at least two; empty without a strict majority.
+
+    Parameters
+    ----------
+    results
+        What each backend made of equal inputs; None for one that failed.
+    """
+    groups: list[list[str]] = []
+    for name, outputs in results.items():
+        for group in groups:
+            other = results[group[0]]
+            if outputs is not None and other is not None and not is_beyond_rounding(outputs, other):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    largest = max(groups, key=len, default=[])
+    if len(largest) < 2 or 2 * len(largest) <= len(results):
+        return []
+    return [name for name in results if name not in largest]

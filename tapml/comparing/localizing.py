@@ -1,0 +1,210 @@
+"""Finds the layer where a pair of backends parts, with the backends' processes at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from tapml.backends.runner import Array, Node
+from tapml.comparing.data import Data
+from tapml.comparing.localization import (
+    deviation_of,
+    deviations,
+    is_beyond_rounding,
+    minority,
+    replay_order,
+)
+from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
+from tapml.comparing.result import PairResult
+from tapml_targets.errors import InputError
+
+_MOST_REPLAYS: Final = 64
+_Hidden = Mapping[str, list[Array]]
+
+
+class Localizer:
+    """Hidden states are extracted once per backend and instance, and shared by the pairs.
+
+    Parameters
+    ----------
+    processes
+        By the backend's name.
+    inputs
+        All instances, by the input's name.
+    data
+        The same, as it was given.
+    failures
+        Of the backends that gave no output.
+    """
+
+    def __init__(
+        self,
+        processes: Mapping[str, BackendProcess],
+        inputs: Mapping[str, Array],
+        data: Data,
+        failures: Mapping[str, Failure],
+    ) -> None:
+        self._processes = processes
+        self._inputs = inputs
+        self._data = data
+        self._failures = failures
+        self._hidden: dict[tuple[str, int], tuple[_Hidden, ...]] = {}
+        self._replayed: dict[tuple[str, str, str, int], list[Array] | None] = {}
+
+    def inconsistent(
+        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]
+    ) -> PairResult:
+        """The pair with its localization map, first guilty node, and who is to blame."""
+        first, second = pair.backends
+        instance = pair.worst or 0
+        try:
+            states = {name: self._states(name, instance) for name in pair.backends}
+        except BackendFailedError as error:
+            return replace(pair, reason=f"{pair.reason}; no hidden states: {error}")
+        nodes = self._processes[first].nodes
+        unstable = tuple(
+            node.name
+            for node in nodes
+            if any(_is_unstable(runs, node.name) for runs in states.values())
+        )
+        graph = tuple(deviations(nodes, states[first][0], states[second][0]))
+        pair = replace(pair, graph=graph, unstable=unstable)
+        guilty = [
+            each.node
+            for each in replay_order(graph, _MOST_REPLAYS)
+            if each.node.name not in unstable and self._differ_alone(each.node, pair, instance)
+        ]
+        order = {node.name: place for place, node in enumerate(nodes)}
+        guilty.sort(key=lambda node: order[node.name])
+        if guilty:
+            return replace(
+                pair,
+                layer=guilty[0].name,
+                layer_kind=guilty[0].kind,
+                guilty=tuple(node.name for node in guilty),
+                blamed=self._blamed(guilty[0], pair, instance),
+            )
+        if unstable:
+            return replace(
+                pair,
+                status="nondeterministic",
+                reason=f"{', '.join(unstable)} gives other values in every run",
+            )
+        return self._without_layer(pair, outputs, states, instance)
+
+    def failed(self, backends: tuple[str, str]) -> PairResult:
+        """A pair of which a backend failed: with the node that fails alone, if there is one."""
+        broken = [name for name in backends if name in self._failures]
+        kinds = [self._failures[name].kind for name in broken]
+        if len(broken) == 2 and self._failures[broken[0]] == self._failures[broken[1]]:
+            reason = f"both: {self._failures[broken[0]].message}"
+        else:
+            reason = "; ".join(f"{name}: {self._failures[name].message}" for name in broken)
+        if "unsupported" in kinds:
+            return PairResult(backends, "unsupported", reason)
+        pair = PairResult(backends, kinds[0], reason)
+        if len(broken) == 2:
+            return pair
+        pair = replace(pair, blamed=broken[0])
+        (healthy,) = set(backends) - {broken[0]}
+        node = self._failing_node(broken[0], healthy)
+        if node is None:
+            return pair
+        return replace(pair, layer=node.name, layer_kind=node.kind, guilty=(node.name,))
+
+    def _states(self, name: str, instance: int) -> tuple[_Hidden, ...]:
+        key = name, instance
+        if key not in self._hidden:
+            self._hidden[key] = self._processes[name].hidden(self._row(instance))
+        return self._hidden[key]
+
+    def _row(self, instance: int) -> dict[str, Array]:
+        return {name: each[instance : instance + 1] for name, each in self._inputs.items()}
+
+    def _sources(self, node: Node, holder: str, instance: int) -> list[Array] | None:
+        """What a node read in the run of one backend, or None if that was fused away."""
+        states, row = self._states(holder, instance)[0], self._row(instance)
+        values = []
+        for name, place in node.sources:
+            if name in row:
+                values.append(row[name])
+            elif len(states.get(name, ())) > place:
+                values.append(states[name][place])
+            else:
+                return None
+        return values
+
+    def _alone(self, name: str, node: Node, holder: str, instance: int) -> list[Array] | None:
+        """What a backend makes of a node on the holder's values; None where it cannot."""
+        key = name, node.name, holder, instance
+        if key not in self._replayed:
+            values = self._sources(node, holder, instance)
+            try:
+                self._replayed[key] = (
+                    None if values is None else self._processes[name].replay(node.name, values)
+                )
+            except BackendFailedError:
+                self._replayed[key] = None
+        return self._replayed[key]
+
+    def _differ_alone(self, node: Node, pair: PairResult, instance: int) -> bool:
+        first, second = (
+            self._alone(name, node, pair.backends[0], instance) for name in pair.backends
+        )
+        return first is not None and second is not None and is_beyond_rounding(first, second)
+
+    def _blamed(self, node: Node, pair: PairResult, instance: int) -> str:
+        healthy = [name for name in self._processes if name not in self._failures]
+        results = {name: self._alone(name, node, pair.backends[0], instance) for name in healthy}
+        ran = {name: each for name, each in results.items() if each is not None}
+        outvoted = [name for name in minority(ran) if name in pair.backends]
+        return outvoted[0] if len(outvoted) == 1 else ""
+
+    def _without_layer(
+        self,
+        pair: PairResult,
+        outputs: Mapping[str, Mapping[str, Array]],
+        states: Mapping[str, tuple[_Hidden, ...]],
+        instance: int,
+    ) -> PairResult:
+        """No layer differs alone: perhaps a compiled run differs from its own layers."""
+        fused = []
+        for name in pair.backends:
+            for output, values in outputs[name].items():
+                own = states[name][0].get(output)
+                whole = values[instance : instance + 1]
+                if own and own[0].shape == whole.shape and is_beyond_rounding([whole], [own[0]]):
+                    fused.append(name)
+                    break
+        if len(fused) == 1:
+            return replace(
+                pair,
+                blamed=fused[0],
+                reason=f"{pair.reason}; {fused[0]} compiled differs from {fused[0]} layer by layer",
+            )
+        return replace(pair, reason=f"{pair.reason}; no layer differs on equal inputs")
+
+    def _failing_node(self, broken: str, healthy: str) -> Node | None:
+        """The first node that fails alone on the values of a healthy backend."""
+        if healthy in self._failures or not self._processes[broken].inputs:
+            return None
+        for node in self._processes[healthy].nodes:
+            values = self._sources(node, healthy, 0)
+            if values is None:
+                continue
+            try:
+                self._processes[broken].replay(node.name, values)
+            except BackendFailedError as error:
+                if error.failure.kind != "unsupported":
+                    return node
+            except InputError:
+                continue
+        return None
+
+
+def _is_unstable(runs: tuple[_Hidden, ...], node: str) -> bool:
+    one, other = (each.get(node) for each in runs)
+    return one is not None and other is not None and deviation_of(one, other)[0] > 0 and (
+        is_beyond_rounding(one, other)
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""The localization maps as one HTML page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tapml.comparing.localization import NodeDeviation
+from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
+from tapml.report.html import Cell, Section, render_sections
+from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
+
+_SHORTEST_RUN = 4
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The page of a comparison: the verdicts, then a map for each pair that differs."""
+    faults = sum(each.status not in NOT_FAULTS for each in comparison.pairs)
+    headline = (
+        f"{comparison.instances} instances on {len(comparison.backends)} backends; "
+        f"{faults} of {len(comparison.pairs)} pairs differ."
+    )
+    stories = [_pair(each) for each in comparison.pairs if each.status != "agree"]
+    return render_sections(
+        f"{comparison.model} on several backends",
+        headline,
+        [_pairs(comparison), *stories, _backends(comparison)],
+    )
+
+
+def _pairs(comparison: Comparison) -> Section:
+    columns = ["pair", "verdict", "first layer", "blamed", "instances", "D_CLASS", "D_MAD",
+               "largest deviation"]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for pair in comparison.pairs:
+        tiers = [pair.metrics.get(name, {}) for name in ("D_CLASS", "D_MAD", "elementwise")]
+        rows.append(
+            [
+                " / ".join(pair.backends),
+                {"status": _chip(pair.status), "text": pair.status},
+                f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-",
+                pair.blamed or "-",
+                f"{pair.metrics['share']:.1%}" if "share" in pair.metrics else "-",
+                *(tier.get("largest") for tier in tiers),
+            ]
+        )
+    return {"id": "pairs", "title": "Pairs", "table": (columns, rows)}
+
+
+def _chip(status: str) -> str:
+    return {"agree": "pass", "unsupported": "absent", "nondeterministic": "degraded"}.get(
+        status, "fail"
+    )
+
+
+def _pair(pair: PairResult) -> Section:
+    facts = [("verdict", pair.status), ("why", pair.reason)]
+    if pair.layer:
+        facts.append(("starts at", f"{pair.layer} ({pair.layer_kind})"))
+    if len(pair.guilty) > 1:
+        facts.append(("all guilty layers", ", ".join(pair.guilty)))
+    facts.append(("blamed", pair.blamed or "nobody: there is no majority"))
+    if pair.worst is not None:
+        facts.append(("most inconsistent instance", str(pair.worst)))
+    for name in ("D_CLASS", "D_MAD"):
+        if name in pair.metrics:
+            tier = pair.metrics[name]
+            bins = ", ".join(f"{key}: {number}" for key, number in tier["pattern"].items())
+            facts.append(
+                (name, f"{tier['triggering']} instances of at least {tier['threshold']:g} ({bins})")
+            )
+    section: Section = {
+        "id": "-".join(pair.backends),
+        "title": " and ".join(pair.backends),
+        "facts": facts,
+    }
+    if pair.graph:
+        section["maps"] = [_map(pair)]
+        section["table"] = _suspects(pair)
+    return section
+
+
+def _suspects(pair: PairResult) -> tuple[list[str], list[list[Cell]]]:
+    shown = [each for each in pair.graph if each.highlighted or each.node.name in pair.guilty]
+    return (
+        ["highlighted layer", "type", "δ (MAD)", "R_L", "replayed alone"],
+        [
+            [
+                each.node.name,
+                each.node.kind,
+                each.deviation,
+                each.rate,
+                {"status": "fail", "text": "differs"}
+                if each.node.name in pair.guilty
+                else ("agrees" if each.deviates else "rounding"),
+            ]
+            for each in shown
+        ],
+    )
+
+
+def _map(pair: PairResult) -> GraphMap:
+    names = {each.node.name for each in pair.graph}
+    band = "model"
+    nodes = [
+        Node(
+            each.node.name,
+            band,
+            label=f"{each.node.kind} {each.node.name}"
+            if each.node.kind.lower() not in each.node.name.lower()
+            else each.node.name,
+            status=_status(each, pair),
+            heat=_heat(each),
+            facts=tuple(_facts(each)),
+        )
+        for each in pair.graph
+    ]
+    edges = [
+        Edge(source, each.node.name)
+        for each in pair.graph
+        for source, _ in each.node.sources
+        if source in names
+    ]
+    run = _SHORTEST_RUN if len(nodes) > 40 else None
+    return lay_out(nodes, edges, [Band(band)], name=" / ".join(pair.backends), shortest_run=run)
+
+
+def _status(each: NodeDeviation, pair: PairResult) -> str:
+    if each.node.name in pair.guilty:
+        return "starts"
+    if each.node.name in pair.unstable:
+        return "degraded"
+    return "carries" if each.deviates else "pass"
+
+
+def _heat(each: NodeDeviation) -> float | None:
+    """From rounding to as large as the activation, in decades."""
+    if not each.deviates:
+        return None
+    if not math.isfinite(each.deviation):
+        return 1.0
+    share = each.deviation / each.scale if each.scale else 1.0
+    return min(1.0, max(0.05, 1 + math.log10(max(share, 1e-6)) / 6))
+
+
+def _facts(each: NodeDeviation) -> Iterator[tuple[str, str]]:
+    yield "type", each.node.kind
+    yield "δ (MAD)", f"{each.deviation:.3g}"
+    yield "R_L", f"{each.rate:.3g}"
+    yield "scale", f"{each.scale:.3g}"
+    if each.highlighted:
+        yield "above the third quartile of R_L", ""
+
+
+def _backends(comparison: Comparison) -> Section:
+    columns = ["backend", "libraries", "seconds", "failure"]
+    rows: list[list[Cell]] = [
+        [
+            each.name,
+            ", ".join(f"{name} {version}" for name, version in each.versions.items()),
+            each.seconds,
+            "-" if each.failure is None else f"{each.failure.kind}: {each.failure.message}",
+        ]
+        for each in comparison.backends
+    ]
+    return {"id": "backends", "title": "Backends", "table": (columns, rows)}

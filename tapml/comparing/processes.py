@@ -1,0 +1,144 @@
+"""A backend's process, and how its failures become findings."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tapml.backends.child import JOBS
+from tapml.backends.finding import Backend
+from tapml.backends.runner import Array, Input, Node
+from tapml.isolate.death import ChildDiedError
+from tapml.isolate.environment import Environment
+from tapml.isolate.pool import Pool
+from tapml_targets.errors import TapmlError
+
+_MODULE: Final = JOBS[0].partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A backend that did not do what it was asked for.
+
+    Attributes
+    ----------
+    kind
+        ``crash``, ``hang``, ``out of memory``, ``error`` or ``unsupported``.
+    message
+        In a line.
+    place
+        The innermost line of code that raised it, or the signal: equal failures have equal places.
+    """
+
+    kind: str
+    message: str
+    place: str = ""
+
+
+class BackendFailedError(TapmlError):
+    """A backend's :class:`Failure`."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass
+class BackendProcess:
+    """One backend with one model, in a process that starts when it is first needed.
+
+    Methods raise BackendFailedError; after a crash or a hang, the next call starts a new process.
+    """
+
+    backend: Backend
+    model: Path
+    pool: Pool
+    environment: Environment
+    deadline_seconds: float
+    inputs: list[Input] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    _worker: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def load(self) -> None:
+        """Load the model."""
+        if self._worker is not None:
+            return
+        payload = {
+            "package": self.backend.package,
+            "model": str(self.model),
+            "variant": self.backend.variant,
+        }
+        self._worker = self.pool.worker(
+            f"{_MODULE}:hold",
+            payload,
+            environment=self.environment,
+            deadline_seconds=self.deadline_seconds,
+        )
+        said = self._call("load", None)
+        self.versions = said["versions"]
+        self.inputs = [Input(i["name"], tuple(i["shape"]), i["dtype"]) for i in said["inputs"]]
+        self.nodes = [
+            Node(n["name"], n["kind"], tuple((name, place) for name, place in n["sources"]))
+            for n in said["nodes"]
+        ]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name."""
+        self.load()
+        return dict(self._call("run", dict(inputs))["outputs"])
+
+    def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
+        """Every node's outputs, of two runs."""
+        self.load()
+        return tuple(dict(each) for each in self._call("hidden", dict(inputs))["runs"])
+
+    def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        """What one node returns for these inputs."""
+        self.load()
+        payload = {"node": node, "inputs": list(inputs)}
+        return list(self._call("replay", payload)["outputs"])
+
+    def _call(self, job: str, payload: Any) -> Any:
+        started = time.monotonic()
+        try:
+            answer = self._worker.call(f"{_MODULE}:{job}", payload)
+        except ChildDiedError as error:
+            self.close()
+            raise BackendFailedError(_of_death(error)) from error
+        finally:
+            self.seconds += time.monotonic() - started
+        if isinstance(answer, dict) and "failure" in answer:
+            said = answer["failure"]
+            first = said["message"].strip().partition("\n")[0]
+            message = first if said["kind"] == "unsupported" else f"{said['type']}: {first}"
+            if job == "load":
+                self.close()
+            raise BackendFailedError(Failure(said["kind"], message, said["place"]))
+        return answer
+
+
+def _of_death(error: ChildDiedError) -> Failure:
+    report = error.report
+    if report.deadline_seconds:
+        return Failure("hang", f"did not finish within {report.deadline_seconds:g} s", "deadline")
+    if report.signal_number == signal.SIGKILL:
+        return Failure("out of memory", f"the process {report.reason}", "SIGKILL")
+    return Failure("crash", f"the process {report.reason}", report.reason)

@@ -1,0 +1,129 @@
+"""What a comparison found, as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from tapml.comparing.localization import NodeDeviation
+from tapml.comparing.processes import Failure
+from tapml_targets.errors import EXIT_MISMATCH
+
+FORMAT: Final = "tapml-compare/1"
+NOT_FAULTS: Final = ("agree", "unsupported", "nondeterministic")
+"""Statuses that accuse nobody."""
+
+
+@dataclass(frozen=True)
+class BackendResult:
+    """One backend: its versions, and the failure that ended its run, if any."""
+
+    name: str
+    title: str
+    versions: dict[str, str]
+    seconds: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """Two backends.
+
+    Attributes
+    ----------
+    backends
+        Their names.
+    status
+        ``agree``, ``inconsistent``, ``nan``, ``shape``; ``nondeterministic`` where a layer gives
+        other values in every run; or the kind of the failure of one of them: ``crash``, ``hang``,
+        ``out of memory``, ``error``, ``unsupported``.
+    reason
+        In a sentence.
+    layer, layer_kind
+        The first guilty node; empty where no node alone is guilty.
+    blamed
+        The backend that a majority disagrees with; empty without a majority.
+    metrics
+        See :func:`tapml.comparing.verdicts.judge`.
+    worst
+        The most inconsistent instance; None where nothing was compared.
+    guilty
+        All nodes that differ alone on equal inputs, in graph order.
+    unstable
+        Nodes that differ between two runs on one backend.
+    graph
+        The execution deviation graph; empty for a pair that agrees.
+    """
+
+    backends: tuple[str, str]
+    status: str
+    reason: str
+    layer: str = ""
+    layer_kind: str = ""
+    blamed: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    worst: int | None = None
+    guilty: tuple[str, ...] = ()
+    unstable: tuple[str, ...] = ()
+    graph: tuple[NodeDeviation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was compared, and the result of every pair."""
+
+    model: str
+    instances: int
+    labels: str
+    backends: tuple[BackendResult, ...]
+    pairs: tuple[PairResult, ...]
+
+    @property
+    def status(self) -> str:
+        """``agree`` or ``inconsistent``."""
+        return "agree" if all(each.status in NOT_FAULTS for each in self.pairs) else "inconsistent"
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all pairs agree, else 1."""
+        return 0 if self.status == "agree" else EXIT_MISMATCH
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "status": self.status,
+            "instances": self.instances,
+            "labels": self.labels,
+            "backends": [asdict(each) for each in self.backends],
+            "pairs": [_pair(each) for each in self.pairs],
+        }
+
+
+def _pair(pair: PairResult) -> dict[str, Any]:
+    return {
+        "backends": list(pair.backends),
+        "status": pair.status,
+        "reason": pair.reason,
+        "layer": pair.layer or None,
+        "layer_kind": pair.layer_kind or None,
+        "blamed": pair.blamed or None,
+        "metrics": pair.metrics,
+        "worst_instance": pair.worst,
+        "guilty": list(pair.guilty),
+        "unstable": list(pair.unstable),
+        "nodes": [
+            {
+                "name": each.node.name,
+                "kind": each.node.kind,
+                "sources": [name for name, _ in each.node.sources],
+                "deviation": each.deviation,
+                "scale": each.scale,
+                "rate": each.rate,
+                "highlighted": each.highlighted,
+                "suspect": each.suspect,
+            }
+            for each in pair.graph
+        ],
+    }

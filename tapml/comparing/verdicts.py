@@ -1,0 +1,194 @@
+"""The verdict about the outputs of a pair of backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from tapml.backends.runner import Array
+from tapml.comparing import metrics
+from tapml_targets.errors import InputError
+
+Task: TypeAlias = Literal["classification", "regression", "none"]
+TIE: Final = 1e-4
+"""A published distance on outputs that are closer than this is a tie that rounding broke."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When an instance triggers, and how many must.
+
+    Attributes
+    ----------
+    class_distance
+        T_C: least D_CLASS, 1 to 16 (paper: 8).
+    mad_distance
+        T_M: least D_MAD, 0 to 1 (paper: 0.2).
+    relative
+        Least deviation of an element, relative to the output's scale.
+    share
+        p: the share of instances that may trigger, 0 to 1 (paper: 0).
+    top_k
+        k of D_CLASS.
+    """
+
+    class_distance: float = 8.0
+    mad_distance: float = 0.2
+    relative: float = 1e-3
+    share: float = 0.0
+    top_k: int = metrics.TOP_K
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What outputs are compared with: classes, a regression's targets, or nothing."""
+
+    task: Task
+    labels: Array | None = None
+    from_backends: bool = False
+
+
+@dataclass(frozen=True)
+class OutputVerdict:
+    """The comparison of all instances.
+
+    Attributes
+    ----------
+    status
+        ``agree``, ``inconsistent``, ``nan`` (on one side only) or ``shape``.
+    reason
+        In a sentence.
+    worst
+        The most inconsistent instance.
+    metrics
+        Plain data; names as in the paper.
+    """
+
+    status: str
+    reason: str
+    worst: int
+    metrics: dict[str, Any]
+
+
+def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Truth:
+    """What a model's outputs are compared with.
+
+    Without labels, the class that most backends put first stands in for them, if the first output
+    holds probabilities.
+
+    Raises
+    ------
+    InputError
+        If labels do not fit the model's first output.
+    """
+    first = next(iter(outputs[0].values()))
+    if labels is None:
+        if not _are_probabilities(first):
+            return Truth("none")
+        votes = [np.argmax(_classes(next(iter(each.values()))), axis=1) for each in outputs]
+        counts = sum(metrics.one_hot(each, _classes(first).shape[1]) for each in votes)
+        return Truth("classification", np.argmax(counts, axis=1), from_backends=True)
+    if labels.dtype.kind in "biu" and first.ndim == 2:
+        if labels.ndim == 2 and labels.shape == first.shape and (labels.sum(axis=1) == 1).all():
+            labels = np.argmax(labels, axis=1)
+        classes = _classes(first).shape[1]
+        labels = labels.reshape(len(labels), -1)
+        if labels.shape[1] != 1:
+            raise InputError(f"expected one class per instance, found labels of {labels.shape}")
+        if labels.min() < 0 or labels.max() >= classes:
+            raise InputError(
+                f"the labels go from {labels.min()} to {labels.max()}; the model has {classes} "
+                f"classes, so expected 0 to {classes - 1}"
+            )
+        return Truth("classification", labels[:, 0])
+    if labels.size != first.size:
+        raise InputError(
+            f"the labels of shape {labels.shape} do not fit the output of shape {first.shape}"
+        )
+    return Truth("regression", labels.reshape(first.shape))
+
+
+def _classes(outputs: Array) -> Array:
+    """Confidences by class; one column is the probability of the second of two classes."""
+    if outputs.shape[1] == 1:
+        return np.concatenate([1 - outputs, outputs], axis=1)
+    return outputs
+
+
+def _are_probabilities(outputs: Array) -> bool:
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or outputs.dtype.kind != "f":
+        return False
+    sums = outputs.sum(axis=1, dtype=np.float64)
+    return bool((outputs >= 0).all() and np.allclose(sums, 1.0, atol=1e-2))
+
+
+def judge(
+    first: Mapping[str, Array], second: Mapping[str, Array], truth: Truth, limits: Thresholds
+) -> OutputVerdict:
+    """Compare the outputs of two backends."""
+    shapes = [[each.shape for each in side.values()] for side in (first, second)]
+    if shapes[0] != shapes[1]:
+        return OutputVerdict("shape", f"the outputs have the shapes {shapes[0]} and {shapes[1]}",
+                             0, {})  # fmt: skip
+    pairs = list(zip(first.values(), second.values(), strict=True))
+    relative = np.max([metrics.relative_deviation(*pair) for pair in pairs], axis=0)
+    count = len(relative)
+    elementwise = relative >= limits.relative
+    found: dict[str, Any] = {
+        "instances": count,
+        "elementwise": _tier(elementwise, limits.relative, float(relative.max())),
+    }
+    triggers, order = elementwise, [relative]
+    one, other = pairs[0]
+    if np.isinf(relative).any():
+        worst = int(np.argmax(relative))
+        return OutputVerdict("nan", f"{int(np.isinf(relative).sum())} of {count} instances have "
+                             "NaN or Inf on one side only", worst, found)  # fmt: skip
+    if truth.labels is not None:
+        target = truth.labels
+        if truth.task == "classification":
+            one, other = _classes(one), _classes(other)
+            distance = metrics.class_distance(one, other, truth.labels, limits.top_k)
+            published = distance >= limits.class_distance
+            found["D_CLASS"] = _tier(published, limits.class_distance, float(distance.max())) | {
+                "pattern": metrics.class_pattern(distance),
+                "k": limits.top_k,
+                "ties": int((published & (relative < TIE)).sum()),
+                "accuracy": [
+                    [metrics.accuracy(each, truth.labels, k) for k in (1, limits.top_k)]
+                    for each in (one, other)
+                ],
+            }
+            triggers = triggers | (published & (relative >= TIE))
+            order.insert(0, np.where(relative >= TIE, distance, 0.0))
+            target = metrics.one_hot(truth.labels, one.shape[1])
+        mad = metrics.mad_distance(one, other, target)
+        published = mad >= limits.mad_distance
+        found["D_MAD"] = _tier(published, limits.mad_distance, float(mad.max())) | {
+            "pattern": metrics.mad_pattern(mad),
+            "ties": int((published & (relative < TIE)).sum()),
+        }
+        triggers = triggers | (published & (relative >= TIE))
+        if truth.task == "regression":
+            order.insert(0, np.where(relative >= TIE, mad, 0.0))
+    found["share"] = float(triggers.mean())
+    worst = int(np.lexsort(order[::-1])[-1])
+    if not triggers.any() or triggers.mean() < limits.share:
+        return OutputVerdict("agree", f"the largest deviation is {relative.max():.1e} of the "
+                             "output's scale", worst, found)  # fmt: skip
+    reason = (
+        f"{int(triggers.sum())} of {count} instances differ, by up to {relative.max():.2g} of the "
+        "output's scale"
+    )
+    return OutputVerdict("inconsistent", reason, worst, found)
+
+
+def _tier(triggers: Array, threshold: float, largest: float) -> dict[str, Any]:
+    return {
+        "triggering": int(triggers.sum()),
+        "threshold": threshold,
+        "largest": largest if np.isfinite(largest) else None,
+    }

@@ -1,0 +1,282 @@
+"""Runs a job on one device and under every setting, and compares.
+
+Each run is forked from a process that has everything imported, and ends after it: no run leaves
+state for the next, and a crash or a hang costs that run only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.distributed.comparing import Comparison, first_line
+from tapml.distributed.culprits import blame
+from tapml.distributed.engine import Engine, engine_packages, find_engine
+from tapml.distributed.judging import FLOAT32, judge, not_finite
+from tapml.distributed.plan import Plan
+from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
+from tapml.distributed.runner import PREPARE, READY, RUN, SLICES, Pair, Runner
+from tapml.distributed.triggers import with_triggers
+from tapml.isolate.death import ChildDiedError, GroupDiedError
+from tapml.isolate.environment import Environment
+from tapml.isolate.pool import Pool
+from tapml.runs.events import Event, Watcher, ignore
+from tapml.runs.phases import Phases
+from tapml_targets.errors import InputError, SetupError, TapmlError
+from tapml_targets.installed import install_hint, package_version
+
+DEADLINE_SECONDS: Final = 60.0
+SHORTEST_DEADLINE: Final = 2.0
+MOST_RANKS: Final = 64
+_PRELOAD: Final = (
+    "torch",
+    "torch._dynamo",
+    "torch.optim",
+    "torch.distributed.tensor",
+    "tapml.distributed.rank",
+    "tapml.distributed.slices",
+)
+
+
+@dataclass(frozen=True)
+class SettingChecked(Event):
+    """A setting has its result; `done` of `total` have."""
+
+    result: RunResult
+    done: int
+    total: int
+
+
+def check(
+    job: str | os.PathLike[str],
+    *,
+    worlds: Iterable[int] | None = None,
+    engines: Iterable[str] | None = None,
+    steps: int | None = None,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    watcher: Watcher = ignore,
+    pool: Pool | None = None,
+) -> Check:
+    """Check that training a job on N ranks equals training it on one device.
+
+    Parameters
+    ----------
+    job
+        A Python file that defines ``model()``, ``batch()`` and ``step(model, batch, optimizer)``,
+        and may define ``optimizer(model)``, ``part(batch, rank, world)``, ``predict(model, batch)``
+        and ``distribute(model, rank, world)``.
+    worlds
+        Numbers of ranks; default: the job's ``WORLDS``, else 1, 2 and 4.
+    engines
+        Names of engines; default: ``own`` if the job defines ``distribute``, else ``ddp`` and
+        ``fsdp2``.
+    steps
+        Training steps; default: the job's ``STEPS``, else 1.
+    deadline_seconds
+        Time limit of each run.
+    watcher
+        Receives the events.
+    pool
+        One that :func:`open_pool` made: checks that share it start faster. It stays open.
+
+    Returns
+    -------
+    Check
+        A result for each setting.
+
+    Raises
+    ------
+    InputError
+        If the job cannot be used, also on one device, or an argument is wrong.
+    SetupError
+        If PyTorch is missing, or no process can be started.
+    """
+    path = Path(job).resolve()
+    names = None if engines is None else tuple(engines)
+    payload = {
+        "job": str(path),
+        "worlds": None if worlds is None else _checked(worlds),
+        "steps": steps,
+        "deadline": deadline_seconds,
+    }
+    for name in names or ():
+        find_engine(name)
+    if not deadline_seconds >= SHORTEST_DEADLINE:
+        raise InputError(
+            f"a deadline of at least {SHORTEST_DEADLINE:g} s is needed, got {deadline_seconds:g}"
+        )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    if find_spec("torch") is None:
+        raise SetupError(f"this needs PyTorch; install the toolkit: {install_hint('host')}")
+    started = time.monotonic()
+    phases = Phases(watcher)
+    with nullcontext(pool) if pool is not None else open_pool() as used:
+        with phases.phase("prepare") as phase:
+            future = used.group(1, PREPARE, payload, folder=True, deadline_seconds=deadline_seconds)
+            (answer,) = _on_one_device(future)
+            plan = Plan.of(path, answer, deadline_seconds)
+            phase.detail = f"{len(plan.parameters)} parameters, {plan.samples} samples"
+        runner = Runner(used, plan, _environment_of(used, plan))
+        with phases.phase("one device") as phase:
+            facts, unusable = _reference(runner)
+            phase.detail = "with a float64 twin" if facts.twin else "float32 only"
+        settings = [
+            (Setting(engine=engine.name, world=world), engine)
+            for engine in plan.engines(names)
+            for world in plan.worlds
+        ]
+        comparison = Comparison(runner, facts.random)
+        results = []
+        with phases.phase("settings", total=len(settings)) as phase:
+            for number, (setting, engine) in enumerate(settings, 1):
+                phase.progress(number - 1, len(settings), setting.name)
+                found = _result(setting, engine, comparison, unusable)
+                results.append(found)
+                watcher(SettingChecked(found, number, len(settings)))
+            count = sum(each.is_finding for each in results)
+            phase.detail = f"{count} finding{'s' * (count != 1)}"
+    return Check(
+        job=str(path),
+        digest=hashlib.sha256(content).hexdigest(),
+        steps=plan.steps,
+        facts=facts,
+        results=tuple(with_triggers(results)),
+        versions={
+            "tapml": package_version("tapml") or "",
+            "python": platform.python_version(),
+            "torch": package_version("torch") or "",
+        },
+        seconds=time.monotonic() - started,
+    )
+
+
+def open_pool() -> Pool:
+    """A pool for several checks, a context manager; importing PyTorch takes seconds."""
+    return Pool([PREPARE, READY, RUN, SLICES], environment=_environment())
+
+
+def _reference(runner: Runner) -> tuple[JobFacts, tuple[Outcome, str] | None]:
+    """Run one device in both precisions, and once more for its determinism.
+
+    Returns what is known of the job, and the outcome of every setting if it cannot be judged.
+    """
+    plan = runner.plan
+    futures = [
+        runner.start(None, 1, "float32"),
+        runner.start(None, 1, "float32", observe=True),
+        runner.start(None, 1, "float64", observe=True),
+    ]
+    for future in futures[:2]:
+        _on_one_device(future)
+    first, second = runner.read(futures[0]), runner.read(futures[1])
+    reason, twin = "", None
+    try:
+        twin = runner.read(futures[2])
+    except GroupDiedError as error:
+        reason = f"the job does not run in float64: {first_line(error.report.reason)}"
+    lower = {} if twin is None else {k: v for k, v in twin.dtypes.items() if k != "float64"}
+    for name, (_, operation) in lower.items():
+        reason, twin = f"the job computes in {name} whatever its weights are ({operation})", None
+    runner.roundoff = max((each for each, _ in second.dtypes.values()), default=FLOAT32.epsilon)
+    runner.references[()] = Pair(first, twin)
+    runner.twin = twin is not None
+    facts = JobFacts(
+        samples=plan.samples,
+        parameters=len(plan.parameters),
+        frozen=len(plan.frozen),
+        elements=sum(size for _, size, _ in plan.parameters),
+        random=first.random,
+        batch_norm=plan.batch_norm,
+        dropout=plan.dropout,
+        twin=twin is not None,
+        twin_reason=reason,
+    )
+    infinite = not_finite(first, runner.tensors)
+    if infinite is not None:
+        phase, step, name = infinite
+        said = f"the {tensor_words(phase, name)} is NaN or infinite on one device (step {step})"
+        return facts, (Outcome.REFERENCE_NOT_FINITE, said)
+    differing = judge(first, second, runner.tensors, FLOAT32).deviations
+    if differing:
+        said = (
+            f"two runs on one device differ: {differing[0].words}; seed what step() draws, and "
+            "use no clock"
+        )
+        return facts, (Outcome.NOT_DETERMINISTIC, said)
+    return facts, None
+
+
+def _result(
+    setting: Setting,
+    engine: Engine,
+    comparison: Comparison,
+    unusable: tuple[Outcome, str] | None,
+) -> RunResult:
+    if unusable is None:
+        return comparison.result(setting, engine)
+    outcome, reason = unusable
+    return RunResult(setting=setting, outcome=outcome, reason=reason)
+
+
+def _environment_of(pool: Pool, plan: Plan) -> Environment:
+    """The environment of the runs: with the job's imports preloaded, if that works."""
+    usual = _environment()
+    if not plan.preload:
+        return usual
+    filled = replace(usual, preload=(*usual.preload, *plan.preload))
+    try:
+        pool.submit(READY, environment=filled).result()
+    except ChildDiedError:
+        return usual
+    return filled
+
+
+def _environment() -> Environment:
+    preload = dict.fromkeys(_PRELOAD)
+    for name in engine_packages():
+        preload |= dict.fromkeys(find_engine(name).settings.PRELOAD)
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    return Environment(
+        # The flight recorder of torch knows what collectives a rank has called.
+        variables={
+            "TORCH_FR_BUFFER_SIZE": "2000",
+            "GLOO_SOCKET_IFNAME": loopback,
+            "OMP_NUM_THREADS": "1",
+        },
+        preload=tuple(preload),
+    )
+
+
+def _checked(worlds: Iterable[int]) -> list[int]:
+    found = list(dict.fromkeys(worlds))
+    if not found or any(not 1 <= each <= MOST_RANKS for each in found):
+        raise InputError(f"worlds are whole numbers from 1 to {MOST_RANKS}, got {found}")
+    return found
+
+
+def _on_one_device(future: Future[list[Any]]) -> list[Any]:
+    """The answer of a group of one; what the job raises there is the user's to repair."""
+    try:
+        return future.result()
+    except GroupDiedError as error:
+        report, cause = error.report, error.__cause__
+        if isinstance(cause, TapmlError) and report.death is None:
+            raise cause from None
+        stage = blame(report).stage
+        where = f" in {stage!r}" if stage else ""
+        raise InputError(
+            f"the job fails on one device{where}: it {first_line(report.reason)}; repair that first"
+        ) from error

@@ -1,0 +1,213 @@
+"""One setting compared with one device: its runs, its outcome, and the mistake behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from tapml.distributed.culprits import blame
+from tapml.distributed.engine import Engine
+from tapml.distributed.explaining import APART, explain
+from tapml.distributed.judging import FLOAT32, Judgement, judge, published_verdict, worst_place
+from tapml.distributed.mistakes import Mistake
+from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation, Outcome, RunResult, Setting
+from tapml.distributed.runner import Pair, Runner
+from tapml.isolate.death import GroupDiedError
+from tapml_targets.errors import RefusedError, SetupError
+
+_DEVIATIONS_KEPT: Final = 20
+_SLOW_SECONDS: Final = 5.0
+_SLOW_FACTOR: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Compares settings.
+
+    Attributes
+    ----------
+    runner
+        Starts the runs.
+    random
+        Whether the job's step draws random numbers.
+    """
+
+    runner: Runner
+    random: bool
+
+    def result(self, setting: Setting, engine: Engine) -> RunResult:
+        """Run one setting and compare it."""
+        reason = self.runner.plan.why_not(setting, engine)
+        if reason:
+            return RunResult(setting=setting, outcome=Outcome.NOT_RUN, reason=reason)
+        try:
+            return self._compared(setting, engine)
+        except GroupDiedError as error:
+            return failed(setting, error)
+
+    def _compared(self, setting: Setting, engine: Engine) -> RunResult:
+        runner = self.runner
+        pair = runner.pair(engine, setting.world)
+        judgement, precision = runner.judge(pair)
+        before = judgement
+        if judgement.deviations:
+            # Once more, with the values of all replicas. It also shows what differs by chance.
+            pair = runner.pair(engine, setting.world, send_all=True)
+            judgement, precision = runner.judge(pair)
+        reference = runner.reference(())
+        common = RunResult(
+            setting=setting,
+            outcome=Outcome.EQUAL,
+            precision=precision,
+            published=published_verdict(reference.float32, pair.float32, runner.tensors),
+            rounding=judge(reference.float32, pair.float32, runner.tensors, FLOAT32).worst,
+            compared=judgement.compared,
+            not_compared=tuple(f"{k}: {v}" for k, v in judgement.not_compared.items()),
+            seconds=pair.float32.seconds,
+        )
+        if not before.deviations:
+            return _perhaps_slow(common, reference.float32.seconds)
+        first = (judgement.deviations or before.deviations)[0]
+        common = msgspec.structs.replace(
+            common, phase=first.phase, step=first.step, tensor=first.tensor, ranks=first.ranks
+        )
+        if not _alike(before, judgement):
+            return msgspec.structs.replace(
+                common,
+                outcome=Outcome.NOT_DETERMINISTIC,
+                reason=f"two equal runs differ: {first.words}",
+            )
+        mistake, triggers = self._explained(setting, engine, pair, judgement, precision)
+        one, run = reference.of(precision), pair.of(precision)
+        return msgspec.structs.replace(
+            common,
+            outcome=Outcome.INCONSISTENT,
+            reason=_sentence(first, setting.world),
+            ratio=first.ratio,
+            error=first.error,
+            limit=first.limit,
+            place=worst_place(first, one, run, runner.tensors, precision),
+            mistake="" if mistake is None else mistake.text,
+            remedy="" if mistake is None else mistake.remedy,
+            triggers=triggers,
+            deviations=judgement.deviations[:_DEVIATIONS_KEPT],
+            wrong=dict(Counter(each.phase for each in judgement.deviations)),
+        )
+
+    def _explained(
+        self, setting: Setting, engine: Engine, pair: Pair, judgement: Judgement, precision: str
+    ) -> tuple[Mistake | None, tuple[str, ...]]:
+        """The mistake, and the kinds of layers without which, alone, there is no difference."""
+        runner, world = self.runner, setting.world
+        kinds = self._kinds()
+        for off in _choices(kinds):
+            if self._is_equal_without(engine, world, off):
+                return _joined([APART[kind] for kind in off]), off
+        off = ()
+        try:
+            if kinds:
+                # Something else is wrong as well: look at it without the noise of these layers.
+                quiet = runner.pair(engine, world, off=kinds, send_all=True)
+                judgement, precision = runner.judge(quiet, kinds)
+                off, pair = kinds, quiet
+
+            def slices_of(step: int, weights: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+                return runner.slices(world, step, weights, precision, off)
+
+            reference = runner.reference(off).of(precision)
+            run = pair.of(precision)
+            return explain(
+                judgement, reference, run, runner.tensors, runner.plan, precision, slices_of
+            ), ()
+        except GroupDiedError:
+            return None, ()  # The step does not run so.
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Kinds of layers in the job that mix samples or draw random numbers."""
+        plan = self.runner.plan
+        found = (BATCH_NORM,) if plan.batch_norm else ()
+        return (*found, DROPOUT) if plan.dropout or self.random else found
+
+    def _is_equal_without(self, engine: Engine, world: int, off: tuple[str, ...]) -> bool:
+        try:
+            pair = self.runner.pair(engine, world, off=off)
+            return not self.runner.judge(pair, off)[0].deviations
+        except GroupDiedError:
+            return False
+
+
+def failed(setting: Setting, error: GroupDiedError) -> RunResult:
+    """The result of a run whose ranks did not all answer."""
+    report, cause = error.report, error.__cause__
+    if isinstance(cause, RefusedError | SetupError):
+        refused = isinstance(cause, RefusedError)
+        outcome = Outcome.REFUSED if refused else Outcome.NOT_RUN
+        return RunResult(setting=setting, outcome=outcome, reason=first_line(str(cause)))
+    found = blame(report)
+    hung = report.death is not None and report.death.deadline_seconds > 0
+    return RunResult(
+        setting=setting,
+        outcome=Outcome.HANG if hung else Outcome.CRASH,
+        reason=found.reason,
+        phase=found.stage,
+        ranks=found.ranks,
+        remedy=found.remedy,
+        details=found.details,
+    )
+
+
+def first_line(text: str) -> str:
+    """The first line of an error's text."""
+    return text.strip().partition("\n")[0]
+
+
+def _perhaps_slow(result: RunResult, once: float) -> RunResult:
+    """The result, or that it is slow: far beyond one device's time for each rank."""
+    if result.seconds <= max(_SLOW_SECONDS, _SLOW_FACTOR * result.setting.world * once):
+        return result
+    return msgspec.structs.replace(
+        result,
+        outcome=Outcome.SLOW,
+        reason=f"{result.seconds:.1f} s where one device takes {once:.2f} s",
+    )
+
+
+def _alike(first: Judgement, second: Judgement) -> bool:
+    """Whether two runs of one setting are wrong in the same way."""
+    if not first.deviations or not second.deviations:
+        return False
+    a, b = first.deviations[0], second.deviations[0]
+    if (a.phase, a.step, a.tensor) != (b.phase, b.step, b.tensor):
+        return False
+    # The first run may not know by how much a replica differs.
+    return first.unknown or a.error == b.error or abs(a.error - b.error) <= 0.01 * b.error
+
+
+def _choices(kinds: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Each kind alone, then all."""
+    alone: list[tuple[str, ...]] = [(kind,) for kind in kinds]
+    return [*alone, kinds] if len(kinds) > 1 else alone
+
+
+def _joined(causes: Sequence[Mistake]) -> Mistake:
+    return Mistake(
+        "; ".join(each.text for each in causes), "; ".join(each.remedy for each in causes)
+    )
+
+
+def _sentence(first: Deviation, world: int) -> str:
+    """The first wrong tensor in one sentence."""
+    if len(first.ranks) == world:
+        who = "on all ranks" if world > 1 else "on the only rank"
+    else:
+        who = f"on rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
+    step = f" in step {first.step}" if first.step > 1 else ""
+    text = f"the first wrong tensor is the {first.words}{step}, {who}"
+    if first.note:
+        return f"{text}: {first.note}"
+    ratio = "" if first.ratio is None else f", {first.ratio:.4g} times one device's"
+    return f"{text}: off by {first.error:.2g} of its largest value{ratio}"

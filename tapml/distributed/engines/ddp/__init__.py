@@ -1,0 +1,1 @@
+"""DistributedDataParallel: whole replicas, gradients averaged."""

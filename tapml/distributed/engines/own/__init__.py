@@ -1,0 +1,1 @@
+"""The wrapping of the job itself, its function `distribute`."""

@@ -1,0 +1,186 @@
+"""The mistake behind an inconsistency, from its first wrong tensor in dataflow order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from tapml.distributed.judging import Judgement
+from tapml.distributed.mistakes import Mistake, Observed, Slices, find_mistake
+from tapml.distributed.plan import Plan
+from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation
+from tapml.distributed.run_records import Key, Run, Tensors
+
+TOLERANCE: Final = {"float64": 1e-8, "float32": 1e-3}
+
+APART: Final = {
+    BATCH_NORM: Mistake(
+        "BatchNorm computes statistics of each rank's own samples",
+        "use SyncBatchNorm (on GPUs), GroupNorm or LayerNorm, or freeze the statistics with eval()",
+    ),
+    DROPOUT: Mistake(
+        "dropout draws other masks on the ranks than on one device",
+        "no bug in itself: set dropout to 0 in the job to compare the rest",
+    ),
+}
+
+
+def explain(
+    judgement: Judgement,
+    reference: Run,
+    run: Run,
+    tensors: Tensors,
+    plan: Plan,
+    precision: str,
+    slices_of: Callable[[int, Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+) -> Mistake | None:
+    """The mistake that reproduces what was seen; None if no standard one does.
+
+    `slices_of` computes slice gradients for a step, from the weights before it.
+    """
+    first = judgement.deviations[0]
+    world = len(run.ranks)
+    frozen = [each for each in judgement.deviations if each.tensor in plan.frozen]
+    moved = [each for each in frozen if each.phase in ("gradient", "update")]
+    if first.phase == "start":
+        return _adrift(first, world)
+    if moved and first in moved:
+        return Mistake(
+            f"{first.tensor} is frozen on one device and trained on the ranks",
+            "keep requires_grad as model() sets it, and give the optimizer the trained ones only",
+        )
+    wrong = [
+        each
+        for each in judgement.deviations
+        if each.phase == "gradient" and each.step == first.step
+    ]
+    if wrong:
+        return _gradient(wrong, reference, run, tensors, plan, precision, slices_of)
+    if first.phase in ("update", "state"):
+        return _update(first, judgement, run, tensors, world)
+    return None
+
+
+def _adrift(first: Deviation, world: int) -> Mistake:
+    if len(first.ranks) < world:
+        who = f"rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
+        return Mistake(
+            f"the replica of {who} is adrift before the first step",
+            "broadcast weights and buffers from rank 0 at the start (init_sync)",
+        )
+    return Mistake(
+        "distributing the model changes its weights",
+        "distribute after the weights are loaded, and do not initialize them again",
+    )
+
+
+def _gradient(
+    wrong: Sequence[Deviation],
+    reference: Run,
+    run: Run,
+    tensors: Tensors,
+    plan: Plan,
+    precision: str,
+    slices_of: Callable[[int, Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+) -> Mistake | None:
+    step = wrong[0].step
+    world = len(run.ranks)
+    found = [_observed(each, reference, run, tensors) for each in wrong]
+    gradients = slices_of(step, _weights_before(step, reference, tensors, plan))
+    slices = Slices(
+        [
+            {name: np.asarray(value, np.float64) for name, value in each.items()}
+            for each in gradients
+        ],
+        plan.samples_of(world, step),
+        TOLERANCE[precision],
+        plan.covers(world, step),
+    )
+    mistake = find_mistake(found, slices)
+    all_compared = [key for key in reference.ranks[0] if key[0] == "gradient" and key[1] == step]
+    trained = [key for key in all_compared if reference.ranks[0][key].digest]
+    if mistake is None or len(wrong) == len(trained) or world == 1:
+        return mistake
+    names = ", ".join(each.tensor for each in wrong[:3]) + (", ..." if len(wrong) > 3 else "")
+    return Mistake(f"{mistake.text}; only for {names}", mistake.remedy)
+
+
+def _observed(deviation: Deviation, reference: Run, run: Run, tensors: Tensors) -> Observed:
+    key: Key = deviation.phase, deviation.step, deviation.tensor
+    record = reference.ranks[0].get(key)
+    expected = tensors.get(record.digest) if record is not None and record.digest else None
+    held = {}
+    for rank, records in enumerate(run.ranks):
+        own = records.get(key)
+        value = None
+        if own is not None:
+            value = tensors.get(own.digest) if own.digest else expected
+            if value is not None and not own.digest:
+                value = np.zeros_like(value)
+        if own is not None and value is not None:
+            held[rank] = value, own.offset if own.placement == "shard" else ()
+    before = reference.ranks[0].get((key[0], key[1] - 1, key[2]))
+    earlier = tensors.get(before.digest) if before is not None and before.digest else None
+    return Observed(deviation.tensor, expected, held, earlier)
+
+
+def _weights_before(step: int, reference: Run, tensors: Tensors, plan: Plan) -> dict[str, Any]:
+    """One device's weights and buffers before a step, packed."""
+    if step == 1:
+        return dict(plan.weights)
+    found = {}
+    records = reference.ranks[0]
+    for name, packed in plan.weights.items():
+        start = records.get(("start", 0, name))
+        value = None if start is None else tensors.get(start.digest)
+        last = records.get(("buffer", step - 1, name))
+        if last is not None:
+            value = tensors.get(last.digest)
+        elif value is not None:
+            value = value.copy()
+            for number in range(1, step):
+                update = records.get(("update", number, name))
+                moved = None if update is None else tensors.get(update.digest)
+                value = value if moved is None else value + moved
+        is_real = packed["tensor"].dtype.kind == "f" or packed["dtype"] == "bfloat16"
+        usable = value is not None and is_real
+        found[name] = {"tensor": value, "dtype": "float64"} if usable else packed
+    return found
+
+
+def _update(
+    first: Deviation, judgement: Judgement, run: Run, tensors: Tensors, world: int
+) -> Mistake | None:
+    """The gradients are right and the optimizer's step is not."""
+    key = first.phase, first.step, first.tensor
+    held = [records[key] for records in run.ranks if key in records]
+    values = [tensors.get(each.digest) for each in held if each.digest]
+    name = first.tensor.split(" ")[0]
+    still = all(each is not None and not each.any() for each in values)
+    if (first.phase == "state" and not held) or (first.phase == "update" and still):
+        return Mistake(
+            f"{name} is not updated on the ranks though its gradient is right",
+            "give it to the optimizer, which must be made after the model is distributed",
+        )
+    if len(first.ranks) < world:
+        return Mistake(
+            f"the optimizer of rank{'s' * (len(first.ranks) > 1)} "
+            f"{', '.join(map(str, first.ranks))} takes another step",
+            "give all ranks the same optimizer, hyperparameters and schedule",
+        )
+    same_phase = [each for each in judgement.deviations if each.phase == "update"]
+    ratios = [each.ratio for each in same_phase if each.ratio is not None]
+    if first.phase == "update" and world > 1 and ratios:
+        if all(abs(ratio / world - 1) < 1e-6 for ratio in ratios):
+            return Mistake(
+                "the learning rate is multiplied by the number of ranks",
+                "leave it as on one device: the batch of all ranks is the same",
+            )
+        if max(ratios) - min(ratios) < 1e-6 * max(ratios):
+            return Mistake(
+                f"updates are {ratios[0]:.4g} times those of one device",
+                "use one device's learning rate and schedule",
+            )
+    return None

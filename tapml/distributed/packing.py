@@ -1,0 +1,123 @@
+"""Batches and tensors as plain data and numpy arrays, to send them between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tapml_targets.errors import InputError
+
+_TENSOR: Final = "tensor"
+# Formats that numpy lacks travel as integers of their width.
+_INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+_SENDABLE: Final = frozenset(
+    {
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+    }
+)
+
+
+def pack(value: Any, place: str) -> Any:
+    """Plain data that :func:`unpack` restores.
+
+    Raises
+    ------
+    InputError
+        If a leaf is neither a dense tensor nor None, a number or text; `place` names it.
+    """
+    if isinstance(value, torch.Tensor):
+        return pack_tensor(value, place)
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, Mapping):
+        return {"items": [[key, pack(item, f"{place}[{key!r}]")] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [pack(item, f"{place}[{index}]") for index, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    raise InputError(
+        f"{place} is a {type(value).__name__}; a batch consists of tensors, numbers, text and None "
+        "in dictionaries, lists and tuples"
+    )
+
+
+def pack_tensor(tensor: torch.Tensor, place: str) -> dict[str, Any]:
+    """A dense tensor as an array of the same bits."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InputError(f"{place} is not a dense tensor")
+    plain = tensor.detach().to("cpu").contiguous()
+    name = str(plain.dtype).removeprefix("torch.")
+    if plain.dtype not in _SENDABLE:
+        plain = plain.view(_INTEGERS[plain.element_size()])
+    # numpy must own the memory: the tensor's may change before it is sent.
+    return {_TENSOR: plain.numpy().copy(), "dtype": name}
+
+
+def unpack(packed: Any) -> Any:
+    """The value that :func:`pack` packed."""
+    if _TENSOR in packed:
+        return unpack_tensor(packed)
+    if "items" in packed:
+        return {key: unpack(item) for key, item in packed["items"]}
+    if "list" in packed:
+        return [unpack(item) for item in packed["list"]]
+    if "tuple" in packed:
+        return tuple(unpack(item) for item in packed["tuple"])
+    return packed["value"]
+
+
+def unpack_tensor(packed: Mapping[str, Any]) -> torch.Tensor:
+    """The tensor that :func:`pack_tensor` packed."""
+    dtype: torch.dtype = getattr(torch, packed["dtype"])
+    return torch.from_numpy(packed[_TENSOR]).view(dtype)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a batch."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        changed = [map_tensors(item, change) for item in value]
+        return tuple(changed) if isinstance(value, tuple) else changed
+    return value
+
+
+def to_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The values of a tensor as an array that numpy can compute with; a copy.
+
+    Formats below float32 that numpy lacks become float32, which holds all their values; complex
+    numbers become pairs.
+    """
+    plain = tensor.detach().to("cpu")
+    if plain.is_complex():
+        plain = torch.view_as_real(plain)
+    if plain.dtype not in _SENDABLE:
+        plain = plain.to(torch.float32)
+    return np.array(plain.contiguous().numpy())

@@ -1,0 +1,130 @@
+"""What all runs of a check have in common: the job, its weights, its batches and its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.distributed.engine import OWN, Engine, find_engine
+from tapml.distributed.results import Setting
+
+DEFAULT_ENGINES: Final = ("ddp", "fsdp2")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A prepared job.
+
+    Attributes
+    ----------
+    job
+        Its file.
+    steps
+        Training steps.
+    worlds
+        The worlds to run.
+    has
+        Which optional functions the file defines.
+    weights
+        Packed parameters and buffers by name.
+    batches
+        Packed batches by step.
+    parts
+        By world, ``{"reason": ..., "steps": [[[batch, samples] by rank] by step]}``.
+    samples
+        Samples of the first batch.
+    parameters
+        (name, elements, whether it needs a gradient).
+    batch_norm, dropout
+        Names of layers of these kinds.
+    preload
+        Modules that the job imports slowly.
+    deadline_seconds
+        Of each run.
+    """
+
+    job: Path
+    steps: int
+    worlds: tuple[int, ...]
+    has: Mapping[str, bool]
+    weights: Mapping[str, Any]
+    batches: tuple[Any, ...]
+    parts: Mapping[str, Any]
+    samples: int
+    parameters: tuple[tuple[str, int, bool], ...]
+    batch_norm: tuple[str, ...]
+    dropout: tuple[str, ...]
+    preload: tuple[str, ...]
+    deadline_seconds: float
+
+    @classmethod
+    def of(cls, job: Path, answer: Mapping[str, Any], deadline_seconds: float) -> Plan:
+        """The plan that :func:`tapml.distributed.preparing.prepare` answered."""
+        plain = dict(answer)
+        for name in ("worlds", "batches", "batch_norm", "dropout", "preload"):
+            plain[name] = tuple(plain[name])
+        plain["parameters"] = tuple(
+            (name, size, learns) for name, size, learns in plain["parameters"]
+        )
+        return cls(job=job, deadline_seconds=deadline_seconds, **plain)
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Names of the parameters that need no gradient."""
+        return frozenset(name for name, _, learns in self.parameters if not learns)
+
+    def engines(self, names: tuple[str, ...] | None) -> list[Engine]:
+        """The engines to run: the given ones, else the job's own wrapping, else the usual ones."""
+        if names is None:
+            names = (OWN,) if self.has["distribute"] else DEFAULT_ENGINES
+        return [find_engine(name) for name in dict.fromkeys(names)]
+
+    def why_not(self, setting: Setting, engine: Engine) -> str:
+        """Why a setting cannot be run; empty if it can."""
+        refused = engine.settings.refuse(setting.world, has_distribute=self.has["distribute"])
+        return refused or str(self.parts[str(setting.world)]["reason"])
+
+    def samples_of(self, world: int, step: int) -> list[int]:
+        """How many samples each rank has in a step, from 1; 0 where they are not known."""
+        ranks = self.parts[str(world)]["steps"][step - 1]
+        return [0 if rows is None else len(rows) for _, rows in ranks]
+
+    def covers(self, world: int, step: int) -> bool | None:
+        """Whether the ranks together have every sample once in a step; None if not known."""
+        ranks = [rows for _, rows in self.parts[str(world)]["steps"][step - 1]]
+        if None in ranks:
+            return None
+        return sorted(row for rows in ranks for row in rows) == list(range(self.samples))
+
+    def payload(
+        self,
+        *,
+        engine: Engine | None,
+        world: int,
+        precision: str,
+        off: tuple[str, ...] = (),
+        send_all: bool = False,
+        observe: bool = False,
+        perturb: int = 0,
+        roundoff: float = 0.0,
+    ) -> dict[str, Any]:
+        """The payload of :func:`tapml.distributed.rank.run`; no engine for the reference."""
+        if engine is None:
+            every = [[[batch, list(range(self.samples))]] for batch in self.batches]
+        else:
+            every = self.parts[str(world)]["steps"]
+        return {
+            "job": str(self.job),
+            "engine": None if engine is None else engine.package,
+            "precision": precision,
+            "weights": dict(self.weights),
+            "steps": every,
+            "off": list(off),
+            "send_all": send_all,
+            "observe": observe,
+            "perturb": perturb,
+            "roundoff": roundoff,
+            "deadline": self.deadline_seconds,
+        }

@@ -1,0 +1,201 @@
+"""One run: the reference, or one rank of a distributed run. It ends with its process."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tapml.distributed.child_process import join, named_tensors, seed_all
+from tapml.distributed.engine import ranks_of
+from tapml.distributed.job_file import Job, describe, load_job
+from tapml.distributed.packing import map_tensors, tensors_in, unpack, unpack_tensor
+from tapml.distributed.recording import Recorder
+from tapml.distributed.samples_apart import switch_off
+from tapml.distributed.witness import Witness
+from tapml.isolate.member import Member
+from tapml_targets.errors import InputError, RefusedError
+
+# A distributed model that is freed before the process ends may hang it.
+_KEPT: Final[list[Any]] = []
+
+
+def run(member: Member, payload: dict[str, Any]) -> dict[str, Any]:
+    """Train as one rank; a job of a group, which for the reference has one member.
+
+    Raises
+    ------
+    RefusedError
+        If the engine refuses the model.
+    InputError
+        If the job is wrong.
+    """
+    witness = Witness(member, payload["deadline"])
+    with witness.reporting():
+        return _run(member, payload, witness)
+
+
+def build(job: Job, payload: dict[str, Any], dtype: torch.dtype | None) -> nn.Module:
+    """The model with the weights that were sent, in `dtype` unless that is None."""
+    seed_all()
+    model = job.model()
+    given = payload["weights"]
+    with torch.no_grad():
+        for name, tensor in named_tensors(model):
+            if name not in given:
+                raise InputError(
+                    f"{job.path.name}: model() built {name} in one process and not in all"
+                )
+            value = unpack_tensor(given[name])
+            if is_lazy(tensor):
+                tensor.materialize(value.shape)
+            if tensor.shape != value.shape:
+                raise InputError(
+                    f"{job.path.name}: model() gave {name} the shape {tuple(value.shape)} at "
+                    f"first and {tuple(tensor.shape)} now; build the same model every time"
+                )
+            tensor.copy_(value)
+    switch_off(model, payload["off"])
+    if dtype is not None:
+        model.to(dtype)
+    if payload["perturb"]:
+        _perturb(model, payload["perturb"], payload["roundoff"])
+    return model
+
+
+def cast(batch: Any, dtype: torch.dtype | None) -> Any:
+    """A batch with its floating-point tensors in `dtype`."""
+    if dtype is None:
+        return batch
+    return map_tensors(batch, lambda each: each.to(dtype) if each.is_floating_point() else each)
+
+
+def twin_dtype(payload: dict[str, Any]) -> torch.dtype | None:
+    """The dtype of a float64 run, which also becomes the default; None for the job's own."""
+    if payload["precision"] != "float64":
+        return None
+    torch.set_default_dtype(torch.float64)
+    return torch.float64
+
+
+def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    dtype = twin_dtype(payload)
+    witness.stage = "load the job"
+    job = load_job(Path(payload["job"]))
+    witness.stage = "meet the other ranks"
+    join(member, payload["deadline"])
+    witness.stage = "model()"
+    model = build(job, payload, dtype)
+    reference = payload["engine"] is None
+    recorder = Recorder(model, sends=member.rank == 0 or payload["send_all"])
+    if reference:
+        recorder.watch_backward(model)
+        wrapped = model
+    else:
+        witness.stage = "distribute"
+        wrapped = _distribute(job, payload["engine"], model, member)
+    witness.stage = "optimizer()"
+    with job.calling("optimizer()"):
+        optimizer = job.optimizer(wrapped)
+    _KEPT.append((model, wrapped, optimizer, recorder))
+    recorder.start(wrapped)
+    hook = getattr(optimizer, "register_step_pre_hook", None)
+    if hook is not None:
+        hook(lambda *_: recorder.take_gradients(wrapped))
+    precisions = _Precisions()
+    seed_all()
+    random_before = torch.get_rng_state()
+    started = time.monotonic()
+    for step, ranks in enumerate(payload["steps"], 1):
+        witness.stage = f"step {step}"
+        packed, rows = ranks[member.rank]
+        batch = cast(unpack(packed), dtype)
+        recorder.begin_step(wrapped)
+        with precisions if payload["observe"] else nullcontext(), job.calling("step()"):
+            job.step(wrapped, batch, optimizer)
+        recorder.end_step(wrapped, optimizer, step, rows)
+    seconds = time.monotonic() - started
+    drew = not torch.equal(random_before, torch.get_rng_state())
+    witness.stage = "predict"
+    _predict(job, wrapped, batch, recorder, len(payload["steps"]), rows)
+    witness.stage = "done"
+    return {
+        "records": recorder.records,
+        "not_compared": recorder.not_compared,
+        "seconds": seconds,
+        "random": drew,
+        "dtypes": precisions.seen,
+    }
+
+
+def _distribute(job: Job, package: str, model: nn.Module, member: Member) -> nn.Module:
+    try:
+        return ranks_of(package).distribute(model, job, member.rank, member.size)
+    except Exception as error:
+        if package.endswith(".own"):
+            raise InputError(
+                f"{job.path.name}: distribute() raised {describe(error, job.path)}"
+            ) from error
+        said = describe(error, job.path)
+        raise RefusedError(said) from error
+
+
+def _predict(
+    job: Job,
+    model: nn.Module,
+    batch: Any,
+    recorder: Recorder,
+    step: int,
+    rows: list[int] | None,
+) -> None:
+    """Record predictions: the job's, or those of the calls that the last step made."""
+    model.eval()
+    with torch.no_grad():
+        if job.has("predict"):
+            with job.calling("predict()"):
+                found = [job.module.predict(model, batch)]
+            recorder.predictions(found, step, rows)
+            return
+        try:
+            found = [model(*args, **named) for args, named in recorder.root_calls]
+        except Exception as error:
+            # A model may not run outside its step; all ranks then fail alike.
+            recorder.not_compared["(prediction)"] = describe(error, job.path)
+            return
+    recorder.predictions(found, step, rows)
+
+
+def _perturb(model: nn.Module, seed: int, roundoff: float) -> None:
+    """Move every weight by up to `roundoff` relative, or its own last place, up or down."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, tensor in named_tensors(model):
+            if tensor.is_floating_point():
+                noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
+                scale = max(torch.finfo(tensor.dtype).eps, roundoff) * noise
+                tensor.copy_((tensor.double() * (1 + scale)).to(tensor.dtype))
+
+
+class _Precisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the floating-point formats that operations give, and the first that gives each."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: dict[str, list[Any]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(found if isinstance(found, tuple | list) else [found]):
+            if tensor.is_floating_point():
+                name = str(tensor.dtype).removeprefix("torch.")
+                self.seen.setdefault(name, [torch.finfo(tensor.dtype).eps, str(func)])
+        return found

@@ -1,0 +1,299 @@
+"""What a run records: weights, hidden states, gradients, optimizer state, updates, predictions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from tapml.distributed.packing import tensors_in, to_array
+
+ROOT: Final = "(model)"
+INPUT: Final = "(input)"
+BUDGET_BYTES: Final = 256 << 20
+"""Hidden states of one rank and step; what comes after is not compared."""
+# What wrappers of torch put between a parameter's name and the module they wrap.
+_WRAPPERS: Final = frozenset(
+    {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+)
+
+
+class Recorder:
+    """Collects the records of one rank.
+
+    Parameters
+    ----------
+    model
+        The model before it is distributed; its names are the records' names.
+    sends
+        Whether this rank sends the values of replicated tensors, or their digests only.
+    """
+
+    def __init__(self, model: nn.Module, *, sends: bool) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.not_compared: dict[str, str] = {}
+        self.root_calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._names = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+        self._sends = sends
+        self._listening = False
+        self._root_call: int | None = None
+        self._seen: dict[str, int] = {}
+        self._calls: dict[tuple[str, int, int], list[torch.Tensor]] = {}
+        self._bytes = 0
+        self._before: dict[str, torch.Tensor] = {}
+        self._gradients: dict[str, Any] | None = None
+        self._backward: dict[str, int] = {}
+        model.register_forward_pre_hook(self._enter, with_kwargs=True)
+        for name, module in model.named_modules():
+            if not isinstance(module, nn.ModuleList | nn.ModuleDict):
+                module.register_forward_hook(self._keep_of(name or ROOT))
+        model.register_forward_hook(self._leave)
+
+    def watch_backward(self, model: nn.Module) -> None:
+        """Note the order in which gradients become known; not for sharded parameters."""
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    self._note_of(name)
+                )
+
+    def _note_of(self, name: str) -> Callable[[torch.Tensor], None]:
+        def note(_: torch.Tensor) -> None:
+            self._backward.setdefault(name, len(self._backward))
+
+        return note
+
+    def start(self, model: nn.Module) -> None:
+        """Record the weights before the first step."""
+        for name, tensor in self._tensors(model):
+            self._add("start", 0, name, tensor)
+
+    def begin_step(self, model: nn.Module) -> None:
+        """Listen to a step."""
+        self._calls, self._bytes, self._gradients = {}, 0, None
+        self._seen, self._root_call, self.root_calls = {}, None, []
+        self._before = {name: _local(each).clone() for name, each in self._tensors(model)}
+        self._listening = True
+
+    def take_gradients(self, model: nn.Module) -> None:
+        """Keep the gradients as they are, the first time in a step only."""
+        if self._gradients is None:
+            self._gradients = {
+                name: None if each.grad is None else each.grad.detach().clone()
+                for name, each in self._parameters(model)
+            }
+
+    def end_step(self, model: nn.Module, optimizer: Any, step: int, rows: list[int] | None) -> None:
+        """Record a step; `rows` are the indices of this rank's samples."""
+        self._listening = False
+        self.take_gradients(model)
+        self._record_forward(step, rows)
+        for name, gradient in (self._gradients or {}).items():
+            self._add("gradient", step, name, gradient, order=self._backward.get(name, -1))
+        for name, parameter in self._parameters(model):
+            for key, value in _state(optimizer, parameter):
+                self._add("state", step, f"{name} {key}", value)
+        learned = {name for name, _ in self._parameters(model)}
+        for name, tensor in self._tensors(model):
+            before = self._before[name]
+            if name in learned:
+                self._add_update(step, name, tensor, before)
+            else:
+                self._add("buffer", step, name, tensor)
+
+    def predictions(self, values: list[Any], step: int, rows: list[int] | None) -> None:
+        """Record what the trained model predicts for this rank's samples, call by call."""
+        leaves = [list(tensors_in(value)) for value in values]
+        for index in range(min(map(len, leaves), default=0)):
+            name = "(prediction)" if len(leaves[0]) == 1 else f"(prediction)[{index}]"
+            self._add_rows("prediction", step, name, [each[index] for each in leaves], rows, index)
+
+    def _enter(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not self._listening or _in_backward():
+            return
+        self._root_call = 0 if self._root_call is None else self._root_call + 1
+        self._seen = {}
+        self.root_calls.append((args, named))
+        for index, tensor in enumerate(tensors_in([args, named])):
+            self._calls.setdefault((INPUT, index, 0), []).append(tensor.detach().clone())
+
+    def _leave(self, *_: Any) -> None:
+        if self._listening and not _in_backward():
+            self._seen = {}
+
+    def _keep_of(self, name: str) -> Callable[..., None]:
+        def keep(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            if not self._listening or _in_backward():
+                return
+            occurrence = self._seen.get(name, 0)
+            self._seen[name] = occurrence + 1
+            for index, tensor in enumerate(tensors_in(_leaves_of(output))):
+                self._bytes += tensor.nbytes
+                if self._bytes > BUDGET_BYTES:
+                    self.not_compared["hidden states"] = f"more than {BUDGET_BYTES >> 20} MiB"
+                    return
+                key = name, index, occurrence
+                self._calls.setdefault(key, []).append(tensor.detach().clone())
+
+        return keep
+
+    def _record_forward(self, step: int, rows: list[int] | None) -> None:
+        several = {(name, index) for name, index, call in self._calls if call}
+        wide = {name for name, index, _ in self._calls if index}
+        for order, ((name, index, call), pieces) in enumerate(self._calls.items()):
+            label = f"{name}[{index}]" if name in wide else name
+            label += f" call {call + 1}" if (name, index) in several else ""
+            self._add_rows("forward", step, label, pieces, rows, order)
+
+    def _add_rows(
+        self,
+        phase: str,
+        step: int,
+        name: str,
+        pieces: list[torch.Tensor],
+        rows: list[int] | None,
+        order: int,
+    ) -> None:
+        """Add a tensor of samples that came in pieces, one for each micro-batch."""
+        locals_ = [_whole(each) for each in pieces]
+        plain = [each for each in locals_ if each is not None]
+        if len(plain) < len(locals_):
+            self.not_compared[name] = "it is sharded"
+        elif rows is None:
+            self.not_compared[name] = "part() gives samples that are not in the batch"
+        elif any(each.ndim == 0 or each.shape[1:] != plain[0].shape[1:] for each in plain):
+            self.not_compared[name] = "its first dimension does not count samples"
+        else:
+            value = torch.cat(plain)
+            if not len(rows) or value.shape[0] % len(rows):
+                self.not_compared[name] = "its first dimension does not count samples"
+                return
+            record = self._record(phase, step, name, to_array(value), order)
+            self.records.append({**record, "placement": "rows", "rows": rows})
+
+    def _add(
+        self, phase: str, step: int, name: str, tensor: torch.Tensor | None, order: int = -1
+    ) -> None:
+        if tensor is None:
+            record = self._record(phase, step, name, None, order)
+            self.records.append({**record, "placement": "whole"})
+            return
+        place = _place(tensor)
+        if place is None:
+            self.not_compared[name] = "its shards are not contiguous"
+            return
+        self._add_placed(self._record(phase, step, name, to_array(_local(tensor)), order), place)
+
+    def _add_update(self, step: int, name: str, tensor: torch.Tensor, before: torch.Tensor) -> None:
+        place = _place(tensor)
+        if place is None:
+            self.not_compared[name] = "its shards are not contiguous"
+            return
+        after, earlier = to_array(_local(tensor)), to_array(before)
+        if after.dtype.kind == "f":
+            # The difference of two float32 numbers is exact in float64 or nearly so.
+            changed = after.astype(np.float64) - earlier.astype(np.float64)
+        else:
+            changed = (after != earlier).astype(np.float64)
+        record = self._record("update", step, name, changed, -1)
+        record["weight"] = _largest(after)
+        self._add_placed(record, place)
+
+    def _add_placed(self, record: dict[str, Any], place: Mapping[str, Any]) -> None:
+        if place["placement"] == "whole" and not self._sends:
+            record["value"] = None
+        self.records.append({**record, **place})
+
+    def _record(
+        self, phase: str, step: int, name: str, value: NDArray[Any] | None, order: int
+    ) -> dict[str, Any]:
+        return {
+            "phase": phase,
+            "step": step,
+            "name": name,
+            "order": len(self.records) if order < 0 else order,
+            "value": value,
+            "digest": "" if value is None else digest(value),
+        }
+
+    def _parameters(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in model.named_parameters():
+            yield self._reference_name(name), parameter
+
+    def _tensors(self, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            yield self._reference_name(name), tensor
+
+    def _reference_name(self, name: str) -> str:
+        if name in self._names:
+            return name
+        bare = name.removeprefix("module.")
+        if bare in self._names:
+            return bare
+        return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def digest(value: NDArray[Any]) -> str:
+    """Hash of a tensor's type, shape and bits."""
+    header = f"{value.dtype.str} {value.shape} ".encode()
+    return hashlib.blake2b(header + value.tobytes(), digest_size=16).hexdigest()
+
+
+def _in_backward() -> bool:
+    """Whether backward runs: checkpointed modules are then called once more."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _leaves_of(output: Any) -> Any:
+    """An output as containers; data classes of model outputs are mappings already."""
+    fields = getattr(output, "__dataclass_fields__", None)
+    return output if fields is None else {name: getattr(output, name) for name in fields}
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor that no rank shards; None for others."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    replicated = all(isinstance(each, Replicate) for each in tensor.placements)
+    return tensor.to_local() if replicated else None
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach()
+    return plain._local_tensor if isinstance(plain, DTensor) else plain
+
+
+def _place(tensor: torch.Tensor) -> dict[str, Any] | None:
+    """Where the local part of a tensor lies in the whole; None if it is no contiguous block."""
+    if not isinstance(tensor, DTensor):
+        return {"placement": "whole"}
+    kinds = {type(each) for each in tensor.placements}
+    if not kinds <= {Replicate, Shard}:
+        return None
+    if kinds == {Replicate}:
+        return {"placement": "whole"}
+    _, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return {"placement": "shard", "shape": list(tensor.shape), "offset": list(offset)}
+
+
+def _state(optimizer: Any, parameter: nn.Parameter) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of the optimizer's state of one parameter."""
+    state = getattr(optimizer, "state", None)
+    if isinstance(state, Mapping):
+        found = state.get(parameter, {})
+        for key in sorted(found):
+            if isinstance(found[key], torch.Tensor):
+                yield key, found[key]
+
+
+def _largest(value: NDArray[Any]) -> float:
+    return float(np.max(np.abs(value), initial=0.0)) if value.dtype.kind in "fiu" else 0.0

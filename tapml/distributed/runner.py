@@ -1,0 +1,185 @@
+"""Starts the runs of a check and keeps those of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tapml.distributed.engine import Engine
+from tapml.distributed.judging import FLOAT32, Judgement, Limits, judge
+from tapml.distributed.judging import FLOAT64 as FLOAT64_LIMITS
+from tapml.distributed.plan import Plan
+from tapml.distributed.run_records import Run, Tensors, read_run
+from tapml.distributed.sensitivity import sensitivity_limits
+from tapml.isolate.death import GroupDiedError
+from tapml.isolate.environment import Environment
+from tapml.isolate.pool import Pool
+
+PREPARE: Final = "tapml.distributed.preparing:prepare"
+READY: Final = "tapml.distributed.preparing:ready"
+RUN: Final = "tapml.distributed.rank:run"
+SLICES: Final = "tapml.distributed.slices:slice_gradients"
+FLOAT64: Final = "float64"
+_PERTURBED: Final = 3
+# Errors of float32 that the twin does not show are looked at from here on, and are a fault if they
+# are so many times what one unit in the last place of the weights does.
+_SUSPECT: Final = 1e-3
+_FAR_BEYOND: Final = 4.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The runs of one setting in float32 and, if there is a twin, in float64."""
+
+    float32: Run
+    float64: Run | None
+
+    def of(self, precision: str) -> Run:
+        """The run in a precision; that in float32 if there is no other."""
+        return self.float64 if precision == FLOAT64 and self.float64 else self.float32
+
+
+@dataclass
+class Runner:
+    """Runs a plan.
+
+    Attributes
+    ----------
+    environment
+        Where the runs are forked.
+    references
+        One device, by the kinds of layers that are switched off.
+    twin
+        Whether the float64 twin judges.
+    roundoff
+        Unit roundoff of the shortest format that the job computes in.
+    """
+
+    pool: Pool
+    plan: Plan
+    environment: Environment
+    tensors: Tensors = field(default_factory=Tensors)
+    references: dict[tuple[str, ...], Pair] = field(default_factory=dict)
+    twin: bool = True
+    roundoff: float = FLOAT32.epsilon
+    _limits: dict[tuple[str, ...], Limits] = field(default_factory=dict)
+
+    def start(
+        self,
+        engine: Engine | None,
+        world: int,
+        precision: str,
+        *,
+        off: tuple[str, ...] = (),
+        send_all: bool = False,
+        observe: bool = False,
+        perturb: int = 0,
+        roundoff: float = 0.0,
+    ) -> Future[list[Any]]:
+        """Start a run; see :meth:`tapml.distributed.plan.Plan.payload`."""
+        payload = self.plan.payload(
+            engine=engine,
+            world=world,
+            precision=precision,
+            off=off,
+            send_all=send_all,
+            observe=observe,
+            perturb=perturb,
+            roundoff=roundoff,
+        )
+        return self._group(world, RUN, payload)
+
+    def read(self, future: Future[list[Any]]) -> Run:
+        """Wait for a run. Raises GroupDiedError if it failed."""
+        return read_run(future.result(), self.tensors)
+
+    def reference(self, off: tuple[str, ...]) -> Pair:
+        """One device without these kinds of layers; run once."""
+        if off not in self.references:
+            plain = self.start(None, 1, "float32", off=off)
+            twin = self.start(None, 1, FLOAT64, off=off) if self.twin else None
+            self.references[off] = Pair(self.read(plain), None if twin is None else self.read(twin))
+        return self.references[off]
+
+    def pair(
+        self,
+        engine: Engine,
+        world: int,
+        *,
+        off: tuple[str, ...] = (),
+        send_all: bool = False,
+    ) -> Pair:
+        """Run a setting in both precisions side by side. Raises GroupDiedError."""
+        plain = self.start(engine, world, "float32", off=off, send_all=send_all)
+        twin = None
+        if self.twin:
+            twin = self.start(engine, world, FLOAT64, off=off, send_all=send_all)
+        found = self.read(plain)
+        try:
+            return Pair(found, None if twin is None else self.read(twin))
+        except GroupDiedError:
+            return Pair(found, None)  # The engine does not do float64.
+
+    def judge(self, pair: Pair, off: tuple[str, ...] = ()) -> tuple[Judgement, str]:
+        """Compare with one device, and say in which precision.
+
+        In float64, or in float32 where there is no twin, or the twin misses the fault.
+        """
+        reference = self.reference(off)
+        if pair.float64 is not None and reference.float64 is not None:
+            found = judge(reference.float64, pair.float64, self.tensors, FLOAT64_LIMITS)
+            if found.deviations or not self._beyond_rounding(reference, pair, off):
+                return found, FLOAT64
+        limits = self._sensitivity(off)
+        return judge(reference.float32, pair.float32, self.tensors, limits), "float32"
+
+    def slices(
+        self,
+        world: int,
+        step: int,
+        weights: Mapping[str, Any],
+        precision: str,
+        off: tuple[str, ...],
+    ) -> Sequence[Mapping[str, Any]]:
+        """The gradients of each rank's samples alone. Raises GroupDiedError."""
+        ranks = self.plan.parts[str(world)]["steps"][step - 1]
+        payload = self.plan.payload(engine=None, world=1, precision=precision, off=off)
+        payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
+        (found,) = self._group(1, SLICES, payload).result()
+        return list(found)
+
+    def _beyond_rounding(self, reference: Pair, pair: Pair, off: tuple[str, ...]) -> bool:
+        """Whether float32 is far worse than rounding makes this model."""
+        plain = judge(reference.float32, pair.float32, self.tensors, FLOAT32)
+        if plain.worst < _SUSPECT:
+            return False
+        limits = self._sensitivity(off)
+        return any(
+            error > _SUSPECT and error > _FAR_BEYOND * limits.of(key)
+            for key, error in plain.errors.items()
+        )
+
+    def _sensitivity(self, off: tuple[str, ...]) -> Limits:
+        """Limits of float32, measured once."""
+        if off not in self._limits:
+            futures = [
+                self.start(None, 1, "float32", off=off, perturb=seed + 1, roundoff=self.roundoff)
+                for seed in range(_PERTURBED)
+            ]
+            runs = [self.read(each) for each in futures]
+            reference = self.reference(off).float32
+            self._limits[off] = sensitivity_limits(reference, runs, self.tensors, self.roundoff)
+        return self._limits[off]
+
+    def _group(self, size: int, job: str, payload: dict[str, Any]) -> Future[list[Any]]:
+        seconds = self.plan.deadline_seconds
+        return self.pool.group(
+            size,
+            job,
+            payload,
+            folder=True,
+            environment=self.environment,
+            deadline_seconds=seconds,
+        )

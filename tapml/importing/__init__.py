@@ -1,0 +1,1 @@
+"""Importing: turns a model into a GraphPlan that records the origin of every operator."""

@@ -1,0 +1,242 @@
+"""Runs torch.export and its decompositions so that the nodes keep their stack traces."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from tapml.importing.origins import origins_of, strip_prefix
+from tapml.plan.graph_plan import Origin
+from tapml_targets.errors import InputError, UnsupportedOperatorError
+
+_PARAMETER_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+@dataclass(frozen=True)
+class EntryDescription:
+    """One entry to export; :class:`tapml.models.EntryModule` has the same fields.
+
+    Attributes
+    ----------
+    example_inputs
+        Positional tensors.
+    input_names, output_names
+        In the order of arguments and results; None numbers the outputs.
+    dynamic_shapes
+        As ``torch.export.export`` takes it.
+    state
+        (name, input index, output index) of every tensor that survives a run.
+    prefix
+        Path of the model inside `module`.
+    program
+        What ``torch.export.export`` gave, if the module was exported before.
+    """
+
+    name: str
+    module: torch.nn.Module
+    example_inputs: tuple[torch.Tensor, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...] | None = None
+    dynamic_shapes: Any = None
+    state: tuple[tuple[str, int, int], ...] = ()
+    prefix: str = ""
+    program: torch.export.ExportedProgram | None = None
+
+
+@dataclass(frozen=True)
+class ExportedEntry:
+    """An entry as an FX graph in core ATen operations.
+
+    Attributes
+    ----------
+    description
+        Its description; the example inputs are without data, on the device ``meta``.
+    program
+        The exported program, decomposed.
+    origins
+        By FX node name.
+    parameters
+        Tensors of the model, by placeholder.
+    parameter_names
+        Their names in the model, by placeholder.
+    symbols
+        The caller's name of a shape symbol, by torch's.
+    """
+
+    description: EntryDescription
+    program: torch.export.ExportedProgram
+    origins: dict[str, Origin]
+    parameters: dict[str, torch.Tensor]
+    parameter_names: dict[str, str]
+    symbols: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, input and output of every tensor that survives a run."""
+        return self.description.state
+
+
+def export_entry(description: EntryDescription) -> ExportedEntry:
+    """Export a module.
+
+    Raises
+    ------
+    InputError
+            If torch.export refuses the module; the message ends with the first line of its error.
+    UnsupportedOperatorError
+            If the module modifies its buffers or inputs in place.
+    """
+    for index, example in enumerate(description.example_inputs):
+        if not isinstance(example, torch.Tensor):
+            raise InputError(
+                f"input {index} of {description.name!r} is {type(example).__name__}: expected a "
+                "torch tensor; close over other arguments in the module"
+            )
+    with _exporting(description.name):
+        program = description.program or _export(description)
+        program = program.run_decompositions()
+    _leave_out_empty(program.graph_module)
+    origins = origins_of(program.graph.nodes, description.prefix)
+    _refuse_mutations(program, origins, description.name)
+    state = {**program.state_dict, **program.constants}
+    parameters, names = {}, {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in _PARAMETER_KINDS and spec.target is not None:
+            parameters[spec.arg.name] = state[spec.target]
+            names[spec.arg.name] = strip_prefix(spec.target, description.prefix)
+    # Among the examples is the empty state: what is kept of them are shapes and dtypes.
+    program.example_inputs = None
+    shapes = tuple(each.to("meta") for each in description.example_inputs)
+    described = replace(description, example_inputs=shapes)
+    return ExportedEntry(
+        described, program, origins, parameters, names, _symbols(program, description)
+    )
+
+
+def export_program(description: EntryDescription) -> torch.export.ExportedProgram:
+    """What ``torch.export.export`` gives; raises InputError as :func:`export_entry`."""
+    with _exporting(description.name):
+        return _export(description)
+
+
+def _export(description: EntryDescription) -> torch.export.ExportedProgram:
+    return torch.export.export(
+        description.module,
+        description.example_inputs,
+        dynamic_shapes=description.dynamic_shapes,
+        strict=False,
+    )
+
+
+@contextmanager
+def _exporting(name: str) -> Iterator[None]:
+    """Without gradients and warnings; what PyTorch raises becomes one line."""
+    with torch.no_grad(), _quiet():
+        try:
+            yield
+        except Exception as error:
+            first = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise InputError(
+                f"torch.export refuses the module of {name!r}: "
+                f"{type(error).__name__}: {first}. It has to run without data-dependent Python "
+                "control flow on the example inputs"
+            ) from error
+
+
+def _leave_out_empty(module: torch.fx.GraphModule) -> None:
+    """Concatenate no parts of extent 0, as a rotary embedding of whole heads does.
+
+    No kernel can be made for what computes nothing.
+    """
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.cat.default:
+            parts, *rest = node.args
+            full = [each for each in parts if 0 not in each.meta["val"].shape]
+            if 0 < len(full) < len(parts):
+                node.args = (full, *rest)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress torch.export's warnings about its own internals: users cannot act on them."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def _refuse_mutations(
+    program: torch.export.ExportedProgram, origins: Mapping[str, Origin], entry: str
+) -> None:
+    lines = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind in _MUTATIONS:
+            origin = origins.get(spec.arg.name)
+            where = f" at {origin.source} in {origin.module_path or 'the model'}" if origin else ""
+            lines.append(f"{spec.target} is modified in place{where}")
+    if lines:
+        raise UnsupportedOperatorError(
+            f"{entry!r} cannot be imported: {'; '.join(lines)}. Take the tensor as an input and "
+            "return its new value instead"
+        )
+
+
+def _symbols(
+    program: torch.export.ExportedProgram, description: EntryDescription
+) -> dict[str, str]:
+    """Map torch's names of dynamic dimensions (``s45``) to those of the caller's ``Dim``."""
+    placeholders = [
+        node
+        for node, spec in zip(
+            (node for node in program.graph.nodes if node.op == "placeholder"),
+            program.graph_signature.input_specs,
+            strict=True,
+        )
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    found: dict[str, str] = {}
+    shapes = _flat_shapes(description.dynamic_shapes)
+    for node, dimensions in zip(placeholders, shapes, strict=False):
+        for axis, dimension in dimensions.items():
+            extent = node.meta["val"].shape[axis]
+            name = getattr(dimension, "__name__", None)
+            if name and isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
+                found.setdefault(str(extent.node.expr), name)
+    if len(set(found.values())) != len(found):
+        return {}
+    return found
+
+
+def _flat_shapes(shapes: Any) -> list[dict[int, Any]]:
+    """One mapping from axis to dimension per tensor, in input order."""
+    if shapes is None:
+        return []
+    if isinstance(shapes, Mapping) and shapes and all(isinstance(key, str) for key in shapes):
+        return [leaf for value in shapes.values() for leaf in _flat_shapes_of(value)]
+    return [leaf for value in shapes for leaf in _flat_shapes_of(value)]
+
+
+def _flat_shapes_of(value: Any) -> list[dict[int, Any]]:
+    if value is None:
+        return [{}]
+    if isinstance(value, Mapping):
+        return [dict(value)]
+    items: Sequence[Any] = value
+    if any(isinstance(item, Mapping) for item in items) or not items:
+        return [leaf for item in items for leaf in _flat_shapes_of(item)]
+    return [dict(enumerate(items))]

@@ -1,0 +1,362 @@
+"""Translates an FX graph to Relax; every variable is named after its FX node.
+
+TVM's importer translates operation by operation. Relax spans do not survive TVM's passes, but names
+do: every converter is wrapped, and the variables it emits are named ``fx<index>__`` with the index
+of its node. Operations without a converter are all reported before the import starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import sympy  # type: ignore[import-untyped]
+import torch
+import tvm
+from torch import fx
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from tapml.importing import packed_weights
+from tapml.importing.exporting import ExportedEntry
+from tapml.importing.tir_patterns import OPAQUE
+from tapml.own_operators import own_operators
+from tapml.own_operators.own_operator import OwnOperator
+from tapml.plan.graph_plan import Origin
+from tapml_targets.errors import UnsupportedOperatorError
+
+_NAME = re.compile(r"^fx(\d+)__\d*$")
+_CONTRACTIONS = ("relax.matmul", "relax.nn.conv")
+_NARROW = ("float16", "bfloat16")
+
+
+class NodeNames:
+    """Maps names of Relax variables to FX nodes; `nodes` has the nodes' names by index."""
+
+    def __init__(self, nodes: list[str], results: dict[str, str]) -> None:
+        self.nodes = nodes
+        self._results = results
+
+    def node(self, variable: str) -> str | None:
+        """The FX node that `variable` was emitted for."""
+        found = _NAME.match(variable)
+        return self.nodes[int(found.group(1))] if found else None
+
+    def value(self, variable: str) -> str:
+        """The name of the value that `variable` becomes.
+
+        The node's name, with an index if it returns several tensors. For an intermediate, or a
+        variable without a node, the name ends in a dot, and the caller appends a number.
+        """
+        return self._results.get(variable, f"{self.node(variable) or 'value'}.")
+
+
+@dataclass(frozen=True)
+class TranslatedEntry:
+    """The Relax module of an entry: function ``main``, with the weights after the inputs."""
+
+    module: Any
+    names: NodeNames
+
+
+def translate(exported: ExportedEntry) -> TranslatedEntry:
+    """Translate an exported entry to Relax.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If operations have no converter (checked before translation), or a converter refuses its
+        arguments; the message names the operation and its line.
+    """
+    importer = _NamingImporter(exported.symbols)
+    entry = exported.description.name
+    check_supported(exported.program, exported.origins, importer.convert_map.keys(), entry)
+    try:
+        module = importer.from_exported_program(
+            exported.program,
+            keep_params_as_input=True,
+            unwrap_unit_return_tuple=False,
+            no_bind_return_tuple=False,
+            custom_convert_map=None,
+        )
+    except Exception as error:
+        node = importer.current
+        if node is None:
+            raise UnsupportedOperatorError(f"{entry!r} cannot be imported: {error}") from error
+        origin = exported.origins[node.name]
+        raise UnsupportedOperatorError(
+            f"{entry!r} cannot be imported: {origin.operation} in "
+            f"{origin.module_path or 'the model'} ({origin.source}): {error}"
+        ) from error
+    # The weights are stored next to the plan, not in the module.
+    module["main"] = module["main"].without_attr("params")
+    return TranslatedEntry(module, NodeNames(importer.nodes, importer.results))
+
+
+def check_importable(exported: ExportedEntry) -> None:
+    """Raise :class:`UnsupportedOperatorError` as :func:`translate`, for what has no converter."""
+    known = _NamingImporter(exported.symbols).convert_map.keys()
+    check_supported(exported.program, exported.origins, known, exported.description.name)
+
+
+class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
+    """TVM's importer with named variables and corrected conversions."""
+
+    def __init__(self, symbols: dict[str, str]) -> None:
+        self._builder: NamingBuilder | None = None
+        self._symbols = symbols
+        self.current: fx.Node | None = None
+        self.nodes: list[str] = []
+        self.results: dict[str, str] = {}
+        super().__init__()
+        self.convert_map["clamp.default"] = self._clamp_integers(self.convert_map["clamp.default"])
+        self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
+        self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
+        for own in own_operators().values():
+            self.convert_map[f"{own.name}.default"] = self._own(own)
+        self.convert_map[packed_weights.CONVERTER] = partial(packed_weights.convert, self)
+        for name, converter in self.convert_map.items():
+            self.convert_map[name] = self._named(converter)
+
+    @property
+    def block_builder(self) -> Any:
+        """The builder of the function being translated; it names what is emitted."""
+        return self._builder
+
+    @block_builder.setter
+    def block_builder(self, builder: Any) -> None:
+        self._builder = NamingBuilder(builder, self) if builder is not None else None
+
+    def _named(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        def convert(node: fx.Node, *rest: Any) -> Any:
+            self.current = node
+            self.nodes.append(node.name)
+            result = converter(node, *rest)
+            if isinstance(result, tuple | list):
+                self.note_results(result)
+            elif isinstance(result, tvm.ir.Var) and self._is_own(result):
+                self.results[result.name] = node.name
+            self.current = None
+            return result
+
+        return convert
+
+    def note_results(self, parts: Iterable[Any]) -> None:
+        """Note the tensors of a result with several parts."""
+        for index, part in enumerate(parts):
+            if self.current is not None and isinstance(part, tvm.ir.Var) and self._is_own(part):
+                self.results[part.name] = f"{self.current.name}[{index}]"
+
+    def _is_own(self, variable: Any) -> bool:
+        """Whether a variable was emitted for the current node rather than passed through."""
+        return str(variable.name).startswith(f"fx{len(self.nodes) - 1}__")
+
+    def _reshape(self, node: fx.Node) -> Any:
+        """TVM's shortcut for an equal shape asks Python whether symbols are equal, and fails."""
+        try:
+            return super()._reshape(node)
+        except ValueError:
+            operand, *rest = self.retrieve_args(node)
+            shape = rest[0] if isinstance(rest[0], tuple | list) else rest
+            return self._emit_torch_reshape(operand, shape)
+
+    def _own(self, operator: OwnOperator) -> Callable[..., Any]:
+        """Call the kernel function of an operator of ours."""
+
+        def convert(node: fx.Node) -> Any:
+            operands = [self.env[each] for each in node.args]
+            types = [each.ty for each in operands]
+            function = operator.function(*types).with_attr("op_pattern", OPAQUE)
+            variable = self.block_builder.add_func(function, operator.name)
+            call = relax.call_tir(variable, relax.Tuple(operands), operator.results(*types))
+            return self.block_builder.emit(call)
+
+        return convert
+
+    def _clamp_integers(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        """Clamp integers at an open end, for which TVM writes an infinity no integer can hold."""
+
+        def convert(node: fx.Node) -> Any:
+            operand, *bounds = self.retrieve_args(node)
+            low, high = (*bounds, None, None)[:2]
+            low, high = node.kwargs.get("min", low), node.kwargs.get("max", high)
+            integers = "int" in str(operand.ty.dtype)
+            if not integers or not all(
+                bound is None or isinstance(bound, int) for bound in (low, high)
+            ):
+                return converter(node)
+            if low is not None:
+                low = relax.const(low, operand.ty.dtype)
+                operand = self.block_builder.emit(relax.op.maximum(operand, low))
+            if high is not None:
+                high = relax.const(high, operand.ty.dtype)
+                operand = self.block_builder.emit(relax.op.minimum(operand, high))
+            return operand
+
+        return convert
+
+    def _select_from_end(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        """TVM's converter takes a negative index as it is; torch counts it from the end."""
+
+        def convert(node: fx.Node) -> Any:
+            operand, axis, index = self.retrieve_args(node)
+            if not isinstance(index, int) or index >= 0:
+                return converter(node)
+            axis %= operand.ty.ndim
+            begin = operand.ty.shape[axis] + index
+            cut = self.block_builder.emit(
+                relax.op.strided_slice(operand, [axis], [begin], [begin + 1], assume_inbound=True)
+            )
+            return self.block_builder.emit(relax.op.squeeze(cut, [axis]))
+
+        return convert
+
+    def _index_from_end(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        """The same for tensors of indices, whose values only the run knows."""
+
+        def convert(node: fx.Node) -> Any:
+            operand, indices = self.env[node.args[0]], cast("Sequence[object]", node.args[1])
+            kept = {each: self.env[each] for each in indices if isinstance(each, fx.Node)}
+            for axis, each in enumerate(indices):
+                if isinstance(each, fx.Node) and "int" in str(kept[each].ty.dtype):
+                    self.env[each] = self._from_start(kept[each], operand.ty.shape[axis])
+            try:
+                return converter(node)
+            finally:
+                self.env.update(kept)
+
+        return convert
+
+    def _from_start(self, indices: Any, extent: Any) -> Any:
+        """`indices` with `extent` added to the negative ones."""
+        emit, dtype = self.block_builder.emit, str(indices.ty.dtype)
+        if isinstance(extent, tvm.tirx.IntImm):
+            length = relax.const(int(extent), dtype)
+        else:
+            bounds = (relax.prim_value(extent), relax.prim_value(extent + 1), relax.prim_value(1))
+            one = emit(relax.op.arange(*bounds, dtype))
+            length = emit(relax.op.reshape(one, [1] * indices.ty.ndim))
+        negative = emit(relax.op.less(indices, relax.const(0, dtype)))
+        return emit(relax.op.where(negative, emit(relax.op.add(indices, length)), indices))
+
+    def _process_derived_symbol(self, symbol: Any, variables: dict[str, Any]) -> tuple[str, Any]:
+        renamed = {
+            old: sympy.Symbol(self._symbols[str(old)], integer=True)
+            for old in getattr(symbol, "free_symbols", ())
+            if str(old) in self._symbols
+        }
+        if renamed:
+            symbol = symbol.xreplace(renamed)
+        return cast("tuple[str, Any]", super()._process_derived_symbol(symbol, variables))
+
+
+class NamingBuilder:
+    """A Relax block builder whose variables are named after the node being converted."""
+
+    def __init__(self, builder: Any, importer: _NamingImporter) -> None:
+        self._builder = builder
+        self._importer = importer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def emit(self, expression: Any, name_hint: str = "") -> Any:
+        """Emit under the current node's name; contractions keep torch's dtype."""
+        if self._importer.current is not None:
+            name_hint = f"fx{len(self._importer.nodes) - 1}__"
+        if isinstance(expression, relax.Tuple):
+            self._importer.note_results(expression.fields)
+        expression = _within_bounds(expression)
+        return _emit_corrected(self._builder, expression, name_hint)
+
+    def emit_te(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        """Emit a call of a tensor expression."""
+        return self.emit(self._builder.call_te(function, *arguments, **options))
+
+
+def _within_bounds(expression: Any) -> Any:
+    """Clamp the indices of TVM's ``take``, which does not check them.
+
+    torch raises on an index out of range. A kernel cannot, and an out-of-bounds read must not crash
+    the reference's process.
+    """
+    if getattr(getattr(expression, "op", None), "name", "") != "relax.take":
+        return expression
+    data, indices = expression.args
+    axis = expression.attrs.axis
+    return relax.op.take(data, indices, None if axis is None else int(axis), mode="clip")
+
+
+def _emit_corrected(builder: Any, expression: Any, name_hint: str) -> Any:
+    """Emit the corrected form of a converter's expression.
+
+    Converters write ``out_dtype="float32"`` into every matrix product and convolution. The sum of a
+    half-precision product is float32 anyway (in torch, too), but the result must be a half, and a
+    float64 product must not pass through float32.
+    """
+    operation = getattr(getattr(expression, "op", None), "name", "")
+    if not operation.startswith(_CONTRACTIONS):
+        return builder.emit(expression, name_hint)
+    operand = str(expression.args[0].ty.dtype)
+    out = str(expression.attrs.out_dtype or "")
+    if operand in _NARROW and out == "float32":
+        return builder.emit(
+            relax.op.astype(builder.emit(expression, name_hint), operand), name_hint
+        )
+    if operand == "float64" and out == "float32" and operation == "relax.matmul":
+        expression = relax.op.matmul(expression.args[0], expression.args[1], out_dtype="float64")
+    return builder.emit(expression, name_hint)
+
+
+_SHOWN_PLACES = 3
+
+
+def check_supported(
+    program: torch.export.ExportedProgram,
+    origins: Mapping[str, Origin],
+    supported: Collection[str],
+    entry: str,
+) -> None:
+    """Check that the importer supports all operations of an exported graph.
+
+    Parameters
+    ----------
+    program
+        The exported program, decomposed.
+    origins
+        By FX node name.
+    supported
+        Names of the importer's converters, e.g. ``add.Tensor``.
+    entry
+        Name of the entry, for the message.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        Naming every operator without a converter, with module path and source line.
+    """
+    missing: dict[str, list[Origin]] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _converter_name(node.target) not in supported:
+            missing.setdefault(str(node.target), []).append(origins[node.name])
+    if not missing:
+        return
+    lines = []
+    for operation, places in missing.items():
+        shown = dict.fromkeys(
+            f"{place.module_path or 'the model'} ({place.source or 'no source line'})"
+            for place in places
+        )
+        more = f" and {len(shown) - _SHOWN_PLACES} more" if len(shown) > _SHOWN_PLACES else ""
+        lines.append(f"  {operation} in {', '.join(list(shown)[:_SHOWN_PLACES])}{more}")
+    raise UnsupportedOperatorError(
+        f"{entry!r} uses {len(missing)} operator{'s' if len(missing) > 1 else ''} that cannot be "
+        "imported:\n" + "\n".join(lines) + "\nRewrite these lines with other torch operations."
+    )
+
+
+def _converter_name(target: object) -> str:
+    return str(getattr(target, "__name__", target))

@@ -1,0 +1,271 @@
+"""Invariants tested on a run, and violations grouped by what they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tapml.durable.strict_json import to_strict
+from tapml.invariants.invariant import Invariant, InvariantSet
+from tapml.invariants.precondition import applies, text_of
+from tapml.invariants.record import BEFORE_TRAINING, Record, Window, windows_of
+from tapml.invariants.relation import Memory, relations
+from tapml.invariants.trace import Trace
+from tapml.runs.wording import counted
+
+FORMAT: Final = "tapml-invariants-check/1"
+_SUBJECTS: Final = 8
+_VALUES: Final = 12
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One place where an invariant does not hold.
+
+    Attributes
+    ----------
+    step, rank
+        Where.
+    subject
+        The variable or call.
+    source
+        ``file:line`` of the script; empty if the rule is not about one call.
+    found
+        What was there instead.
+    values
+        Fields of the last record involved.
+    """
+
+    step: int
+    rank: int
+    subject: str
+    source: str
+    found: str
+    values: dict[str, Any]
+
+
+@dataclass
+class Finding:
+    """An invariant that was violated, with its first violation.
+
+    Attributes
+    ----------
+    invariant
+        The rule.
+    first
+        The earliest violation.
+    count
+        All violations.
+    steps, ranks, subjects
+        Where they were.
+    """
+
+    invariant: Invariant
+    first: Violation
+    count: int = 0
+    steps: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    subjects: dict[str, None] = field(default_factory=dict)
+
+    def add(self, violation: Violation) -> None:
+        """Count a violation."""
+        self.count += 1
+        self.steps.add(violation.step)
+        self.ranks.add(violation.rank)
+        self.subjects[violation.subject] = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "id": self.invariant.id,
+            "relation": self.invariant.relation,
+            "invariant": self.invariant.text,
+            "precondition": text_of(self.invariant.precondition),
+            "violations": self.count,
+            "steps": sorted(self.steps),
+            "ranks": sorted(self.ranks),
+            "subjects": list(self.subjects)[:_SUBJECTS],
+            "first": to_strict(msgspec.to_builtins(self.first)),
+        }
+
+
+class Checker:
+    """Tests invariants window by window, on a stored trace or while a script trains."""
+
+    def __init__(self, invariants: InvariantSet) -> None:
+        self.set = invariants
+        known = relations()
+        self._tests = [(each, known[each.relation]) for each in invariants.invariants]
+        self._memory: list[Memory] = [{} for _ in self._tests]
+        self.applied: Counter[str] = Counter()
+        self.findings: dict[str, Finding] = {}
+
+    def check(self, window: Window) -> list[Finding]:
+        """Test a window; returns the findings that are new in it."""
+        new = []
+        for (invariant, relation), memory in zip(self._tests, self._memory, strict=True):
+            for example in relation.examples(window, invariant.params, memory):
+                if not applies(invariant.precondition, example.records):
+                    continue
+                self.applied[invariant.id] += 1
+                if example.holds:
+                    continue
+                violation = _violation(example.last, example.subject, example.found)
+                finding = self.findings.get(invariant.id)
+                if finding is None:
+                    finding = self.findings[invariant.id] = Finding(invariant, violation)
+                    new.append(finding)
+                finding.add(violation)
+        return new
+
+
+def _violation(record: Record, subject: str, found: str) -> Violation:
+    values = dict(list(record.fields.items())[:_VALUES])
+    return Violation(record.step, record.rank, subject, record.source, found, values)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Violated invariants that are about one thing, the one that names it best first."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def head(self) -> Finding:
+        """The finding that names the cause best."""
+        return self.findings[0]
+
+    @property
+    def first_step(self) -> int:
+        """The step of the earliest violation."""
+        return min(each.first.step for each in self.findings)
+
+    @property
+    def source(self) -> str:
+        """A line of the script that the group points at; empty if none does."""
+        return next((each.first.source for each in self.findings if each.first.source), "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "cause": self.head.invariant.text,
+            "found": self.head.first.found,
+            "first_step": self.first_step,
+            "source": self.source,
+            "findings": [each.to_json() for each in self.findings],
+        }
+
+
+def grouped(findings: Iterable[Finding]) -> tuple[Cause, ...]:
+    """Findings by cause: those that share an API or a kind of variable belong together.
+
+    In a group, the rules that name a cause come first, then those that were violated first.
+    """
+    known = relations()
+    groups: list[tuple[set[str], list[Finding]]] = []
+    for finding in findings:
+        about = set(known[finding.invariant.relation].concerns(finding.invariant.params))
+        members = [finding]
+        apart = []
+        for topics, others in groups:
+            if topics & about:
+                about |= topics
+                members = others + members
+            else:
+                apart.append((topics, others))
+        groups = [*apart, (about, members)]
+
+    def place(finding: Finding) -> tuple[bool, int, int, str]:
+        structural = known[finding.invariant.relation].structural
+        return (not structural, finding.first.step, -finding.count, finding.invariant.id)
+
+    causes = [Cause(tuple(sorted(members, key=place))) for _, members in groups]
+    return tuple(sorted(causes, key=lambda each: (each.first_step, -len(each.findings))))
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of a check.
+
+    Attributes
+    ----------
+    run
+        What was checked.
+    steps, ranks
+        What it had.
+    causes
+        The violations.
+    held
+        Invariants that applied and held everywhere.
+    idle
+        Invariants that never applied, for example because the run calls another API.
+    notes
+        What was incomplete about the run.
+    """
+
+    run: str
+    steps: int
+    ranks: tuple[int, ...]
+    causes: tuple[Cause, ...]
+    held: int
+    idle: tuple[Invariant, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def violated(self) -> int:
+        """Invariants that were violated."""
+        return sum(len(cause.findings) for cause in self.causes)
+
+    @property
+    def headline(self) -> str:
+        """The result in one line."""
+        if not self.violated:
+            hold = "1 invariant holds" if self.held == 1 else f"{self.held} invariants hold"
+            return f"{hold} over {counted(self.steps, 'step')}; none is violated"
+        are = "is" if self.violated == 1 else "are"
+        first = min(cause.first_step for cause in self.causes)
+        return (
+            f"{self.violated} of {counted(self.violated + self.held, 'invariant')} {are} violated, "
+            f"first in {step_text(first)}: {counted(len(self.causes), 'likely cause')}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for strict JSON, format ``tapml-invariants-check/1``."""
+        return {
+            "format": FORMAT,
+            "run": self.run,
+            "headline": self.headline,
+            "steps": self.steps,
+            "ranks": list(self.ranks),
+            "violated": self.violated,
+            "held": self.held,
+            "not_applicable": [each.id for each in self.idle],
+            "causes": [each.to_json() for each in self.causes],
+            "notes": list(self.notes),
+        }
+
+
+def step_text(step: int) -> str:
+    """``step 3``, or ``set-up`` before training."""
+    return "set-up" if step == BEFORE_TRAINING else f"step {step}"
+
+
+def report_of(
+    checker: Checker, run: str, steps: int, ranks: Sequence[int], notes: Sequence[str] = ()
+) -> CheckReport:
+    """What a checker has found so far."""
+    idle = tuple(each for each in checker.set.invariants if not checker.applied[each.id])
+    held = len(checker.set.invariants) - len(idle) - len(checker.findings)
+    causes = grouped(checker.findings.values())
+    return CheckReport(run, steps, tuple(ranks), causes, held, idle, tuple(notes))
+
+
+def check_trace(trace: Trace, invariants: InvariantSet, *, name: str = "") -> CheckReport:
+    """Test a stored trace; the report calls it by a name or its folder."""
+    checker = Checker(invariants)
+    for window in windows_of(trace.processes):
+        checker.check(window)
+    return report_of(checker, name or trace.folder.name, trace.steps, trace.ranks, trace.notes)

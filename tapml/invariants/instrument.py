@@ -1,0 +1,468 @@
+"""Hooks and wrappers that let a recorder see a training process; the script stays as it is.
+
+Modules and optimizers have global hooks in PyTorch. Where it has none (``backward``,
+``zero_grad``, data loaders, collectives, ``torch.save``) the function is wrapped, and unwrapped at
+the end. Nothing here draws random numbers or writes to a tensor of the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+import torch.distributed
+import torch.nn.utils
+import torch.overrides
+import torch.utils.data
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader
+
+from tapml.invariants.functions import FunctionMode, seen_by_others
+from tapml.invariants.record import BACKWARD, BATCH, FORWARD, SAVE, STEP, ZERO_GRAD, Value
+from tapml.invariants.recorder import Recorder, current
+from tapml.invariants.summaries import digest_of_all, summarise_call, summarise_result
+from tapml.invariants.variables import Variables
+from tapml_targets.errors import SetupError
+
+EAGER_VARIABLE: Final = "TORCH_COMPILE_DISABLE"
+
+COLLECTIVES: Final = [
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "irecv",
+    "isend",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+]
+
+# Functions whose calls are recorded: (the holder's name, the attribute, the recorded name).
+_NOTED: Final = (
+    ("torch.nn.utils", "clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
+    ("torch.nn.utils", "clip_grad_value_", "torch.nn.utils.clip_grad_value_"),
+    ("torch.nn.Module", "train", "torch.nn.Module.train"),
+    ("torch.nn.Module", "load_state_dict", "torch.nn.Module.load_state_dict"),
+    ("torch.nn.Module", "to", "torch.nn.Module.to"),
+    ("torch.optim.lr_scheduler.LRScheduler", "step", "torch.optim.lr_scheduler.LRScheduler.step"),
+    ("torch.amp.GradScaler", "scale", "torch.amp.GradScaler.scale"),
+    ("torch.amp.GradScaler", "unscale_", "torch.amp.GradScaler.unscale_"),
+    ("torch.amp.GradScaler", "step", "torch.amp.GradScaler.step"),
+    ("torch.amp.GradScaler", "update", "torch.amp.GradScaler.update"),
+)
+
+# They call functions for every tensor of a model.
+_MUTED: Final = ("torch.nn.Module.load_state_dict", "torch.nn.Module.to")
+
+# The argument that names the other rank of a message.
+_PEER: Final = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+
+
+class Instruments:
+    """The hooks of one recording.
+
+    Parameters
+    ----------
+    recorder
+        Takes the rows.
+    after_step
+        Called after each optimizer step, when its rows are recorded.
+    exact
+        As for :class:`~tapml.invariants.variables.Variables`.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        after_step: Callable[[], None] | None = None,
+        *,
+        exact: bool = True,
+    ) -> None:
+        self.recorder = recorder
+        self.variables = Variables(exact=exact)
+        self._after_step = after_step
+        self._modules: list[tuple[torch.nn.Module, int]] = []
+        self._whole: int | None = None
+        self._steps: dict[int, int] = {}
+        self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
+        self._inner: dict[int, int] = {}
+
+    @contextmanager
+    def installed(
+        self, *, functions: bool = True, only: Collection[str] | None = None
+    ) -> Iterator[None]:
+        """Record inside the block.
+
+        Parameters
+        ----------
+        functions
+            Record functions and tensor methods, too.
+        only
+            The functions to record; None for all.
+        """
+        with ExitStack() as stack:
+            self._patches = stack
+            stack.enter_context(current(self.recorder))
+            for handle in (
+                register_module_forward_pre_hook(self._before_forward),
+                register_module_forward_hook(
+                    self._after_forward, with_kwargs=True, always_call=True
+                ),
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_optimizer_step),
+            ):
+                stack.callback(handle.remove)
+            self._wrap(torch.optim.Optimizer, "__init__", self._made_optimizer)
+            self._wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
+            self._wrap(torch.nn.Module, "zero_grad", self._zero_grad)
+            self._wrap(torch.autograd, "backward", self._backward)
+            self._wrap(torch, "save", self._save)
+            self._wrap(torch, "compile", self._compile)
+            self._wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+            self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
+            for holder, attribute, name in _NOTED:
+                self._wrap(_found(holder), attribute, functools.partial(self._noted, name))
+            if torch.distributed.is_available():
+                self._wrap_distributed()
+            if functions:
+                stack.enter_context(FunctionMode(self.recorder, only))
+                asked = torch.overrides.has_torch_function
+                stack.callback(setattr, torch.overrides, "has_torch_function", asked)
+                torch.overrides.has_torch_function = seen_by_others(asked)  # type: ignore[assignment]
+            yield
+
+    def _wrap(self, holder: Any, attribute: str, run: Callable[..., Any]) -> None:
+        original = getattr(holder, attribute)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if self.recorder.muted:
+                return original(*args, **kwargs)
+            return run(original, args, kwargs)
+
+        setattr(holder, attribute, wrapped)
+        self._patches.callback(setattr, holder, attribute, original)
+
+    def _wrap_distributed(self) -> None:
+        from torch.distributed import distributed_c10d
+
+        for name in COLLECTIVES:
+            run = functools.partial(self._collective, f"torch.distributed.{name}")
+            # The package re-exports the functions, and its parts call each other by either name.
+            self._wrap(distributed_c10d, name, run)
+            before = getattr(torch.distributed, name)
+            setattr(torch.distributed, name, getattr(distributed_c10d, name))
+            self._patches.callback(setattr, torch.distributed, name, before)
+        self._wrap(distributed_c10d, "init_process_group", self._joined)
+        before = torch.distributed.init_process_group
+        torch.distributed.init_process_group = distributed_c10d.init_process_group
+        self._patches.callback(setattr, torch.distributed, "init_process_group", before)
+
+    def _call(
+        self,
+        name: str,
+        run: Callable[[], Any],
+        fields: Mapping[str, Value],
+        *,
+        inside: bool = True,
+        result: Callable[[Any], Mapping[str, Value]] = summarise_result,
+        digest: Callable[[Any], str] | None = None,
+    ) -> Any:
+        """Run something between two rows; with `inside` false, what it calls is not recorded."""
+        recorder = self.recorder
+        number = recorder.enter(name, fields)
+        try:
+            if inside:
+                value = run()
+            else:
+                with recorder.mute():
+                    value = run()
+        except BaseException as error:
+            recorder.leave(number, {"raised": type(error).__name__})
+            raise
+        with recorder.mute():
+            recorder.leave(number, result(value), digest(value) if digest else "")
+        return value
+
+    def _noted(
+        self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        stack = self.recorder.open_calls()
+        if stack and stack[-1][1] == name:
+            # Module.train calls itself for every child.
+            return original(*args, **kwargs)
+        given = args[1:] if not name.startswith("torch.nn.utils") else args
+        with self.recorder.mute():
+            fields = summarise_call(given, kwargs)
+        return self._call(
+            name, lambda: original(*args, **kwargs), fields, inside=name not in _MUTED
+        )
+
+    # Modules
+
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        recorder = self.recorder
+        if recorder.muted or torch.compiler.is_compiling():
+            return
+        with recorder.mute():
+            name = module_name(module)
+            fields: dict[str, Value] = {}
+            mark = ""
+            if not self._modules and _is_model(module):
+                self.variables.add_model(module)
+                recorder.begin_training()
+                recorder.training = module.training
+                recorder.stage = "train" if module.training else "eval"
+                fields["class"] = type(module).__qualname__
+                mark = digest_of_all(args)
+                recorder.enter(FORWARD, fields | {"module.training": module.training}, mark)
+                self._whole = recorder.open_calls()[-1][0]
+            fields["module.training"] = module.training
+            fields.update(summarise_call(args, {}))
+            number = recorder.enter(name, fields)
+        self._modules.append((module, number))
+
+    def _after_forward(self, module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        # After an exception, PyTorch leaves out the keyword arguments.
+        *given, output = rest
+        kwargs: dict[str, Any] = given[0] if given else {}
+        recorder = self.recorder
+        if recorder.muted or not any(each is module for each, _ in self._modules):
+            return
+        # Modules above it on the stack have raised.
+        while self._modules[-1][0] is not module:
+            self._modules.pop()
+        _, number = self._modules.pop()
+        with recorder.mute():
+            fields = summarise_call((), kwargs) | summarise_result(output)
+            if isinstance(output, torch.Tensor) and output.numel() == 1:
+                fields["result.finite"] = bool(torch.isfinite(output.detach()))
+            recorder.leave(number, fields)
+            if not self._modules and self._whole is not None:
+                whole, self._whole = self._whole, None
+                recorder.leave(whole, fields, digest_of_all((args, kwargs)) if kwargs else "")
+
+    # Optimizers
+
+    def _made_optimizer(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        optimizer = args[0]
+        self._call(
+            "torch.optim.Optimizer.__init__",
+            lambda: original(*args, **kwargs),
+            {"class": type(optimizer).__qualname__},
+            result=lambda _: {"groups": len(optimizer.param_groups)},
+        )
+        self.variables.add_optimizer(optimizer)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        recorder = self.recorder
+        if recorder.muted:
+            return
+        with recorder.mute():
+            recorder.begin_training()
+            self.variables.add_optimizer(optimizer)
+            before = self.variables.values()
+            kind = type(optimizer)
+            gradients = self.variables.gradient_state()
+            number = recorder.enter(STEP, {"class": kind.__qualname__, "gradients": gradients})
+            inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
+            self._open_steps[id(optimizer)] = (number, before)
+            self._inner[id(optimizer)] = inner
+
+    def _after_optimizer_step(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> None:
+        recorder = self.recorder
+        if recorder.muted or id(optimizer) not in self._open_steps:
+            return
+        number, before = self._open_steps.pop(id(optimizer))
+        with recorder.mute():
+            recorder.leave(self._inner.pop(id(optimizer)), {})
+            self.variables.note_step(recorder, before)
+            recorder.leave(number, {})
+            count = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+            # Several optimizers take turns in one step.
+            if count > recorder.step:
+                self.variables.note_states(recorder)
+                recorder.step = count
+                recorder.flush()
+                if self._after_step is not None:
+                    self._after_step()
+
+    def _zero_grad(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        with self.recorder.mute():
+            self.recorder.begin_training()
+            self._follow_mode()
+            before = self.variables.gradients()
+
+        def run() -> None:
+            original(*args, **kwargs)
+            with self.recorder.mute():
+                self.variables.note_gradients(self.recorder, before)
+
+        with self.recorder.mute():
+            gradients = self.variables.gradient_state(_parameters_of(args[0]))
+        fields = summarise_call(args[1:], kwargs)
+        self._call(ZERO_GRAD, run, {**fields, "gradients": gradients})
+
+    def _backward(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        with self.recorder.mute():
+            before = self.variables.gradients()
+
+        def run() -> None:
+            original(*args, **kwargs)
+            with self.recorder.mute():
+                self.variables.note_gradients(self.recorder, before)
+
+        self._call(BACKWARD, run, {})
+
+    def _follow_mode(self) -> None:
+        """Take the mode of the model that ran last: scripts set it between forward calls."""
+        recorder, models = self.recorder, self.variables.models()
+        if recorder.stage != "init" and models:
+            recorder.training = models[-1].training
+            recorder.stage = "train" if recorder.training else "eval"
+
+    # Data, checkpoints, compilation
+
+    def _next_batch(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        loader = args[0]
+        self._follow_mode()
+        workers = int(getattr(loader, "_num_workers", 0))
+        return self._call(
+            BATCH,
+            lambda: original(*args, **kwargs),
+            {"workers": workers, "place": int(getattr(loader, "_num_yielded", 0))},
+            # A data set may call functions for every element.
+            inside=False,
+            digest=digest_of_all,
+        )
+
+    def _epoch(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.recorder.stage != "init":
+            self.recorder.epoch += 1
+        return original(*args, **kwargs)
+
+    def _save(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        saved = _weights_in(args[0] if args else kwargs.get("obj"))
+        wanted = self.variables.saved_names()
+        fields: dict[str, Value] = {}
+        if saved and saved & wanted:
+            fields = {
+                "weights": True,
+                "missing": sorted(wanted - saved)[:8],
+                "missing.count": len(wanted - saved),
+            }
+        self._call(SAVE, lambda: original(*args, **kwargs), fields, inside=False)
+
+    def _compile(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if os.environ.get(EAGER_VARIABLE) == "1":
+            return original(*args, **kwargs)
+        raise SetupError(
+            "the script uses torch.compile, whose code a recording cannot see; use --eager to "
+            "record it without compilation"
+        )
+
+    # Ranks
+
+    def _joined(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        original(*args, **kwargs)
+        self.recorder.rank = torch.distributed.get_rank()
+        self.recorder.world = torch.distributed.get_world_size()
+
+    def _collective(
+        self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        recorder = self.recorder
+        short = name.rpartition(".")[2]
+        given = kwargs.get("tensor", args[0] if args else None)
+        with recorder.mute():
+            fields = summarise_call(args, kwargs)
+            if short in _PEER:
+                peer = kwargs.get(_PEER[short], args[1] if len(args) > 1 else None)
+                fields["peer"] = peer if isinstance(peer, int) else -1
+            if "reduce" in short:
+                fields["op"] = str(kwargs.get("op", "default"))
+            number = recorder.enter(name, fields, digest_of_all(given) if "send" in short else "")
+            # A mismatch may end the process here.
+            recorder.flush(wait=True)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                recorder.leave(number, {"raised": type(error).__name__})
+                raise
+            recorder.leave(number, {}, digest_of_all(given) if short == "recv" else "")
+        return result
+
+
+def _parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> list[torch.Tensor]:
+    if isinstance(owner, torch.nn.Module):
+        return list(owner.parameters())
+    return [each for group in owner.param_groups for each in group["params"]]
+
+
+def _is_model(module: torch.nn.Module) -> bool:
+    # A parametrization has the parameter that it computes another one from.
+    part = type(module).__module__.startswith("torch.nn.utils.")
+    return not part and next(module.parameters(), None) is not None
+
+
+def module_name(module: torch.nn.Module) -> str:
+    """The API of a module's forward call: its class."""
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}.forward"
+
+
+def _found(name: str) -> Any:
+    found: Any = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    return found
+
+
+def _weights_in(value: Any, depth: int = 0) -> set[str]:
+    """The keys of the largest dictionary of tensors in what a script saves."""
+    if not isinstance(value, Mapping) or depth > 3:
+        return set()
+    here = {
+        str(key).removeprefix("module.")
+        for key, each in value.items()
+        if isinstance(each, torch.Tensor)
+    }
+    below = [_weights_in(each, depth + 1) for each in value.values()]
+    return max([here, *below], key=len)

@@ -1,0 +1,159 @@
+"""Invariants as data, and sets of them as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tapml.durable.files import write_bytes
+from tapml.invariants.precondition import Precondition, text_of
+from tapml.invariants.relation import Params, relation_named
+from tapml_targets.errors import InputError
+
+FORMAT: Final = "tapml-invariants/1"
+CURATED: Final = {
+    path.stem: path for path in sorted((Path(__file__).parent / "curated").glob("*.json"))
+} | {"pytorch": Path(__file__).parent / "curated" / "pytorch.json"}
+"""Sets that come with tapml, by name."""
+_LARGEST_FILE: Final = 256 << 20
+_ID_LETTERS: Final = 12
+
+
+class Invariant(msgspec.Struct, frozen=True):
+    """A relation with its parameters and when it applies.
+
+    Attributes
+    ----------
+    relation
+        The relation's name.
+    params
+        What it relates.
+    precondition
+        When it applies; a disjunction of conjunctions.
+    examples
+        How many examples of the training runs it held for.
+    runs
+        How many training runs had such an example.
+    text
+        It in English.
+    """
+
+    relation: str
+    params: dict[str, str]
+    precondition: Precondition
+    examples: int = 0
+    runs: int = 0
+    text: str = ""
+
+    @property
+    def id(self) -> str:
+        """A short digest of what it says; equal for equal invariants of different runs."""
+        said = msgspec.json.encode([self.relation, sorted(self.params.items()), self.precondition])
+        return hashlib.sha256(said).hexdigest()[:_ID_LETTERS]
+
+
+def sentence(relation: str, params: Params, precondition: Precondition) -> str:
+    """An invariant in English."""
+    said = relation_named(relation).sentence(params)
+    when = text_of(precondition)
+    return f"{said[:-1]}, if {when}." if when else said
+
+
+class InvariantSet(msgspec.Struct, frozen=True):
+    """Invariants of one or more runs.
+
+    Attributes
+    ----------
+    format
+        ``tapml-invariants/1``.
+    runs
+        Where they come from: a line per run.
+    invariants
+        The most telling first.
+    """
+
+    format: str
+    runs: list[str]
+    invariants: list[Invariant]
+
+    def without(self, ids: Collection[str]) -> InvariantSet:
+        """The set without suppressed invariants; ids may be cut after 4 letters."""
+        prefixes = tuple(ids)
+        kept = [each for each in self.invariants if not each.id.startswith(prefixes)]
+        return msgspec.structs.replace(self, invariants=kept if prefixes else self.invariants)
+
+    def selected(self, count: int) -> InvariantSet:
+        """The first `count` invariants, of all relations in turn."""
+        by_relation: dict[str, list[Invariant]] = {}
+        for each in self.invariants:
+            by_relation.setdefault(each.relation, []).append(each)
+        chosen: list[Invariant] = []
+        while len(chosen) < count and any(by_relation.values()):
+            for waiting in by_relation.values():
+                if waiting and len(chosen) < count:
+                    chosen.append(waiting.pop(0))
+        keep = {each.id for each in chosen}
+        return msgspec.structs.replace(
+            self, invariants=[each for each in self.invariants if each.id in keep]
+        )
+
+
+def write_set(found: InvariantSet, path: Path) -> None:
+    """Write a set. Raises SetupError if that fails."""
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+
+
+def read_set(path: Path) -> InvariantSet:
+    """Read a set: a file, or the name of a curated one.
+
+    Raises
+    ------
+    InputError
+        If it is none, of another version, or names a relation that does not exist here.
+    """
+    path = CURATED.get(str(path), path)
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InputError(f"{path} is too large for a set of invariants")
+        found = msgspec.json.decode(path.read_bytes(), type=InvariantSet)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is no set of invariants: {error}; write one with `tapml invariants infer`"
+        ) from error
+    if found.format != FORMAT:
+        raise InputError(
+            f"{path} has the format {found.format[:60]!r}; this tapml reads {FORMAT!r}. Infer it "
+            "with this version"
+        )
+    for each in found.invariants:
+        relation = relation_named(each.relation)
+        try:
+            relation.sentence(each.params)
+            relation.concerns(each.params)
+        except KeyError as error:
+            raise InputError(
+                f"{path}: an invariant of {each.relation} lacks the parameter {error}"
+            ) from None
+    return found
+
+
+def merged(sets: Sequence[InvariantSet]) -> InvariantSet:
+    """One set of several: invariants that say the same are one, and their examples add up."""
+    found: dict[str, Invariant] = {}
+    for each in sets:
+        for one in each.invariants:
+            other = found.get(one.id)
+            found[one.id] = (
+                one
+                if other is None
+                else msgspec.structs.replace(
+                    one, examples=one.examples + other.examples, runs=one.runs + other.runs
+                )
+            )
+    return InvariantSet(FORMAT, [run for each in sets for run in each.runs], list(found.values()))

@@ -1,0 +1,244 @@
+"""The one record schema of traces, and windows of records: one window per optimizer step.
+
+A run emits rows. A call has two, one at its entry and one at its return, so the trace of a killed
+run shows which calls were open. Rows become records, and the records of one step of all ranks are
+a window: what relations look at. A stored trace and a running process give the same windows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeAlias
+
+Value: TypeAlias = str | int | float | bool | list[Any] | None
+Fields: TypeAlias = Mapping[str, Value]
+
+CALL: Final = "call"
+RETURN: Final = "return"
+CHANGE: Final = "change"
+STATE: Final = "state"
+END: Final = "end"
+
+BEFORE_TRAINING: Final = -1
+"""The step of records before the first training step begins."""
+
+BATCH: Final = "torch.utils.data.DataLoader.__next__"
+BACKWARD: Final = "torch.autograd.backward"
+FORWARD: Final = "model.forward"
+"""The forward call of a model as a whole, whatever its class."""
+STEP: Final = "torch.optim.Optimizer.step"
+ZERO_GRAD: Final = "torch.optim.Optimizer.zero_grad"
+SAVE: Final = "torch.save"
+
+
+class Row(NamedTuple):
+    """What a run emits, one row of a trace.
+
+    Attributes
+    ----------
+    kind
+        ``call``, ``return``, ``change`` (of a variable), ``state`` (of a variable after a step) or
+        ``end`` (of the process).
+    name
+        The API's qualified name, or the variable's name.
+    id, parent
+        Number of the call in its process, and of the call around it; -1 if none.
+    step
+        Optimizer steps that have been completed; -1 before training begins.
+    rank
+        Rank in the job; 0 without one.
+    thread
+        0 is the thread that started the recording.
+    nanoseconds
+        Monotonic time.
+    source
+        ``file:line`` of the script that made the call; empty if it is not known.
+    digest
+        Digest of a whole tensor; empty if it is not one.
+    context
+        Epoch, stage, training flag, gradient mode, autocast dtype and :func:`set_meta`'s values.
+    fields
+        Summaries of arguments, results or attributes.
+    """
+
+    kind: str
+    name: str
+    id: int
+    parent: int
+    step: int
+    rank: int
+    thread: int
+    nanoseconds: int
+    source: str
+    digest: str
+    context: Fields
+    fields: Fields
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A call with its result, or a change or state of a variable; attributes as of :class:`Row`."""
+
+    kind: str
+    name: str
+    id: int
+    parent: int
+    step: int
+    rank: int
+    source: str
+    digest: str
+    context: Fields
+    fields: dict[str, Value]
+    done: bool = False
+    children: list[Record] = field(default_factory=list)
+
+    @property
+    def facts(self) -> dict[str, Value]:
+        """Fields and context, for preconditions."""
+        return {"rank": self.rank, **self.context, **self.fields}
+
+
+@dataclass(frozen=True)
+class Window:
+    """The records of one step, by process.
+
+    Attributes
+    ----------
+    step
+        Its number; -1 is the time before training.
+    processes
+        Records of each process, in order.
+    last
+        Whether the run ended here; the step may be incomplete.
+    """
+
+    step: int
+    processes: tuple[tuple[Record, ...], ...]
+    last: bool = False
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        """All records, one process after the other."""
+        return tuple(record for process in self.processes for record in process)
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Record]]:
+        """Calls by API."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        for record in self.records:
+            if record.kind == CALL:
+                found[record.name].append(record)
+        return found
+
+    @cached_property
+    def states(self) -> list[Record]:
+        """States of variables after the step."""
+        return [record for record in self.records if record.kind == STATE]
+
+    @cached_property
+    def contents(self) -> dict[int, frozenset[str]]:
+        """By the identity of a call's record: what happened directly inside it."""
+        return {
+            id(record): frozenset(map(content_name, record.children))
+            for record in self.records
+            if record.kind == CALL
+        }
+
+    def calls(self, name: str) -> list[Record]:
+        """The calls of an API."""
+        return self.by_name.get(name, [])
+
+
+def content_name(record: Record) -> str:
+    """What a record is inside a call: an API, or a change such as ``data changes``."""
+    if record.kind == CALL:
+        return record.name
+    came = f"becomes {record.fields['to']}" if "to" in record.fields else "changes"
+    return f"{record.fields.get('type')}.{record.fields.get('attribute')} {came}"
+
+
+class Assembler:
+    """Makes windows out of the rows of one process."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Record] = {}
+        self._records: list[Record] = []
+        self._step = BEFORE_TRAINING
+        self.end: Row | None = None
+
+    def feed(self, row: Row) -> tuple[int, tuple[Record, ...]] | None:
+        """Take a row; returns a step and its records if this row begins a later step."""
+        if row.kind == RETURN:
+            called = self._open.pop(row.id, None)
+            if called is not None:
+                called.fields.update(row.fields)
+                called.digest = row.digest or called.digest
+                called.done = True
+            return None
+        if row.kind == END:
+            self.end = row
+            return None
+        closed = None
+        if row.step > self._step and row.kind != STATE:
+            closed = self.close()
+            self._step = row.step
+        record = Record(
+            row.kind,
+            row.name,
+            row.id,
+            row.parent,
+            self._step,
+            row.rank,
+            row.source,
+            row.digest,
+            row.context,
+            dict(row.fields),
+            done=row.kind != CALL,
+        )
+        parent = self._open.get(row.parent)
+        if parent is not None:
+            parent.children.append(record)
+        if row.kind == CALL:
+            self._open[row.id] = record
+        self._records.append(record)
+        return closed
+
+    def close(self) -> tuple[int, tuple[Record, ...]]:
+        """The step at hand and its records so far; the next row begins another."""
+        records, self._records = tuple(self._records), []
+        return self._step, records
+
+
+def windows_of(processes: Iterable[Iterable[Row]]) -> Iterator[Window]:
+    """The windows of a job in order of their steps.
+
+    Parameters
+    ----------
+    processes
+        The rows of each process. Each is read only as far as the step at hand.
+    """
+    streams = [_parts(rows) for rows in processes]
+    heads = [next(stream, None) for stream in streams]
+    while any(head is not None for head in heads):
+        step = min(head[0] for head in heads if head is not None)
+        found: list[tuple[Record, ...]] = []
+        for place, head in enumerate(heads):
+            mine = head is not None and head[0] == step
+            found.append(head[1] if mine and head is not None else ())
+            if mine:
+                heads[place] = next(streams[place], None)
+        yield Window(step, tuple(found), last=all(head is None for head in heads))
+
+
+def _parts(rows: Iterable[Row]) -> Iterator[tuple[int, tuple[Record, ...]]]:
+    assembler = Assembler()
+    for row in rows:
+        closed = assembler.feed(row)
+        if closed is not None and closed[1]:
+            yield closed
+    closed = assembler.close()
+    if closed[1]:
+        yield closed

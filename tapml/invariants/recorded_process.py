@@ -1,0 +1,48 @@
+"""A process under ``tapml invariants collect``: recording begins when it has imported PyTorch."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+FOLDER_VARIABLE: Final = "TAPML_INVARIANTS_TRACE"
+
+
+def begin() -> None:
+    """Record this process until it ends; called once, when PyTorch has been imported."""
+    from tapml.invariants.instrument import Instruments
+    from tapml.invariants.recorder import Recorder
+    from tapml.invariants.trace import TraceWriter
+
+    writer = TraceWriter(Path(os.environ[FOLDER_VARIABLE]))
+    recorder = Recorder(writer)
+    stack = contextlib.ExitStack()
+    stack.enter_context(Instruments(recorder).installed())
+    failure: list[str] = []
+    report = sys.excepthook
+
+    def failed(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        failure.append(kind.__name__)
+        report(kind, error, trace)
+
+    sys.excepthook = failed
+
+    def end() -> None:
+        stack.close()
+        if recorder.enabled:
+            recorder.end(failure=failure[0] if failure else "")
+            writer.close()
+
+    def forked() -> None:
+        # A worker of a data loader: its parent records what it delivers.
+        recorder.enabled = False
+
+    atexit.register(end)
+    os.register_at_fork(after_in_child=forked)

@@ -1,0 +1,254 @@
+"""What a process records: the stack of open calls, the context, and rows for a sink."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+
+from tapml.invariants.record import BEFORE_TRAINING, CALL, END, RETURN, Fields, Row, Value
+from tapml.invariants.summaries import dtype_name
+from tapml_targets.errors import InputError
+
+_LIBRARIES: Final = tuple(
+    f"{Path(place).resolve()}{os.sep}"
+    for place in (Path(torch.__file__).parent, Path(__file__).parent)
+)
+_BUFFERED: Final = 512
+_FRAMES: Final = 40
+
+
+class Sink(Protocol):
+    """Where rows go."""
+
+    def write(self, rows: list[Row], *, wait: bool) -> None:
+        """Take rows; with `wait`, return only when they cannot be lost with this process."""
+
+
+class Recorder:
+    """Collects rows of this process; safe to use from several threads.
+
+    Attributes
+    ----------
+    step
+        Optimizer steps that have been completed; -1 before training begins.
+    stage
+        ``init`` before training, then ``train`` or ``eval`` as the model's mode is.
+    enabled
+        Whether rows are taken. A forked child turns it off: it belongs to its parent's data loader.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.step = BEFORE_TRAINING
+        self.stage = "init"
+        self.training = False
+        self.epoch = 0
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.enabled = True
+        self.last_source = ""
+        self._sink = sink
+        self._rows: list[Row] = []
+        self._local = threading.local()
+        self._main = threading.get_ident()
+        self._meta: dict[str, Value] = {}
+        self._next = 0
+        self._files: dict[str, str | None] = {}
+        self._contexts: dict[tuple[Any, ...], Fields] = {}
+
+    @property
+    def muted(self) -> bool:
+        """Whether this thread is inside the recording itself, or inside a muted call."""
+        return not self.enabled or getattr(self._local, "muted", False)
+
+    @contextmanager
+    def mute(self) -> Iterator[None]:
+        """Record nothing of this thread inside the block."""
+        before = getattr(self._local, "muted", False)
+        self._local.muted = True
+        try:
+            yield
+        finally:
+            self._local.muted = before
+
+    def open_calls(self) -> list[tuple[int, str]]:
+        """The open calls of this thread from the outermost, as (id, name)."""
+        stack: list[tuple[int, str]] | None = getattr(self._local, "stack", None)
+        if stack is None:
+            stack = self._local.stack = []
+        return stack
+
+    def begin_training(self) -> None:
+        """Training begins with this call; what came before was set-up."""
+        if self.step == BEFORE_TRAINING:
+            self.step, self.stage, self.training = 0, "train", True
+
+    def enter(self, name: str, fields: Fields, digest: str = "") -> int:
+        """Record the entry of a call and return its id."""
+        stack = self.open_calls()
+        number = self._next
+        self._next += 1
+        self._add(CALL, name, number, stack[-1][0] if stack else -1, self._source(), digest, fields)
+        stack.append((number, name))
+        return number
+
+    def leave(self, number: int, fields: Fields, digest: str = "") -> None:
+        """Record the return of a call; calls above it that raised are closed with it."""
+        stack = self.open_calls()
+        name = ""
+        while stack and stack[-1][0] >= number:
+            number_there, name = stack.pop()
+            if number_there == number:
+                break
+        self._add(RETURN, name, number, -1, "", digest, fields)
+
+    def note(self, kind: str, name: str, fields: Fields, digest: str = "") -> None:
+        """Record a change or state of a variable, inside the innermost open call."""
+        stack = self.open_calls()
+        self._add(kind, name, -1, stack[-1][0] if stack else -1, self.last_source, digest, fields)
+
+    def set_meta(self, values: Mapping[str, Value]) -> None:
+        """Add values to the context from here on; None removes one."""
+        for name, value in values.items():
+            self._meta[f"meta.{name}"] = value
+        self._meta = {name: value for name, value in self._meta.items() if value is not None}
+        self._contexts.clear()
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Hand the rows over."""
+        rows, self._rows = self._rows, []
+        if rows or wait:
+            self._sink.write(rows, wait=wait)
+
+    def end(self, **fields: Value) -> None:
+        """Record the end of the process."""
+        self._add(END, "", -1, -1, "", "", fields)
+        self.flush(wait=True)
+
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        number: int,
+        parent: int,
+        source: str,
+        digest: str,
+        fields: Fields,
+    ) -> None:
+        if not self.enabled:
+            return
+        identity = threading.get_ident()
+        self._rows.append(
+            Row(
+                kind,
+                name,
+                number,
+                parent,
+                self.step,
+                self.rank,
+                0 if identity == self._main else identity % 1_000_000,
+                time.monotonic_ns(),
+                source,
+                digest,
+                self._context(),
+                fields,
+            )
+        )
+        if len(self._rows) >= _BUFFERED:
+            self.flush()
+
+    def _context(self) -> Fields:
+        cast = ""
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                cast = dtype_name(torch.get_autocast_dtype(device))
+        key = (self.epoch, self.stage, self.training, torch.is_grad_enabled(), cast, self.world)
+        found = self._contexts.get(key)
+        if found is None:
+            found = self._contexts[key] = {
+                "epoch": self.epoch,
+                "stage": self.stage,
+                "training": self.training,
+                "grad": torch.is_grad_enabled(),
+                "autocast": cast,
+                "world": self.world,
+                **self._meta,
+            }
+        return found
+
+    def _source(self) -> str:
+        """The innermost line outside PyTorch and the recording."""
+        frame = sys._getframe(2)
+        for _ in range(_FRAMES):
+            name = frame.f_code.co_filename
+            if name not in self._files:
+                self._files[name] = _shown(name)
+            shown = self._files[name]
+            if shown is not None:
+                self.last_source = f"{shown}:{frame.f_lineno}"
+                return self.last_source
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return ""
+
+
+def _shown(filename: str) -> str | None:
+    """A file's name for reports, or None for PyTorch, the recording and generated code."""
+    path = Path(filename)
+    if filename.startswith("<") or not path.exists():
+        return None
+    whole = str(path.resolve())
+    if whole.startswith(_LIBRARIES) or path.stem in {"contextlib", "functools", "runpy"}:
+        return None
+    here = Path.cwd()
+    if path.resolve().is_relative_to(here):
+        return str(path.resolve().relative_to(here))
+    return "/".join(path.parts[-2:])
+
+
+_recorders: list[Recorder] = []
+
+
+def recording() -> Recorder | None:
+    """The recorder of this process, if it records."""
+    return _recorders[-1] if _recorders else None
+
+
+@contextmanager
+def current(recorder: Recorder) -> Iterator[Recorder]:
+    """Make a recorder this process's inside the block."""
+    _recorders.append(recorder)
+    try:
+        yield recorder
+    finally:
+        _recorders.remove(recorder)
+
+
+def set_meta(**values: str | float | bool | None) -> None:
+    """Add facts about this process to everything it records from here on.
+
+    They can become preconditions of invariants: ``set_meta(tp_rank=0, phase="warm-up")``. A value
+    of None removes one. Without a recording it does nothing, so a script may always call it.
+
+    Raises
+    ------
+    InputError
+        If a value is not text, a number, a flag or None.
+    """
+    for name, value in values.items():
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise InputError(
+                f"set_meta({name}=...) takes text, numbers, flags or None, not "
+                f"{type(value).__name__}"
+            )
+    recorder = recording()
+    if recorder is not None:
+        recorder.set_meta(dict(values))

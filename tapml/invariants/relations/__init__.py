@@ -1,0 +1,1 @@
+"""Relations, one file each; :func:`tapml.invariants.relation.relations` finds them by file."""

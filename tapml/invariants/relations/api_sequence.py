@@ -1,0 +1,111 @@
+"""APISequence: the calls of a training loop belong together and have an order (table 2).
+
+``cover``: each call of the first is followed by the second before the first is called again.
+``lead``: each call of the second comes after one of the first since the second was last called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Record, Window
+from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
+
+_ALWAYS: Final = (ZERO_GRAD, FORWARD, BACKWARD, STEP)
+# The order in which data goes through a training loop. All but the four above are optional: rules
+# about them apply once they have been called.
+_FLOW: Final = (
+    BATCH,
+    FORWARD,
+    "torch.amp.GradScaler.scale",
+    BACKWARD,
+    "torch.amp.GradScaler.unscale_",
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+    "torch.amp.GradScaler.step",
+    STEP,
+    "torch.amp.GradScaler.update",
+    "torch.optim.lr_scheduler.LRScheduler.step",
+)
+# Right loops may call these again first: several models or losses, gradients that add up.
+_REPEATED: Final = (FORWARD, BACKWARD, ZERO_GRAD)
+_LOOP: Final = frozenset((ZERO_GRAD, *_FLOW))
+
+
+class APISequence(Relation):
+    """Two calls of the training loop in order."""
+
+    name = "APISequence"
+    least = 3
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """Neighbours in the flow of data, of the calls that the run makes."""
+        seen = {
+            record.name for window in windows for process in _events(window) for record in process
+        }
+        flow = [name for name in _FLOW if name in seen]
+        pairs: list[tuple[str, str]] = list(pairwise(flow))
+        if ZERO_GRAD in seen and BACKWARD in seen:
+            pairs.append((ZERO_GRAD, BACKWARD))
+        return [
+            {"first": first, "second": second, "mode": mode}
+            for first, second in pairs
+            for mode in ("cover", "lead")
+            if mode == "lead" or first not in _REPEATED
+        ]
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """Each pair of calls of the one with what came between."""
+        first, second = params["first"], params["second"]
+        asked, needed = (first, second) if params["mode"] == "cover" else (second, first)
+        for place, process in enumerate(_events(window)):
+            # For each process: the last call of `asked`, and whether `needed` came since.
+            last, came, known = memory.get(place, (None, False, False))
+            for record in process:
+                if record.name == needed:
+                    came = known = True
+                elif record.name == asked:
+                    # A loop may clear gradients at its end, so the first backward is no example.
+                    begun = params["mode"] == "lead" and needed != ZERO_GRAD
+                    decided = last is not None or begun
+                    if decided and (known or needed in _ALWAYS):
+                        records = (last or record, record)
+                        found = "" if came else self._said(params, last)
+                        yield Example(came, records, asked, found)
+                    last, came = record, False
+            memory[place] = (last, came, known)
+
+    def _said(self, params: Params, last: Record | None) -> str:
+        asked = params["first"] if params["mode"] == "cover" else params["second"]
+        needed = params["second"] if params["mode"] == "cover" else params["first"]
+        since = "since training began" if last is None else f"since the call in step {last.step}"
+        return f"{short_name(asked)} was called, and {short_name(needed)} was not, {since}"
+
+    def sentence(self, params: Params) -> str:
+        """The order."""
+        first, second = short_name(params["first"]), short_name(params["second"])
+        if params["mode"] == "cover":
+            return f"After {first}, {second} is called before {first} is called again."
+        return f"Before each {second}, {first} has been called since the last {second}."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """Both calls; a missing call is named by its own name, not by what it is part of."""
+        needed = params["second"] if params["mode"] == "cover" else params["first"]
+        return frozenset({needed, topic(needed)})
+
+
+def _events(window: Window) -> Iterator[list[Record]]:
+    for process in window.processes:
+        yield [
+            record
+            for record in process
+            if record.name in _LOOP
+            and record.step >= 0
+            and record.context.get("stage") == "train"
+            and "raised" not in record.fields
+        ]
+
+
+RELATION = APISequence()

@@ -1,0 +1,70 @@
+"""DistinctBatches: no two workers of a data loader, and no two ranks, deliver the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+
+from tapml.invariants.record import BATCH, Record, Window
+from tapml.invariants.relation import Example, Memory, Params, Relation
+
+
+class DistinctBatches(Relation):
+    """Digests of whole batches; new beside the paper's relations."""
+
+    name = "DistinctBatches"
+    structural = True
+    avoided = ("result",)
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """Over workers, and over ranks if there are several."""
+        if any(_batches(process) for window in windows for process in window.processes):
+            yield {"mode": "workers"}
+        if any(len(window.processes) > 1 for window in windows):
+            yield {"mode": "ranks"}
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """Each batch with those that other workers or ranks delivered beside it."""
+        processes = [_batches(process) for process in window.processes]
+        if params["mode"] == "ranks":
+            for one, other in combinations(processes, 2):
+                for a, b in zip(one, other, strict=False):
+                    found = f"ranks {a.rank} and {b.rank} got the same batch {a.digest[:8]}"
+                    yield Example(a.digest != b.digest, (a, b), BATCH, found)
+            return
+        for place, batches in enumerate(processes):
+            recent: list[Record] = memory.setdefault(place, [])
+            for batch in batches:
+                for earlier in recent:
+                    if earlier.context.get("epoch") == batch.context.get("epoch"):
+                        found = (
+                            f"batches {earlier.fields['place']} and {batch.fields['place']} of "
+                            f"the epoch are the same ({batch.digest[:8]}); the data loader has "
+                            f"{batch.fields['workers']} workers"
+                        )
+                        differ = earlier.digest != batch.digest
+                        yield Example(differ, (earlier, batch), BATCH, found)
+                recent.append(batch)
+                workers = batch.fields["workers"]
+                del recent[: -max(int(workers) if isinstance(workers, int) else 1, 1)]
+
+    def sentence(self, params: Params) -> str:
+        """Over what."""
+        if params["mode"] == "ranks":
+            return "Two ranks never train on the same batch in one step."
+        return "Neighbouring batches of an epoch differ, whichever worker made them."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """The data loader."""
+        return frozenset({BATCH})
+
+
+def _batches(process: Sequence[Record]) -> list[Record]:
+    return [
+        record
+        for record in process
+        if record.name == BATCH and record.digest and record.context.get("stage") != "eval"
+    ]
+
+
+RELATION = DistinctBatches()

@@ -1,0 +1,68 @@
+"""EventContain: inside a call, another call or a change of a variable happens (table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tapml.invariants.record import FORWARD, STEP, Window
+from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
+
+_SHOWN = 5
+_GENERIC = (FORWARD, STEP, "torch.nn.modules.container.")
+
+
+class EventContain(Relation):
+    """Every call of an API directly contains a call of another one, or a change."""
+
+    name = "EventContain"
+    apis = ("parent", "child")
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """Everything seen inside a call, once training has begun."""
+        seen = {
+            (record.name, content)
+            for window in windows
+            if window.step >= 0
+            for calls in window.by_name.values()
+            for record in calls
+            for content in window.contents[id(record)]
+            # What a model or container calls is the script's choice, not a rule.
+            if " " in content or not record.name.startswith(_GENERIC)
+        }
+        return [{"parent": parent, "child": child} for parent, child in sorted(seen)]
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """Each completed call of the parent."""
+        if window.step < 0:
+            return
+        for record in window.calls(params["parent"]):
+            if not record.done or "raised" in record.fields:
+                continue
+            contents = window.contents[id(record)]
+            holds = params["child"] in contents
+            found = "" if holds else _said(contents)
+            yield Example(holds, (record,), record.name, found)
+
+    def sentence(self, params: Params) -> str:
+        """Parent and child."""
+        parent, child = short_name(params["parent"]), params["child"]
+        if " " in child:
+            variable, _, came = child.partition(" ")
+            kind, _, attribute = variable.partition(".")
+            return f"Inside {parent}, the {attribute} of at least one {kind} {came}."
+        return f"{parent} calls {short_name(child)}."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """Both events."""
+        return frozenset({topic(params["parent"]), topic(params["child"].partition(" ")[0])})
+
+
+def _said(contents: frozenset[str]) -> str:
+    if not contents:
+        return "nothing happened inside the call"
+    names = sorted(map(short_name, contents))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"only these happened inside the call: {', '.join(names[:_SHOWN])}{more}"
+
+
+RELATION = EventContain()

@@ -1,0 +1,55 @@
+"""OptimizerParameters: the optimizers hold what the model trains, and nothing else.
+
+``trainable``: each trainable parameter of a model that ran is in an optimizer.
+``belongs``: each parameter in an optimizer is one of a model that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tapml.invariants.record import Window
+from tapml.invariants.relation import Example, Memory, Params, Relation
+
+
+class OptimizerParameters(Relation):
+    """Membership of parameters; new beside the paper's relations."""
+
+    name = "OptimizerParameters"
+    structural = True
+    avoided = ("in_", "grad", "changed", "requires_grad")
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """Both ways, if there are parameters."""
+        if any(state.fields["type"] == "Parameter" for w in windows for state in w.states):
+            yield {"mode": "trainable"}
+            yield {"mode": "belongs"}
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """Each parameter after each step."""
+        for state in window.states:
+            fields = state.fields
+            if fields["type"] != "Parameter":
+                continue
+            if params["mode"] == "trainable" and fields["in_model"] and fields["requires_grad"]:
+                found = f"no optimizer holds {state.name}, which the model trains"
+                yield Example(bool(fields["in_optimizer"]), (state,), state.name, found)
+            if params["mode"] == "belongs" and fields["in_optimizer"]:
+                found = (
+                    f"an optimizer holds a parameter of shape {fields['shape']} that is in no "
+                    "model that ran"
+                )
+                yield Example(bool(fields["in_model"]), (state,), state.name, found)
+
+    def sentence(self, params: Params) -> str:
+        """Which way."""
+        if params["mode"] == "trainable":
+            return "Each trainable parameter of the model is in an optimizer."
+        return "Each parameter in an optimizer is in a model that runs."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """The optimizer and what it changes."""
+        return frozenset({"optimizer", "Parameter.data"})
+
+
+RELATION = OptimizerParameters()

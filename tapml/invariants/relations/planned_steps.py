@@ -1,0 +1,49 @@
+"""PlannedSteps: a run makes as many optimizer steps as ``set_meta(planned_steps=...)`` said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tapml.invariants.record import STEP, Window
+from tapml.invariants.relation import Example, Memory, Params, Relation
+
+_PLANNED = "meta.planned_steps"
+
+
+class PlannedSteps(Relation):
+    """The plan against what was executed; new beside the paper's relations."""
+
+    name = "PlannedSteps"
+    structural = True
+    least = 1
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """One rule, if the run had a plan."""
+        if any(_PLANNED in record.context for window in windows for record in window.records):
+            yield {}
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """The end of each process."""
+        for place, process in enumerate(window.processes):
+            steps = [record for record in process if record.name == STEP and record.done]
+            if steps:
+                memory[place] = steps[-1]
+        if not window.last:
+            return
+        for last in memory.values():
+            planned = last.context.get(_PLANNED)
+            if isinstance(planned, int):
+                made = last.step + 1
+                found = f"{made} steps were made, {planned} were planned"
+                yield Example(made == planned, (last,), STEP, found)
+
+    def sentence(self, params: Params) -> str:
+        """The rule."""
+        return "The run makes as many optimizer steps as it planned."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """The plan."""
+        return frozenset({"planned steps"})
+
+
+RELATION = PlannedSteps()

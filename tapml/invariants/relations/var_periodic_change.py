@@ -1,0 +1,40 @@
+"""VarPeriodicChange: a kind of variable changes with every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tapml.invariants.record import Window
+from tapml.invariants.relation import Example, Memory, Params, Relation
+
+
+class VarPeriodicChange(Relation):
+    """The value after a step differs from that after the step before."""
+
+    name = "VarPeriodicChange"
+    # What the optimizer holds is the cause of the change; buffers follow no rule of their own.
+    avoided = ("in_optimizer", "in_model", "changed")
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """Parameters, if any changes."""
+        if any(state.fields.get("changed") for window in windows for state in window.states):
+            yield {"type": "Parameter", "attribute": "data"}
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """Each variable of the model after each step but the first."""
+        for state in window.states:
+            fields = state.fields
+            if fields["type"] == params["type"] and fields["in_model"] and "changed" in fields:
+                found = f"{state.name} kept its value (digest {state.digest[:8]})"
+                yield Example(bool(fields["changed"]), (state,), state.name, found)
+
+    def sentence(self, params: Params) -> str:
+        """The kind of variable."""
+        return f"The {params['attribute']} of each {params['type']} changes with every step."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """The attribute."""
+        return frozenset({f"{params['type']}.{params['attribute']}"})
+
+
+RELATION = VarPeriodicChange()

@@ -1,0 +1,51 @@
+"""VariableAttribute: a variable keeps an attribute, such as being frozen or its dtype."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from tapml.invariants.record import Window
+from tapml.invariants.relation import Example, Memory, Params, Relation
+
+_ATTRIBUTES: Final = ("requires_grad", "dtype")
+
+
+class VariableAttribute(Relation):
+    """The value of an attribute of one variable, where variables of the model differ in it."""
+
+    name = "VariableAttribute"
+    avoided = ("requires_grad", "dtype", "grad", "changed", "in_", "type", "attr")
+
+    def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
+        """Attributes in which the parameters differ: others say nothing about this one."""
+        for attribute in _ATTRIBUTES:
+            values: dict[str, set[str]] = defaultdict(set)
+            for window in windows:
+                for state in window.states:
+                    if state.fields["type"] == "Parameter" and state.fields["in_model"]:
+                        values[state.name].add(str(state.fields[attribute]))
+            if len(set.union(set(), *values.values())) > 1:
+                for name, seen in sorted(values.items()):
+                    if len(seen) == 1:
+                        yield {"variable": name, "attribute": attribute, "value": min(seen)}
+
+    def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
+        """The variable after each step."""
+        for state in window.states:
+            if state.name == params["variable"]:
+                value = str(state.fields[params["attribute"]])
+                found = f"{params['attribute']} of {state.name} is {value}"
+                yield Example(value == params["value"], (state,), state.name, found)
+
+    def sentence(self, params: Params) -> str:
+        """Variable, attribute and value."""
+        return f"{params['attribute']} of {params['variable']} is {params['value']}."
+
+    def concerns(self, params: Params) -> frozenset[str]:
+        """The attribute of all variables: many change for one reason."""
+        return frozenset({params["attribute"]})
+
+
+RELATION = VariableAttribute()

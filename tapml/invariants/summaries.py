@@ -1,0 +1,128 @@
+"""Arguments and results as flat fields, and digests of whole tensors.
+
+A tensor becomes its dtype and shape; a number, flag or short text becomes itself; anything else
+its type. No addresses and no tensor contents get into fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from tapml.invariants.record import Value
+
+_TEXT: Final = 80
+_ITEMS: Final = 4
+_DIGEST_BYTES: Final = 8
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """A digest of all bytes of a tensor with its dtype and shape, in hexadecimal.
+
+    Equal digests mean equal bits: 1e-9 differs from 0, NaN from infinity, and a change in any row
+    is seen. Of a distributed tensor it covers this rank's part; empty for tensors without data.
+    """
+    plain = tensor.detach()
+    local = getattr(plain, "to_local", None)
+    if local is not None:
+        plain = local()
+    if plain.layout != torch.strided or plain.is_meta or plain.is_quantized:
+        return ""
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    state.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+    flat = plain.cpu().contiguous().reshape(-1)
+    if flat.numel():
+        state.update(flat.view(torch.uint8).numpy().data)
+    return state.hexdigest()
+
+
+def change_mark(tensor: torch.Tensor) -> str:
+    """The sum of a tensor's bits as integers: it changes when the tensor does, and is fast.
+
+    It does not see the order of elements, which training never changes alone.
+    """
+    plain = tensor.detach()
+    whole = plain.layout == torch.strided and not plain.is_meta and plain.is_contiguous()
+    odd = plain.numel() * plain.element_size() % 8 if whole else 1
+    if odd or plain.is_conj() or plain.is_neg() or hasattr(plain, "to_local"):
+        return digest(tensor)
+    return f"{int(plain.view(-1).view(torch.int64).sum()) & _ALL_BITS:016x}"
+
+
+_ALL_BITS: Final = (1 << 64) - 1
+
+
+def digest_of_all(value: Any) -> str:
+    """One digest of all tensors in a value, at any depth; empty if it holds none."""
+    found = [text for tensor in _tensors(value) if (text := digest(tensor))]
+    if len(found) < 2:
+        return "".join(found)
+    return hashlib.blake2b("".join(found).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def summarise(prefix: str, value: Any, fields: dict[str, Value], depth: int = 0) -> None:
+    """Add the fields of a value, each below `prefix`."""
+    if value is None or isinstance(value, bool | int | float):
+        # Type, not isinstance: a SymInt is no int that can be written.
+        fields[prefix] = value if type(value) in _PLAIN else str(type(value).__name__)
+    elif isinstance(value, torch.Tensor):
+        fields[f"{prefix}.dtype"] = dtype_name(value.dtype)
+        fields[f"{prefix}.shape"] = list(value.shape)
+    elif isinstance(value, str):
+        fields[prefix] = value[:_TEXT]
+    elif isinstance(value, torch.dtype):
+        fields[prefix] = dtype_name(value)
+    elif isinstance(value, Mapping) and depth < 2:
+        for key in list(value)[:_ITEMS]:
+            if isinstance(key, str):
+                summarise(f"{prefix}.{key}", value[key], fields, depth + 1)
+        fields[f"{prefix}.length"] = len(value)
+    elif isinstance(value, Sequence) and depth < 2:
+        if len(value) and all(type(each) is int for each in value):
+            fields[prefix] = list(value[:_ITEMS])
+        else:
+            for place, each in enumerate(value[:_ITEMS]):
+                summarise(f"{prefix}.{place}", each, fields, depth + 1)
+        fields[f"{prefix}.length"] = len(value)
+    else:
+        fields[f"{prefix}.type"] = type(value).__qualname__
+
+
+_PLAIN: Final = (type(None), bool, int, float)
+
+
+def summarise_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
+    """The fields of a call's arguments: ``arg.0`` by place and ``arg.name`` by name."""
+    fields: dict[str, Value] = {}
+    for place, value in enumerate(args):
+        summarise(f"arg.{place}", value, fields)
+    for name, value in kwargs.items():
+        summarise(f"arg.{name}", value, fields)
+    return fields
+
+
+def summarise_result(result: Any) -> dict[str, Value]:
+    """The fields of a call's result."""
+    fields: dict[str, Value] = {}
+    summarise("result", result, fields)
+    return fields
+
+
+def _tensors(value: Any, depth: int = 0) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth < 3 and isinstance(value, Mapping):
+        return [each for key in value for each in _tensors(value[key], depth + 1)]
+    if depth < 3 and isinstance(value, list | tuple):
+        return [each for item in value for each in _tensors(item, depth + 1)]
+    return []

@@ -1,0 +1,163 @@
+"""Checks a run while it trains, in its own process."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_args
+
+import torch
+
+from tapml.invariants.checking import Checker, CheckReport, Finding, report_of, step_text
+from tapml.invariants.instrument import Instruments
+from tapml.invariants.invariant import InvariantSet, read_set
+from tapml.invariants.record import Assembler, Row, Window
+from tapml.invariants.recorder import Recorder
+from tapml.invariants.relation import relations
+from tapml_targets.errors import InputError, MismatchError
+
+OnViolation: TypeAlias = Literal["report", "warn", "stop"]
+
+# Rules over several ranks need all traces; one process sees its own alone.
+_ACROSS: Final = ("CollectivesAgree",)
+
+
+class InvariantWarning(UserWarning):
+    """A training invariant is violated."""
+
+
+class InvariantViolated(MismatchError):
+    """A training invariant is violated, and `on_violation` is ``stop``."""
+
+
+@dataclass
+class Watch:
+    """A watched run.
+
+    Attributes
+    ----------
+    checker
+        Has what was found.
+    """
+
+    checker: Checker
+    on_violation: OnViolation
+    _recorder: Recorder = field(repr=False, default=None)  # type: ignore[assignment]
+    _assembler: Assembler = field(default_factory=Assembler, repr=False)
+
+    def write(self, rows: list[Row], *, wait: bool) -> None:
+        """Take rows of the recorder."""
+        del wait
+        for row in rows:
+            closed = self._assembler.feed(row)
+            if closed is not None and closed[1]:
+                self._check(Window(closed[0], (closed[1],)))
+
+    def after_step(self) -> None:
+        """Check the step that has just ended."""
+        step, records = self._assembler.close()
+        if records:
+            self._check(Window(step, (records,)))
+
+    def end(self) -> None:
+        """Check what came after the last step."""
+        self._recorder.flush()
+        step, records = self._assembler.close()
+        self._check(Window(step, (records,), last=True))
+
+    def report(self) -> CheckReport:
+        """What was found so far."""
+        recorder = self._recorder
+        return report_of(self.checker, "this run", max(recorder.step, 0), (recorder.rank,))
+
+    def _check(self, window: Window) -> None:
+        new = self.checker.check(window)
+        if not new or self.on_violation == "report":
+            return
+        if self.on_violation == "stop":
+            raise InvariantViolated(_said(new[0]))
+        for finding in new:
+            warnings.warn(_said(finding), InvariantWarning, stacklevel=4)
+
+
+@contextmanager
+def watch(
+    *parts: torch.nn.Module | torch.optim.Optimizer,
+    invariants: InvariantSet | str | Path,
+    on_violation: OnViolation = "warn",
+) -> Iterator[Watch]:
+    """Check a training run against invariants inside the block, after every optimizer step.
+
+    It hooks into PyTorch's modules and optimizers, reads parameters and gradients, and changes no
+    number of the run. Functions are observed only if an invariant is about one.
+
+    Parameters
+    ----------
+    parts
+        The model and the optimizer, if they exist already. What the block makes or runs is found.
+    invariants
+        A set, or its file, as written by ``tapml invariants infer``.
+    on_violation
+        ``report``: keep it for :meth:`Watch.report`. ``warn``: an :class:`InvariantWarning` when an
+        invariant is first violated. ``stop``: raise :class:`InvariantViolated` out of
+        ``optimizer.step()``.
+
+    Yields
+    ------
+    Watch
+        The watched run.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong, or the set cannot be read.
+    InvariantViolated
+        If an invariant is violated and `on_violation` is ``stop``.
+    """
+    if on_violation not in get_args(OnViolation):
+        raise InputError(
+            f"on_violation is {on_violation!r}; expected one of {', '.join(get_args(OnViolation))}"
+        )
+    found = invariants if isinstance(invariants, InvariantSet) else read_set(Path(invariants))
+    # One process has no other rank to compare with.
+    single = [
+        each
+        for each in found.invariants
+        if each.relation not in _ACROSS and each.params.get("mode") != "ranks"
+    ]
+    watched = Watch(Checker(InvariantSet(found.format, found.runs, single)), on_violation)
+    recorder = watched._recorder = Recorder(watched)
+    instruments = Instruments(recorder, after_step=watched.after_step, exact=False)
+    for part in parts:
+        if isinstance(part, torch.nn.Module):
+            instruments.variables.add_model(part)
+        elif isinstance(part, torch.optim.Optimizer):
+            instruments.variables.add_optimizer(part)
+        else:
+            raise InputError(f"watch takes modules and optimizers, not {type(part).__name__}")
+    names = functions_of(watched.checker.set)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(instruments.installed(functions=bool(names), only=names))
+        yield watched
+    watched.end()
+
+
+def functions_of(invariants: InvariantSet) -> frozenset[str]:
+    """The functions that invariants are about: only a function mode sees them."""
+    known = relations()
+    return frozenset(
+        name
+        for each in invariants.invariants
+        for name in known[each.relation].calls(each.params)
+        if name.startswith("torch.") and not name.endswith((".forward", ".__next__"))
+    )
+
+
+def _said(finding: Finding) -> str:
+    first = finding.first
+    where = f"{first.source}: " if first.source else ""
+    return f"{where}{step_text(first.step)}: {first.found}. Expected: {finding.invariant.text}"

@@ -1,1 +1,0 @@
-"""Localization: which step inside a wrong operator, where in its tensors, from which input, why."""

@@ -1,0 +1,10 @@
+"""GPT-NeoX: Pythia, RedPajama-INCITE. Packed query, key and value; partial rotary embedding."""
+
+from tapml.models.families.family import Family
+
+FAMILY = Family(
+    architectures=("GPTNeoXForCausalLM",),
+    embedding="gpt_neox.embed_in.weight",
+    layer="gpt_neox.layers.{}.",
+    kv_heads="",
+)

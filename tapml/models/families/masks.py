@@ -1,0 +1,50 @@
+"""What ``forward`` takes besides tokens and cache: positions, and a mask for each kind of layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def plain(_module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
+    """Positions and one causal mask for all layers."""
+    return {"position_ids": position_ids, "attention_mask": attention_mask}
+
+
+# transformers' names of the kinds of layers.
+FULL: Final = "full_attention"
+SLIDING: Final = "sliding_attention"
+
+
+def windowed(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
+    """One mask for all layers, cut to the configuration's window if it has one."""
+    config: Any = module.config
+    window = getattr(config, "sliding_window", None)
+    mask = attention_mask
+    if window is not None:
+        mask = within_window(position_ids, attention_mask, int(window))
+    return {"position_ids": position_ids, "attention_mask": mask}
+
+
+def by_layer(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
+    """A mask for each kind of layer in the configuration's ``layer_types``."""
+    config: Any = module.config
+    masks = {FULL: attention_mask}
+    if SLIDING in (getattr(config, "layer_types", None) or ()):
+        masks[SLIDING] = within_window(position_ids, attention_mask, int(config.sliding_window))
+    return {"position_ids": position_ids, "attention_mask": masks}
+
+
+def within_window(position_ids: Tensor, attention_mask: Tensor, window: int) -> Tensor:
+    """The mask without the rows that have left the window: row p holds position p."""
+    import torch
+
+    from tapml.models.inputs import MASKED
+
+    rows = torch.arange(attention_mask.shape[-1], dtype=torch.int32)
+    near = rows[None, :] > position_ids.reshape(-1, 1) - window
+    value = MASKED[str(attention_mask.dtype).removeprefix("torch.")]
+    masked = torch.full((), value, dtype=attention_mask.dtype)
+    return torch.where(near[None, None], attention_mask, masked)

@@ -1,0 +1,46 @@
+"""Whisper: the features of speech to text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tapml.models.families.family import CacheShape, Family
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def _cache(config: Any) -> tuple[CacheShape, ...]:
+    heads = int(config.decoder_attention_heads)
+    size = int(config.d_model) // heads
+    return (CacheShape(heads, size, size),) * int(config.decoder_layers)
+
+
+def _arguments(_module: nn.Module, positions: Tensor, mask: Tensor) -> dict[str, Any]:
+    return {"decoder_position_ids": positions, "decoder_attention_mask": mask}
+
+
+def _cross(module: Any) -> list[tuple[Any, Any]]:
+    attention = (layer.encoder_attn for layer in module.model.decoder.layers)
+    return [(each.k_proj, each.v_proj) for each in attention]
+
+
+def _features(config: Any) -> tuple[int, int]:
+    return int(config.num_mel_bins), 2 * int(config.max_source_positions)
+
+
+FAMILY = Family(
+    architectures=("WhisperForConditionalGeneration",),
+    workload="encoder_decoder",
+    width="d_model",
+    layers="encoder_layers",
+    heads="encoder_attention_heads",
+    kv_heads="",
+    positions="max_target_positions",
+    embedding="model.decoder.embed_tokens.weight",
+    layer="model.encoder.layers.{}.",
+    cache=_cache,
+    arguments=_arguments,
+    cross=_cross,
+    features=_features,
+)

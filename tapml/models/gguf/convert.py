@@ -1,0 +1,207 @@
+"""A GGUF file becomes a folder in tapml's own layout, once, in the user's cache.
+
+All that follows (sessions, packages, tokenizers, resumed runs) then sees a model folder. The codes
+are the file's own; nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapml.models.gguf.blocks import KINDS, read_blocks
+from tapml.models.gguf.bounds import check_bounds
+from tapml.models.gguf.tokenizer import tokenizer_json
+from tapml.models.packed.stored import write_packed_folder
+from tapml.models.packed.weight import PackedWeight
+from tapml_targets.errors import InputError
+from tapml_targets.installed import install_hint
+
+_PLAIN: Final = {"F32": torch.float32, "F16": torch.float16}
+_ARCHITECTURE: Final = "llama"
+# Names of a layer's weights, and those outside of layers.
+_IN_LAYER: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_OUTSIDE: Final = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_COMPUTED: Final = "rope_freqs.weight"
+_SIZES: Final = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+}
+_LARGEST: Final = 1 << 24
+
+
+def convert_gguf(path: Path, folder: Path) -> None:
+    """Write the folder of a file.
+
+    Raises
+    ------
+    InputError
+        If the file is cut short or damaged, has another architecture or quantization, tensors that
+        do not fit each other, or if the library ``gguf`` is not installed.
+    """
+    reader = _open(path)
+    fields = {name: _content(field) for name, field in reader.fields.items() if field.types}
+    config = _config(path, fields)
+    packed: dict[str, PackedWeight] = {}
+    floats: dict[str, Tensor] = {}
+    kinds: dict[str, int] = {}
+    for tensor in reader.tensors:
+        name = _name_here(str(tensor.name), path)
+        if name is None:
+            continue
+        kind = str(tensor.tensor_type.name)
+        shape = tuple(int(each) for each in reversed(tensor.shape))
+        if kind in KINDS:
+            weight = read_blocks(kind, np.asarray(tensor.data))
+            packed[name] = weight if name not in _rotated(config) else _turned(weight, name, config)
+            kinds[kind] = kinds.get(kind, 0) + 1
+        elif kind in _PLAIN:
+            array = torch.from_numpy(np.array(tensor.data)).reshape(shape)
+            array = array.to(torch.float32)
+            if name in _rotated(config):
+                array = array[_order(len(array), name, config)].contiguous()
+            floats[f"{name}.weight"] = array
+        else:
+            raise InputError(
+                f"{path} has {tensor.name} as {kind}: expected one of {', '.join(KINDS)}, F16 or "
+                "F32; fetch the model's Q4_0, Q4_K_M or Q8_0 file"
+            )
+    config["tie_word_embeddings"] = "lm_head" not in packed and "lm_head.weight" not in floats
+    most = max(kinds, key=lambda kind: kinds[kind]) if kinds else "floats"
+    if not packed:
+        raise InputError(
+            f"{path} has no quantized tensor: expected one of {', '.join(KINDS)}; use the model's "
+            "safetensors folder"
+        )
+    write_packed_folder(
+        folder,
+        config,
+        packed,
+        floats,
+        made_from=f"GGUF {most}",
+        tokenizer=tokenizer_json(fields),
+    )
+
+
+def _open(path: Path) -> Any:
+    check_bounds(path)
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise InputError(
+            "GGUF files need the `gguf` library, which is not installed: install tapml[models] "
+            f"({install_hint('models')})"
+        ) from error
+    try:
+        return GGUFReader(path)
+    except Exception as error:  # the library raises errors of any class on a damaged file
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"{path} is not a whole GGUF file ({reason[0][:200]}): fetch it again"
+        ) from error
+
+
+def _content(field: Any) -> Any:
+    try:
+        return field.contents()
+    except Exception:  # a value that is no text is missed where it is needed
+        return None
+
+
+def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    architecture = fields.get("general.architecture")
+    if architecture != _ARCHITECTURE:
+        raise InputError(
+            f"{path} has the architecture {str(architecture)[:40]!r}: expected {_ARCHITECTURE}; "
+            "take the model's safetensors folder, and --quantize int4"
+        )
+    config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    for theirs, ours in _SIZES.items():
+        value = fields.get(f"{_ARCHITECTURE}.{theirs}")
+        if theirs == "attention.head_count_kv" and value is None:
+            value = config["num_attention_heads"]
+        if not isinstance(value, int) or not 0 < value <= _LARGEST:
+            raise InputError(
+                f"{path} has {theirs} = {str(value)[:40]}: expected an integer from 1 to {_LARGEST}"
+            )
+        config[ours] = value
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    if config["hidden_size"] % heads or heads % groups:
+        raise InputError(f"{path} has {heads} heads over {groups} for {config['hidden_size']} wide")
+    scaling = fields.get("llama.rope.scaling.type")
+    if scaling not in (None, "none"):
+        raise InputError(f"{path} has RoPE scaling {scaling!r}: expected none")
+    tokens = fields.get("tokenizer.ggml.tokens") or ()
+    config |= {
+        "vocab_size": int(fields.get("llama.vocab_size") or len(tokens)),
+        "rms_norm_eps": float(fields.get("llama.attention.layer_norm_rms_epsilon") or 1e-5),
+        "rope_theta": float(fields.get("llama.rope.freq_base") or 10000.0),
+        "head_dim": int(fields.get("llama.attention.key_length") or config["hidden_size"] // heads),
+        "hidden_act": "silu",
+        "torch_dtype": "float32",
+    }
+    for theirs, ours in (("bos", "bos_token_id"), ("eos", "eos_token_id")):
+        token = fields.get(f"tokenizer.ggml.{theirs}_token_id")
+        config[ours] = token if isinstance(token, int) else None
+    return config
+
+
+def _name_here(name: str, path: Path) -> str | None:
+    """The path of a tensor's layer in the model; None for what the model computes itself."""
+    if name == _COMPUTED:
+        return None
+    base, _, end = name.rpartition(".")
+    found = _OUTSIDE.get(base)
+    if base.startswith("blk."):
+        _, _, rest = base.partition(".")
+        number, _, inner = rest.partition(".")
+        if number.isdecimal() and inner in _IN_LAYER:
+            found = f"model.layers.{int(number)}.{_IN_LAYER[inner]}"
+    if found is None or end != "weight":
+        raise InputError(
+            f"{path} has the tensor {name[:80]!r}, which no {_ARCHITECTURE} model has: the model "
+            "would be computed without it; take its safetensors folder"
+        )
+    return found
+
+
+def _rotated(config: Mapping[str, Any]) -> frozenset[str]:
+    """Layers whose rows the file has in another order: those that rotary embeddings turn."""
+    layers = range(config["num_hidden_layers"])
+    return frozenset(f"model.layers.{n}.self_attn.{p}_proj" for n in layers for p in "qk")
+
+
+def _order(rows: int, name: str, config: Mapping[str, Any]) -> Tensor:
+    """For each row of the model, that of the file, which has pairs of a head side by side."""
+    heads = config["num_attention_heads" if name.endswith("q_proj") else "num_key_value_heads"]
+    if rows % (2 * heads):
+        raise InputError(f"{name} has {rows} rows: expected a multiple of {2 * heads}")
+    pairs = torch.arange(rows).reshape(heads, rows // heads // 2, 2)
+    return pairs.transpose(1, 2).reshape(-1)
+
+
+def _turned(weight: PackedWeight, name: str, config: Mapping[str, Any]) -> PackedWeight:
+    return weight.rows(_order(weight.shape[0], name, config))

@@ -1,0 +1,81 @@
+"""A ``tokenizer.json`` from the tokenizer in a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tapml_targets.errors import InputError
+
+_DIGITS: Final = "digits"
+_GPT2: Final = ""
+_WORDS: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# How text is cut before merging, by the name in ``tokenizer.ggml.pre``.
+_CUTS: Final = {
+    "default": _GPT2,
+    "gpt-2": _GPT2,
+    "smollm": _DIGITS,
+    "llama-bpe": _WORDS % "{1,3}",
+    "qwen2": _WORDS % "",
+}
+_CONTROL: Final = 3
+_OWN: Final = 4
+
+
+def tokenizer_json(fields: Mapping[str, Any]) -> str | None:
+    """The tokenizer as the library ``tokenizers`` stores it; None if its kind is not known here.
+
+    Raises
+    ------
+    InputError
+        If its parts do not fit together.
+    """
+    tokens = fields.get("tokenizer.ggml.tokens")
+    merges = fields.get("tokenizer.ggml.merges")
+    cut = _CUTS.get(str(fields.get("tokenizer.ggml.pre", "default")))
+    if fields.get("tokenizer.ggml.model") != "gpt2" or cut is None or not tokens or not merges:
+        return None
+    from tokenizers import AddedToken, Tokenizer, decoders, models, processors
+
+    pairs = [str(each).partition(" ") for each in merges]
+    if not all(right for _, _, right in pairs):
+        raise InputError("the tokenizer of the GGUF file has a merge that is no pair of tokens")
+    try:
+        model = models.BPE(
+            vocab={str(token): index for index, token in enumerate(tokens)},
+            merges=[(left, right) for left, _, right in pairs],
+        )
+        tokenizer = Tokenizer(model)
+    except Exception as error:  # the library raises Exception itself
+        raise InputError(f"the tokenizer of the GGUF file cannot be used: {error}") from error
+    tokenizer.pre_tokenizer = _cutting(cut)
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds: Sequence[int] = fields.get("tokenizer.ggml.token_type") or ()
+    for token, kind in zip(tokens, kinds, strict=False):
+        if kind == _CONTROL:
+            tokenizer.add_special_tokens([AddedToken(str(token), special=True, normalized=False)])
+        elif kind == _OWN:
+            tokenizer.add_tokens([AddedToken(str(token), normalized=False)])
+    begin = fields.get("tokenizer.ggml.bos_token_id")
+    if fields.get("tokenizer.ggml.add_bos_token") and isinstance(begin, int):
+        if not 0 <= begin < len(tokens):
+            raise InputError(f"the begin token {begin} of the GGUF file is not in its vocabulary")
+        text = str(tokens[begin])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{text} $A", special_tokens=[(text, begin)]
+        )
+    return str(tokenizer.to_str())
+
+
+def _cutting(cut: str) -> Any:
+    from tokenizers import Regex, pre_tokenizers
+
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut in (_GPT2, _DIGITS))
+    if cut == _GPT2:
+        return plain
+    if cut == _DIGITS:
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), plain])
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cut), "isolated"), plain])

@@ -1,0 +1,361 @@
+"""Loads an ONNX file: checked, with fixed shapes, its constants folded by onnxruntime.
+
+The file is untrusted: its size is bounded, tensors outside of it lie in its folder, and the size of
+each is checked before it is read. onnxruntime folds what depends on shapes alone, so that an
+importer needs no shape at run time, and it is the root that the plan is compared with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from tapml.models.entries import EntryModule
+from tapml.models.loaded import LoadedModule, OwnStep
+from tapml.models.stored import MODULE, Measure, ModuleTensor, StoredModule
+from tapml_targets.errors import InputError, SetupError, UnsupportedOperatorError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_LARGEST: Final = (1 << 31) - 1
+_MOST_NODES: Final = 1 << 17
+_FLOATS: Final = ("float32", "float16")
+_DTYPES: Final = (*_FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+@dataclass(frozen=True)
+class OnnxModel(LoadedModule):
+    """An ONNX model with fixed shapes.
+
+    Attributes
+    ----------
+    folded
+        The model (``onnx.ModelProto``) after onnxruntime folded its constants, with node names.
+    original
+        The same before, with all tensors in it.
+    outside
+        Names of the files that tensors lay in.
+    """
+
+    folded: Any = field(kw_only=True)
+    original: Any = field(kw_only=True)
+    outside: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """See :attr:`Loaded.beside`."""
+        return self.outside
+
+    @property
+    def identity(self) -> str:
+        """Everything but weights and code that the entry depends on."""
+        graph = self.folded.SerializeToString(deterministic=True)
+        return f"{super().identity} {hashlib.sha256(graph).hexdigest()}"
+
+    def entry_modules(self) -> tuple[EntryModule, ...]:
+        """None in PyTorch: :mod:`tapml.importing.onnx_import` imports the graph."""
+        return ()
+
+    def own_steps(self) -> Iterator[OwnStep]:
+        """The folded model beside the file, both in onnxruntime without optimization."""
+        inputs = self.stored.prepare(self.samples[0][0])
+        ours, own = (run_onnx(each, inputs) for each in (self.folded, self.original))
+        for name in own:
+            yield OwnStep.of_output(MODULE, ours[name], own[name])
+
+
+def load_onnx(
+    path: Path, inputs: Sequence[tuple[Array | Mapping[str, Array], str]] = ()
+) -> OnnxModel:
+    """Load a file.
+
+    Parameters
+    ----------
+    path
+        The file; tensors outside of it lie beside it.
+    inputs
+        What to run it on, an array or arrays by name, each with what people call it; the first
+        give its free sizes. If there are none, a free first axis is 1 and the numbers are by seed.
+
+    Raises
+    ------
+    InputError
+        If it is no valid model, reaches outside of its folder, or an input has a free size.
+    SetupError
+        If onnx or onnxruntime is not installed.
+    """
+    _check_installed()
+    original, outside = _read(path)
+    name = path.stem
+    ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
+    folded = _fold(original, path)
+    dtypes = {str(_dtype_of(each.data_type)) for each in folded.graph.initializer}
+    outputs = [ModuleTensor(each.name, _element(each, path)) for each in folded.graph.output]
+    signature = StoredModule.from_json(
+        StoredModule(
+            name=name,
+            dtype="float16" if "float16" in dtypes and "float32" not in dtypes else "float32",
+            inputs=tuple(ports),
+            outputs=tuple(outputs),
+            measure=_MEASURE,
+            labels=(),
+            weights_hash=_hash(folded),
+        ).to_json()
+    )
+    given = [(signature.fitted(arrays), text) for arrays, text in inputs] or _seeded(signature)
+    return OnnxModel(
+        name,
+        {"onnx": [f"{each.domain or 'ai.onnx'} {each.version}" for each in folded.opset_import]},
+        None,
+        nn.Identity(),
+        signature.dtype,
+        1,
+        signature.weights_hash,
+        path,
+        notes=() if inputs else ("the model runs on numbers by seed unless given (--input)",),
+        signature=signature,
+        samples=tuple(given),
+        folded=folded,
+        original=original,
+        outside=outside,
+    )
+
+
+_MEASURE: Final[Measure] = "values"
+
+
+def run_onnx(model: Any, inputs: Mapping[str, Array], *, hidden: bool = False) -> dict[str, Array]:
+    """Outputs of a model by name in onnxruntime, nothing fused; with `hidden`, all values."""
+    import onnx
+    import onnxruntime
+
+    if hidden:
+        extended = onnx.ModelProto()
+        extended.CopyFrom(model)
+        outputs = {each.name for each in model.graph.output}
+        extended.graph.output.extend(
+            onnx.ValueInfoProto(name=name)
+            for node in model.graph.node
+            for name in node.output
+            if name and name not in outputs
+        )
+        model = extended
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(inputs)), strict=True))
+
+
+def _check_installed() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise SetupError(f"an ONNX file needs {error.name}: pip install 'tapml[models]'") from error
+
+
+def _read(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """The model with all its tensors, and the names of the other files they come from."""
+    import onnx
+
+    if path.stat().st_size > _LARGEST:
+        raise InputError(f"{path} is larger than {_LARGEST} bytes: put its tensors beside it")
+    with _reading(path):
+        model = onnx.load(path, load_external_data=False)
+        if not model.graph.node or len(model.graph.node) > _MOST_NODES:
+            raise InputError(
+                f"{path} has {len(model.graph.node)} nodes: expected 1 to {_MOST_NODES}"
+            )
+        total = sum(_external_bytes(each, path.parent) for each in _tensors(model.graph))
+        entries = (entry for each in _tensors(model.graph) for entry in each.external_data)
+        outside = sorted({entry.value for entry in entries if entry.key == "location"})
+        if total > _LARGEST - path.stat().st_size:
+            raise InputError(f"{path} has {total} bytes of tensors: expected at most {_LARGEST}")
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+        onnx.checker.check_model(model)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    return model, tuple(outside)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What the libraries raise for a malformed file becomes one line."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # errors of any class, from protobuf, onnx and onnxruntime
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = (lines or [type(error).__name__])[0]
+        raise InputError(
+            f"{path} is no valid ONNX model: {reason[:300]}; export it again"
+        ) from error
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Every stored tensor of a graph, its attributes and subgraphs."""
+    pending = [graph]
+    while pending:
+        each = pending.pop()
+        yield from each.initializer
+        for node in each.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+                pending += [attribute.g, *attribute.graphs]
+
+
+def _external_bytes(tensor: Any, folder: Path) -> int:
+    """Bytes of a tensor outside of the file; raises InputError if it leaves the folder."""
+    if not tensor.external_data:
+        return 0
+    facts = {each.key: each.value for each in tensor.external_data}
+    location = facts.get("location", "")
+    inside = folder.resolve()
+    file = (inside / location).resolve()
+    if file.name != location or file.parent != inside or not file.is_file():
+        raise InputError(
+            f"tensor {tensor.name[:100]!r} lies in {location[:100]!r}: expected a file in {folder}"
+        )
+    size = file.stat().st_size
+    try:
+        offset = int(facts.get("offset", 0))
+        length = int(facts.get("length", size - offset))
+    except ValueError as error:
+        raise InputError(f"tensor {tensor.name[:100]!r}: {error}") from error
+    if offset < 0 or length < 0 or offset + length > size:
+        raise InputError(
+            f"tensor {tensor.name[:100]!r} is at {offset} to {offset + length} of {file.name}, "
+            f"which has {size} bytes: fetch the file again"
+        )
+    return length
+
+
+def _fix_shapes(model: Any, given: Any, name: str) -> list[ModuleTensor]:
+    """Write the extents of the inputs into the model."""
+    weights = {each.name for each in model.graph.initializer}
+    values = [each for each in model.graph.input if each.name not in weights]
+    if not values:
+        raise InputError(f"{name} takes no input: expected a model that computes something")
+    arrays: dict[str, Any] = {}
+    if given is not None:
+        alone = {values[0].name: given} if len(values) == 1 else {}
+        arrays = dict(given) if isinstance(given, Mapping) else alone
+        if set(arrays) != {each.name for each in values}:
+            names = ", ".join(each.name for each in values)
+            raise InputError(f"the first inputs of {name} do not name its own: expected {names}")
+    ports = []
+    for value in values:
+        element = _element(value, Path(name))
+        dims = value.type.tensor_type.shape.dim
+        found = arrays.get(value.name)
+        if found is not None and np.ndim(found) != len(dims):
+            raise InputError(
+                f"an input of {np.ndim(found)} axes for {value.name} of {name}: expected "
+                f"{len(dims)}"
+            )
+        for axis, dim in enumerate(dims):
+            if dim.dim_value > 0:
+                continue
+            if found is None and axis > 0:
+                free = dim.dim_param or f"axis {axis}"
+                raise InputError(
+                    f"input {value.name} of {name} has the free size {free!r}: give an input "
+                    "with the sizes to move it for (--input x.npy)"
+                )
+            extent = 1 if found is None else int(np.shape(found)[axis])
+            dim.Clear()
+            dim.dim_value = extent
+        ports.append(ModuleTensor(value.name, element, tuple(dim.dim_value for dim in dims)))
+    del model.graph.value_info[:]
+    return ports
+
+
+def _element(value: Any, path: Path) -> str:
+    """The dtype of an input or output."""
+    name = str(_dtype_of(value.type.tensor_type.elem_type))
+    if name not in _DTYPES:
+        raise InputError(
+            f"{value.name} of {path.name} has dtype {name}: expected one of {', '.join(_DTYPES)}"
+        )
+    return name
+
+
+def _dtype_of(element: int) -> Any:
+    import onnx
+
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(element)
+    except KeyError:
+        return "none"
+
+
+def _fold(model: Any, path: Path) -> Any:
+    """The model with its constants folded, as onnxruntime writes it."""
+    import onnx
+    import onnxruntime
+
+    _check_known(model, path)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder, _reading(path):
+        file = Path(folder) / "folded.onnx"
+        options.optimized_model_filepath = str(file)
+        onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        folded = onnx.load(file)
+    taken: set[str] = set()
+    for number, node in enumerate(folded.graph.node):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{number}"
+        taken.add(node.name)
+    return folded
+
+
+def _check_known(model: Any, path: Path) -> None:
+    """Operators outside of ONNX, which no runtime here knows."""
+    standard = {"", "ai.onnx"}
+    for node in model.graph.node:
+        if node.domain not in standard:
+            raise UnsupportedOperatorError(
+                f"{path.name} uses {node.domain}.{node.op_type} in node {node.name or 'unnamed'!r},"
+                " which is not of ONNX: export the model without it"
+            )
+
+
+def _hash(model: Any) -> str:
+    digest = hashlib.sha256()
+    for tensor in sorted(model.graph.initializer, key=lambda each: each.name):
+        digest.update(hashlib.sha256(tensor.SerializeToString(deterministic=True)).digest())
+    return digest.hexdigest()
+
+
+def _seeded(signature: StoredModule) -> list[tuple[tuple[Array, ...], str]]:
+    """Two inputs: normal numbers, or 0 and 1 for whole numbers."""
+    random = np.random.default_rng(0)
+    found = []
+    for number in range(2):
+        arrays: dict[str, Array] = {}
+        for each in signature.inputs:
+            shape = tuple(int(extent) for extent in each.shape)
+            if each.dtype in _FLOATS:
+                arrays[each.name] = random.standard_normal(shape)
+            else:
+                arrays[each.name] = random.integers(0, 2, shape)
+        found.append((tuple(signature.prepare(arrays).values()), f"numbers by seed {number}"))
+    return found

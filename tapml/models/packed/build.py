@@ -1,0 +1,128 @@
+"""Builds a torch module whose linear layers and embeddings are packed, from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tapml.models.packed.formats.format import Format, Layer
+from tapml.models.packed.quantizers import packed_part, replace_part
+from tapml.models.packed.weight import PackedWeight
+from tapml.models.tensor_file import open_tensors
+from tapml_targets.errors import InputError
+
+
+def build_packed(
+    model_class: Any, config: Any, dtype: torch.dtype, stored: Mapping[str, Any], form: Format
+) -> nn.Module:
+    """A module of `model_class` with the weights of a checkpoint.
+
+    Float weights of packed layers are never in memory.
+
+    Parameters
+    ----------
+    config
+        The ``transformers`` configuration, without its ``quantization_config``.
+    stored
+        The checkpoint's tensors by name: file, dtype and shape.
+    form
+        The format of its packed layers.
+
+    Raises
+    ------
+    InputError
+        If a tensor is missing, unexpected or of another shape; the message has name and shapes.
+    """
+    from transformers.initialization import no_init_weights
+
+    packing = config.quantization_config
+    del config.quantization_config
+    # Memory that is never written takes none.
+    with no_init_weights():
+        module: nn.Module = model_class._from_config(
+            config, dtype=dtype, attn_implementation="eager"
+        )
+    files = {each.file: open_tensors(each.file) for each in stored.values()}
+
+    def tensor(name: str) -> Tensor:
+        array = files[stored[name].file][name]
+        raw = torch.from_numpy(np.array(array))
+        return raw.view(torch.bfloat16) if stored[name].dtype == "bfloat16" else raw
+
+    paths = {name[: -len(form.codes) - 1] for name in stored if name.endswith(f".{form.codes}")}
+    parts = dict(module.named_modules(remove_duplicate=False))
+    taken = _pack_layers(module, parts, paths, stored, tensor, form, packing)
+    _share_head(module, config, paths)
+    _load_floats(module, {name: tensor(name) for name in stored if name not in taken})
+    return module
+
+
+def _pack_layers(
+    module: nn.Module,
+    parts: Mapping[str, nn.Module],
+    paths: set[str],
+    stored: Mapping[str, Any],
+    tensor: Any,
+    form: Format,
+    packing: Any,
+) -> set[str]:
+    """Put packed layers into a module; the names of the tensors that they took."""
+    taken: set[str] = set()
+    for path in sorted(paths):
+        part = parts.get(path)
+        if not isinstance(part, nn.Linear | nn.Embedding):
+            raise InputError(
+                f"{path} is packed, but the model has no linear layer or embedding of that name: "
+                "config.json and the weights belong to different models"
+            )
+        names = {each: f"{path}.{each}" for each in form.suffixes if f"{path}.{each}" in stored}
+        shape = int(part.weight.shape[0]), int(part.weight.shape[1])
+        layer = Layer(path, {end: tensor(name) for end, name in names.items()}, shape, packing)
+        replace_part(module, path, packed_part(part, form.read(layer)))
+        taken |= set(names.values())
+    if not taken:
+        raise InputError(
+            f"config.json says that the weights are quantized, but no tensor is named "
+            f"*.{form.codes}: take the quantization_config out of it, or fetch the weights again"
+        )
+    return taken
+
+
+def _share_head(module: Any, config: Any, paths: set[str]) -> None:
+    """A head that shares the packed table of the embedding."""
+    embedding, head = module.get_input_embeddings(), module.get_output_embeddings()
+    if not config.tie_word_embeddings or head is None or not hasattr(embedding, "packed"):
+        return
+    for path, part in module.named_modules():
+        if part is head and path not in paths:
+            weight: PackedWeight = embedding.packed
+            replace_part(module, path, packed_part(head, weight))
+            return
+
+
+def _load_floats(module: Any, floats: dict[str, Tensor]) -> None:
+    expected = dict(module.named_parameters())
+    packed = {
+        f"{path}.{name}"
+        for path, part in module.named_modules()
+        if hasattr(part, "packed")
+        for name in part.packed.tensors()
+    }
+    floats = {n: t for n, t in floats.items() if not n.endswith("rotary_emb.inv_freq")}
+    tied = {n for n in getattr(module, "all_tied_weights_keys", ()) if n not in floats}
+    wanted = expected.keys() - packed
+    for name in sorted((wanted - tied) | floats.keys()):
+        want = tuple(expected[name].shape) if name in wanted else None
+        got = tuple(floats[name].shape) if name in floats else None
+        if want != got:
+            raise InputError(
+                f"{name} has shape {got or 'none'}, but the model has {want or 'none'}: "
+                "config.json and the weights belong to different models"
+            )
+    with torch.no_grad():
+        for name, value in floats.items():
+            expected[name].copy_(value)

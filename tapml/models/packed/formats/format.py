@@ -1,0 +1,106 @@
+"""What a format of quantized checkpoints is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tapml.models.packed.weight import PackedWeight
+from tapml_targets.errors import InputError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a checkpoint has of one layer.
+
+    Attributes
+    ----------
+    path
+        Of the layer in the model, ``model.layers.0.mlp.up_proj``.
+    tensors
+        Its stored tensors by what their names end in.
+    shape
+        The matrix ``(N, K)`` that the model has there.
+    config
+        The checkpoint's ``quantization_config``.
+    """
+
+    path: str
+    tensors: Mapping[str, Tensor]
+    shape: tuple[int, int]
+    config: Mapping[str, Any]
+
+    def tensor(self, suffix: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor of this shape.
+
+        Raises
+        ------
+        InputError
+            If it is missing or has another shape or dtype; the message has both.
+        """
+        found = self.tensors.get(suffix)
+        got = None if found is None else tuple(found.shape)
+        if found is None or got != shape:
+            raise InputError(
+                f"{self.path}.{suffix} has shape {got or 'none'}: expected {shape} for the "
+                f"matrix {self.shape} of the model; config.json and the weights belong to "
+                "different models, or the quantization_config is not theirs"
+            )
+        if dtype is not None and found.dtype != dtype:
+            raise InputError(
+                f"{self.path}.{suffix} has {found.dtype}: expected {dtype}; fetch the folder again"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes
+    ----------
+    methods
+        Values of ``quant_method`` that name it.
+    codes
+        What the name of a layer's codes ends in; a layer with it is packed.
+    suffixes
+        All endings of a packed layer's tensors, its bias apart.
+    check
+        Raises InputError if a ``quantization_config`` (and the file it is from) is not supported.
+    read
+        Reads a layer.
+    """
+
+    methods: tuple[str, ...]
+    codes: str
+    suffixes: tuple[str, ...]
+    check: Callable[[Mapping[str, Any], str], None]
+    read: Callable[[Layer], PackedWeight]
+
+
+def require(config: Mapping[str, Any], where: str, name: str, *allowed: Any) -> Any:
+    """A value of a ``quantization_config``.
+
+    Raises
+    ------
+    InputError
+        If it is not one of those allowed.
+    """
+    value = config.get(name)
+    if value not in allowed:
+        raise InputError(
+            f"{where} has {name} = {str(value)[:60]!r} in its quantization_config: expected "
+            f"{' or '.join(map(str, allowed))}; take the model's float weights, and --quantize int4"
+        )
+    return value
+
+
+def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+    """The eight codes of each 32-bit word, int32, along an axis; `order` is their position."""
+    shifts = torch.tensor([4 * place for place in order], dtype=torch.int32)
+    moved = words.movedim(axis, -1).unsqueeze(-1) >> shifts & 15
+    return moved.flatten(-2).movedim(-1, axis)

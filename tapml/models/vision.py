@@ -1,0 +1,100 @@
+"""Classes of images from a folder of transformers: a batch of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tapml.models.entries import EntryModule
+from tapml.models.families.family import Family
+from tapml.models.loaded import LoadedModule, OwnStep
+from tapml.models.one_entry import one_entry
+from tapml.models.stored import MODULE, ModuleTensor, StoredModule
+
+_SAMPLES: Final = 2
+_WAVES: Final = 4
+
+
+class _Logits(nn.Module):
+    """The logits of a model of images."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Images ``[batch, channels, height, width]``, normalized, to ``[batch, classes]``."""
+        logits: Tensor = self.model(pixel_values=pixel_values).logits
+        return logits
+
+
+@dataclass(frozen=True)
+class LoadedVision(LoadedModule):
+    """A classifier of images."""
+
+    def entry_modules(self) -> tuple[EntryModule, ...]:
+        """The one entry, ``forward``."""
+        inputs = self.stored.prepare(self.samples[0][0])
+        return (one_entry(MODULE, _Logits(self.module).eval(), inputs),)
+
+    def own_steps(self) -> Iterator[OwnStep]:
+        """Each sample, against ``forward`` of images one at a time."""
+        (entry,) = self.entry_modules()
+        for arrays, _ in self.samples:
+            (images,) = (torch.from_numpy(each) for each in self.stored.prepare(arrays).values())
+            with torch.no_grad():
+                own = [self.module(each[None]).logits[0].numpy() for each in images]
+                ours = entry.module(images).numpy()
+            yield OwnStep(MODULE, ours, np.stack(own))
+
+
+def load_vision(
+    module: Any, family: Family, folder: Path, dtype: str, weights_hash: str, batch: int
+) -> LoadedVision:
+    """The model of a loaded module, with images by seed as samples."""
+    assert family.image is not None  # noqa: S101 - a family of images says their shape
+    shape = (batch, *family.image(module.config))
+    labels = dict(getattr(module.config, "id2label", None) or {})
+    signature = StoredModule(
+        name=folder.name,
+        dtype=dtype,
+        inputs=(ModuleTensor("pixel_values", dtype, shape),),
+        outputs=(ModuleTensor("logits", dtype),),
+        measure="classes",
+        labels=tuple(str(labels[each]) for each in sorted(labels)),
+        weights_hash=weights_hash,
+    )
+    samples = tuple(
+        ((_images(shape, number),), f"images by seed {number}") for number in range(_SAMPLES)
+    )
+    return LoadedVision(
+        folder.name,
+        module.config,
+        None,
+        module,
+        dtype,
+        1,
+        weights_hash,
+        folder,
+        notes=("images are made by seed unless given (--input)",),
+        signature=signature,
+        samples=samples,
+    )
+
+
+def _images(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Smooth images from -1 to 1, a few waves in each channel, as of normalized photographs."""
+    random = np.random.default_rng(seed)
+    *outer, height, width = shape
+    rows, columns = np.linspace(0, 1, height)[:, None], np.linspace(0, 1, width)[None]
+    images = np.zeros(shape)
+    for _ in range(_WAVES):
+        down, across, phase = (random.uniform(-9, 9, outer)[..., None, None] for _ in range(3))
+        images += np.sin(down * rows + across * columns + phase) / _WAVES
+    return images.astype(np.float32)

@@ -1,0 +1,1 @@
+"""Replays carved tests on a device and gives verdicts (OPWISEVALIDATION of Algorithm 1)."""

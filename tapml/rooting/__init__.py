@@ -1,0 +1,1 @@
+"""Rooting: comparison of a plan with PyTorch, by operator and by output."""

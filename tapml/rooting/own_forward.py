@@ -1,0 +1,60 @@
+"""The wrapper compared with the model it wraps: its entries against the class's own ``forward``.
+
+Rooting a plan compares it with the exported wrapper, so a wrapper that is wrong would be moved as
+it is. Here the entries run in PyTorch, a decoder's step by step on the cache, and every output is
+compared with the class's ``forward``, without a cache and with its own masks and positions. A
+decoder's tokens are more than any attention window that fits the context; an encoder's batch has
+padding; a recorded module is compared with what it gave before, a folded ONNX model with its file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tapml_targets.errors import MismatchError
+
+if TYPE_CHECKING:
+    from tapml.models.loaded import Loaded
+
+OWN_FORWARD_TOLERANCE: Final = {"float32": 1e-4, "float16": 2e-2}
+"""The largest difference, relative to the largest output, by the model's dtype."""
+
+
+def root_wrapper(model: Loaded) -> float:
+    """Compare a model's entries with its own forward; returns the largest relative difference.
+
+    Raises
+    ------
+    MismatchError
+        Naming the entry and the first step that differ.
+    """
+    steps = list(model.own_steps())
+    largest = max((_largest(step.own) for step in steps if not step.alone), default=0.0)
+    allowed = OWN_FORWARD_TOLERANCE[model.dtype]
+    worst, position = 0.0, 0
+    for number, step in enumerate(steps):
+        scale = (_largest(step.own) if step.alone else largest) or 1.0
+        with np.errstate(invalid="ignore"):
+            error = np.abs(step.ours.astype(np.float64) - step.own) / scale
+        error[step.ours == step.own] = 0.0
+        by_position = error.max(axis=1)
+        # NaN is no agreement.
+        wrong = np.flatnonzero(~(by_position <= allowed))
+        if len(wrong):
+            raise MismatchError(
+                f"{model.name}: the wrapper's {step.entry} differs from the forward of "
+                f"{type(model.module).__name__} at step {number} (position {position + wrong[0]}) "
+                f"by {by_position[wrong[0]]:.3g} of the largest output, allowed {allowed:g}: its "
+                "cache, masks or positions are wrong in tapml/models or in the model's family "
+                "(tapml/models/families)"
+            )
+        worst = max(worst, float(by_position.max()))
+        position += len(step.own)
+    return worst
+
+
+def _largest(rows: npt.NDArray[Any]) -> float:
+    return float(np.abs(rows[np.isfinite(rows)]).max(initial=0.0))

@@ -1,0 +1,137 @@
+"""The device of a session: the requested one, the previous one, or the best available."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self
+
+from tapml.models.natural_dtype import natural_dtype
+from tapml.models.resolve import resolve_model
+from tapml.runs.events import Note, Watcher
+from tapml_rpc.local import StartingDevice, open_local, start_local
+from tapml_rpc.reach import is_remote, open_device
+from tapml_targets.errors import InputError, NoSuchDeviceError
+from tapml_targets.ranking import parse_device
+
+if TYPE_CHECKING:
+    from tapml.runs.journal import Journal
+    from tapml.session.settings import Settings
+    from tapml_rpc.client import Session
+
+DEVICE: Final = "device"
+
+
+class SessionDevice:
+    """The device of a run; a context manager.
+
+    The session's previous device is started at once, because its server takes as long to start as
+    all other work of a resumed session before its first step.
+
+    Parameters
+    ----------
+    settings
+        May name the device.
+    journal
+        Has the device of the previous run.
+    """
+
+    def __init__(self, settings: Settings, journal: Journal) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._used = _device(journal.read_setting(DEVICE), settings.target)
+        self._starting: StartingDevice | None = None
+        self._session: Session | None = None
+        if self._used is not None and settings.device in ("", self._used) and not self._remote:
+            self._starting = start_local(self._used)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._session.close()
+        elif self._starting is not None:
+            self._starting.close()
+
+    def open(self, watcher: Watcher) -> Session:
+        """Open the device, and record it as the session's device.
+
+        The ranking of equal devices may change from run to run; a resumed session keeps its
+        device as long as it exists.
+
+        Raises
+        ------
+        NoSuchDeviceError
+            If there is no such device.
+        InputError
+            If the model's dtype, for which the device is chosen, cannot be read.
+        SetupError
+            If the device's server does not start.
+        """
+        self._session = self._open(watcher)
+        device, target = self._session.device, self._settings.target
+        if device.platform != target:
+            raise InputError(
+                f"{self._remote} is a device of {device.platform}, but this session's target is "
+                f"{target}; start a new session with --target {device.platform}"
+            )
+        spec = self._remote or f"{device.platform}:{device.index}"
+        self._journal.write_setting(DEVICE, spec)
+        return self._session
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the device is on another machine or behind a tracker."""
+        return bool(self._remote)
+
+    @property
+    def _remote(self) -> str:
+        spec = self._settings.device or self._used or ""
+        return spec if is_remote(spec) else ""
+
+    def _open(self, watcher: Watcher) -> Session:
+        if self._starting is not None:
+            try:
+                return self._starting.open()
+            except NoSuchDeviceError:
+                if self._settings.device:
+                    # Search again: this error lists the available devices.
+                    return open_local(self._settings.device)
+                text = f"the session's device {self._used} is gone; using the best other one"
+                watcher(Note(text))
+        settings = self._settings
+        if self._remote:
+            return open_device(self._remote, say=lambda line: watcher(Note(line)))
+        return open_for_model(settings.device or settings.target, settings)
+
+
+def open_for_model(device: str, settings: Settings) -> Session:
+    """Open a device of this machine, the best one of a platform for the model's dtype.
+
+    Raises
+    ------
+    NoSuchDeviceError
+        If there is no such device.
+    InputError
+        If the model's dtype cannot be read.
+    """
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = natural_dtype(resolve_model(settings.model))
+    try:
+        return open_local(device, dtype=dtype)
+    except NoSuchDeviceError:
+        if dtype == "float32":
+            raise
+        # No device supports this dtype: the model runs as float32, or refuses to.
+        return open_local(device)
+
+
+def _device(text: str | None, target: str) -> str | None:
+    """The device of the previous run; None if `text` is not a device of the target."""
+    if text and is_remote(text):
+        return text
+    try:
+        platform, index = parse_device(text or "")
+    except InputError:
+        return None
+    return text if platform == target and index is not None else None

@@ -1,0 +1,1 @@
+"""Verdicts: error metrics, policies, and whether a result is right, with the numbers."""

@@ -1,0 +1,61 @@
+"""The interface of a platform's ``checker.py``: a driver that checks every access of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol, cast
+
+from tapml_targets.check_messages import Message
+from tapml_targets.errors import InputError
+from tapml_targets.platforms import has_part, optional_part, platform_names
+
+
+class PlatformChecker(Protocol):
+    """What a platform's ``checker.py`` defines.
+
+    The checker runs as a driver of the platform in a process of its own, with an environment in
+    which it is found; its device has the type ``checker``, and it writes a log.
+    """
+
+    NAME: str
+    """The checker, as messages name it."""
+    MAX_MESSAGES: int
+    """It stops logging after about so many."""
+    UNOPTIMISED: str
+    """Build option for what it does not run optimised."""
+
+    def find_checker(self) -> Path:
+        """Its driver's file; raises SetupError, with the remedy, if it is not installed."""
+
+    def environment(self, library: Path, log: Path) -> dict[str, str]:
+        """Variables of a process in which it is the driver and logs to `log`."""
+
+    def read_messages(self, text: str) -> Iterator[Message]:
+        """The messages in a part of a log."""
+
+    def is_silenced(self, text: str) -> bool:
+        """Whether it stopped logging there."""
+
+
+def checker_of(platform: str) -> PlatformChecker:
+    """The checker of a platform's kernels.
+
+    Raises
+    ------
+    InputError
+        If there is none; the platforms with one are named.
+    """
+    module = optional_part(platform, "checker")
+    if module is None:
+        others = ", ".join(name for name in platform_names() if has_checker(name))
+        raise InputError(
+            f"kernels for {platform} cannot be checked: it has no checker; there is one for "
+            f"{others or 'no platform'}"
+        )
+    return cast("PlatformChecker", module)
+
+
+def has_checker(platform: str) -> bool:
+    """Whether the kernels of a platform can be checked."""
+    return has_part(platform, "checker")

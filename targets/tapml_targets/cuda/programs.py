@@ -1,0 +1,128 @@
+"""CUDA C becomes machine code of one architecture, by NVRTC in this process, once.
+
+A cubin of the device's own architecture is loaded by older drivers as well, where the portable code
+of a newer NVRTC is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from tapml_targets.cache_folder import cache_folder, write_atomically
+from tapml_targets.cuda.language import BUILD_OPTIONS
+from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.installed import install_hint
+from tapml_targets.library import CodeModule
+
+_FORMAT: Final = b"tapml-cubin-1"
+_FILE: Final = "kernels.cu"
+_DIGEST_BYTES: Final = 32
+# 26 MB of headers, once: only texts that include one need them.
+_HEADERS: Final = b"#include <cuda_"
+_FRAGMENTS: Final = b"#include <mma.h>"
+
+
+def compile_cubin(module: CodeModule, architecture: str) -> bytes:
+    """The machine code of a module, from the cache where it is there.
+
+    Parameters
+    ----------
+    module
+        Text in CUDA C.
+    architecture
+        ``sm_90``.
+
+    Raises
+    ------
+    CompileError
+        If NVRTC refuses it, with its log; or an option is unknown.
+    SetupError
+        If cuda-core or NVRTC is missing.
+    """
+    unknown = [option for option in module.options if option not in BUILD_OPTIONS]
+    if unknown:
+        raise CompileError(
+            f"CUDA programs have no build option {unknown[0]!r}; there are "
+            f"{', '.join(sorted(BUILD_OPTIONS))}"
+        )
+    try:
+        text = module.code.decode()
+    except UnicodeDecodeError:
+        raise CompileError("CUDA C must be UTF-8 text") from None
+    path = _place(module, architecture)
+    known = _read(path) if path else None
+    if known is not None:
+        return known
+    cubin = _compiled(text, module, architecture)
+    if path:
+        try:
+            write_atomically(path, hashlib.sha256(cubin).digest() + cubin)
+        except OSError:
+            # A full disk costs the cache, not the build.
+            path.unlink(missing_ok=True)
+    return cubin
+
+
+def _compiled(text: str, module: CodeModule, architecture: str) -> bytes:
+    core = _core()
+    options: dict[str, Any] = {}
+    for option in module.options:
+        options |= BUILD_OPTIONS[option]
+    if _HEADERS in module.code or _FRAGMENTS in module.code:
+        options["use_bundled_headers"] = True
+    try:
+        program = core.Program(
+            text, "c++", core.ProgramOptions(name=_FILE, arch=architecture, **options)
+        )
+        return bytes(program.compile("cubin").code)
+    except Exception as error:
+        if "libnvrtc" in str(error):
+            raise SetupError(
+                f"NVRTC, which compiles kernels, is missing: {install_hint('cuda')}"
+            ) from None
+        raise CompileError(f"NVRTC does not compile this module:\n{error}") from None
+
+
+def _core() -> Any:
+    try:
+        return importlib.import_module("cuda.core")
+    except ImportError as error:
+        raise SetupError(
+            f"CUDA C is compiled by cuda-core and NVRTC ({error}): {install_hint('cuda')}"
+        ) from None
+
+
+@cache
+def _compiler_version() -> str:
+    try:
+        bindings = importlib.import_module("cuda.bindings.nvrtc")
+        return ".".join(map(str, bindings.nvrtcVersion()[1:]))
+    except Exception:
+        return ""
+
+
+def _place(module: CodeModule, architecture: str) -> Path | None:
+    digest = hashlib.sha256()
+    texts = (_compiler_version(), architecture, *module.options)
+    for part in (_FORMAT, *map(str.encode, texts), module.code):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    try:
+        return cache_folder("cubins") / f"{digest.hexdigest()}.cubin"
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    checksum, cubin = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if hashlib.sha256(cubin).digest() == checksum:
+        return cubin
+    path.unlink(missing_ok=True)
+    return None

@@ -1,0 +1,1 @@
+// What it holds, the simulator gives to every text.

@@ -1,0 +1,1 @@
+#include "../matrices_cuda.h"

@@ -1,0 +1,35 @@
+"""Which backends there are."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+
+import pytest
+
+from tapml.backends.finding import backends, describe, find_backend
+from tapml_targets.errors import InputError
+
+
+@pytest.mark.parametrize("name", sorted(backends()))
+def test_every_folder_describes_a_backend_and_has_a_runner(name: str) -> None:
+    description = describe(name)
+    assert description.title
+    assert description.packages
+    assert all(re.fullmatch(r"\.[a-z0-9]+", each) for each in description.formats)
+    assert find_spec(f"{backends()[name]}.runner") is not None
+    assert find_backend(name).missing() == [], "the tests' environment has every backend"
+
+
+def test_a_variant_is_chosen_by_name_and_has_a_default() -> None:
+    assert find_backend("onnxruntime").variant == "all"
+    assert find_backend("onnxruntime:disabled").variant == "disabled"
+
+
+def test_an_unknown_backend_or_variant_names_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"no backend is named 'caffe'; there are keras-jax"):
+        find_backend("caffe")
+    with pytest.raises(InputError, match="no variant 'fast'; there are onnxruntime:all"):
+        find_backend("onnxruntime:fast")
+    with pytest.raises(InputError, match="no backend is named"):
+        find_backend("../onnxruntime")

@@ -1,0 +1,78 @@
+"""What every backend for ONNX does with one model.
+
+In processes of their own, as `tapml compare` loads them: where OpenVINO is loaded, its threading
+library keeps Intel's OpenCL driver from loading, and other tests need that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tapml.backends.finding import find_backend
+from tapml.backends.runner import Runner
+from tapml.isolate.pool import Pool
+from tapml_targets.errors import InputError
+from tests.comparing.small_cnn import NODES, make_images, write_cnn
+
+NAMES = ["onnxruntime:all", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:disabled",
+         "onnx-reference", "openvino"]  # fmt: skip
+CHECKS = ["has_inputs_nodes_and_versions", "ends_in_its_outputs", "refuses_what_is_no_model"]
+
+
+def load(name: str, path: Path) -> Runner:
+    backend = find_backend(name)
+    runner: Runner = import_module(f"{backend.package}.runner").load(path, backend.variant)
+    return runner
+
+
+def has_inputs_nodes_and_versions(given: dict[str, str]) -> None:
+    runner = load(given["backend"], Path(given["model"]))
+    (image,) = runner.inputs()
+    assert (image.name, image.shape, image.dtype) == ("image", (None, 1, 8, 8), "float32")
+    assert [each.name for each in runner.nodes()] == NODES
+    assert runner.nodes()[1].sources == (("conv1", 0),)
+    assert all(runner.versions().values())
+
+
+def ends_in_its_outputs(given: dict[str, str]) -> None:
+    """The last hidden state is the output, and a node alone repeats its own."""
+    runner = load(given["backend"], Path(given["model"]))
+    inputs = {"image": make_images(3)["x"]}
+    outputs, hidden = runner.run(inputs), runner.hidden(inputs)
+    assert list(outputs) == ["classes"]
+    assert set(hidden) == set(NODES)
+    np.testing.assert_allclose(outputs["classes"], hidden["classes"][0], rtol=1e-4, atol=1e-6)
+    for node in runner.nodes():
+        values = [inputs[name] if name in inputs else hidden[name][i] for name, i in node.sources]
+        (alone,) = runner.replay(node.name, values)
+        np.testing.assert_allclose(alone, hidden[node.name][0], rtol=1e-3, atol=1e-5)
+
+
+def refuses_what_is_no_model(given: dict[str, str]) -> None:
+    broken = Path(given["model"]).with_name(f"broken {given['backend']}") / "model.onnx"
+    broken.parent.mkdir()
+    broken.write_bytes(b"\x08\x01 broken")
+    with pytest.raises(InputError, match=r"model\.onnx is no"):
+        load(given["backend"], broken)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool([f"{__name__}:{check}" for check in CHECKS], workers=1) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cnn(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backend(name: str, check: str, model: Path, pool: Pool) -> None:
+    pool.submit(f"{__name__}:{check}", {"backend": name, "model": str(model)}).result()

@@ -1,0 +1,135 @@
+"""``tapml validate``: a verdict for every operator, and nothing kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tapml.cli import validate
+from tapml.cli.several_devices import print_matrix
+from tapml.matrix.implementation import Column, Implementation
+from tapml.matrix.report import MatrixReport
+from tapml.plan.graph_plan import GraphPlan
+from tapml_targets.errors import EXIT_NO_DEVICE, InputError, SetupError
+from tapml_targets.target import Target
+from tests.offload.commands import run_here
+from tests.offload.plants import PLANTS, plant
+from tests.offload.sessions import FinishedSession
+
+TOKENS = ("--tokens", "1 2 3 4", "--new-tokens", "2")
+
+
+def test_every_operator_is_tried_past_a_wrong_one(
+    finished: FinishedSession,
+    tiny_plan: GraphPlan,
+    tiny_target: Target,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = PLANTS["reduction start"]
+    cache = finished.copy_cache(tmp_path / "cache")
+    plant(wrong, tiny_plan.operators[wrong.operator], tiny_target, cache)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    ended = run_here(
+        "validate", "--model", finished.model, "--device", finished.device, *TOKENS, "--quiet",
+        cache=cache,
+    )  # fmt: skip
+    assert ended.exit_code == 1
+    lines = ended.output.splitlines()
+    passed = [line for line in lines if line.split()[1:2] == ["pass"]]
+    assert len(passed) == len(tiny_plan.operators) - 1
+    failed = next(line for line in lines if line.startswith(f"{wrong.operator} on "))
+    assert wrong.says in failed
+    assert lines[-1].startswith("fail: ")
+    assert list(temporary.iterdir()) == []
+
+
+def test_it_is_json_too(finished: FinishedSession) -> None:
+    ended = run_here(
+        "validate", "--model", finished.model, "--device", finished.device, *TOKENS, "--quiet",
+        "--json", cache=finished.cache,
+    )  # fmt: skip
+    assert ended.exit_code == 0, ended.errors
+    assert json.loads(ended.output)["status"] == "pass"
+
+
+def test_several_devices_stand_side_by_side_and_one_that_is_not_there_is_not_run(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    page = tmp_path / "matrix.html"
+    ended = run_here(
+        "validate", "--model", finished.model, "--device", finished.device, "--device", "opencl:77",
+        *TOKENS, "--json", "--report", page, cache=finished.cache,
+    )  # fmt: skip
+    # Nothing is wrong but that a device is not there.
+    assert ended.exit_code == EXIT_NO_DEVICE, ended.errors
+    found = json.loads(ended.output)
+    here, dead = found["implementations"]
+    assert (here["label"], here["status"]) == (finished.device, "pass")
+    assert (dead["label"], dead["status"]) == ("opencl:77", "not run")
+    assert "opencl:77" in dead["problem"]
+    whole = found["end_to_end"]["cells"]
+    assert [whole[each]["status"] for each in (finished.device, "opencl:77")] == ["pass", "not run"]
+    assert found["status"] == "not run" and not found["passed"]
+    assert "opencl:77" in page.read_text("utf-8")
+
+
+def test_a_suite_is_replayed_on_several_devices(finished: FinishedSession) -> None:
+    ended = run_here(
+        "replay", finished.folder, "--device", finished.device, "--device", "cpu",
+        "--operator", "*softmax*", cache=finished.cache,
+    )  # fmt: skip
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert "nothing to compare: each has a different platform" in ended.output.splitlines()[-1]
+    head = next(line for line in ended.output.splitlines() if line.startswith("operator"))
+    assert head.split()[1:3] == [finished.device, "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--target", "opencl"), "--target has no effect on several devices"),
+        (("--device", "cpu"), "name each once"),
+        (("--device", "opnecl:0"), "opnecl"),
+        (("--device", "opencl:one"), "such as opencl:0, got 'opencl:one'"),
+    ],
+)
+def test_what_several_devices_cannot_take_is_said_at_once(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    devices = ("--device", "cpu", "--device", "opencl:0")
+    ended = run_here("validate", *devices, *arguments, cache=tmp_path)
+    assert ended.exit_code == 2
+    assert says in ended.errors
+
+
+def test_no_open_holds_for_each_of_several_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def instead(devices: list[str], *_: object) -> list[Column]:
+        asked.append(devices)
+        raise InputError("asked")
+
+    monkeypatch.setattr(validate, "columns_for", instead)
+    devices = ("--device", "browser", "--device", "webgpu:0", "--device", "browser:headless")
+    assert run_here("validate", *devices, "--no-open", cache=tmp_path).exit_code == 2
+    assert asked == [["browser:wait", "webgpu:0", "browser:headless"]]
+
+
+def test_a_page_that_cannot_be_written_takes_nothing_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = MatrixReport("a model", "cpu", (Implementation("cpu", "cpu"),), ())
+    (tmp_path / "file").write_text("")
+    given = argparse.Namespace(report=tmp_path / "file" / "matrix.html", json=False)
+    with pytest.raises(SetupError, match=r"matrix\.html"):
+        print_matrix(report, given)
+    assert "a model on cpu" in capsys.readouterr().out

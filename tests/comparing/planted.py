@@ -1,0 +1,69 @@
+"""A backend of another distribution: ONNX's reference implementation with a planted fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_DESCRIPTION = """
+from tapml.backends.description import Description
+
+DESCRIPTION = Description(
+    title="ONNX's reference implementation with a fault",
+    formats=(".onnx",),
+    packages={"onnx": "onnx"},
+    variants={each: "" for each in ("epsilon", "crash", "hang", "error", "nan", "noise", "shape")},
+)
+"""
+_RUNNER = """
+import os
+import time
+
+import numpy as np
+from onnx.reference.ops import op_batch_normalization, op_relu
+from tapml.backends.onnx_reference.runner import load as load_reference
+
+
+def epsilon(self, x, scale, bias, mean, var, **_):
+    # The bug of CRADLE's figure 2: the root of the variance without epsilon.
+    one = (1, -1) + (1,) * (x.ndim - 2)
+    normal = (x - mean.reshape(one)) / np.sqrt(var.reshape(one))
+    return ((normal * scale.reshape(one) + bias.reshape(one)).astype(x.dtype),)
+
+
+def broken(self, x):
+    raise RuntimeError("no kernel for this shape")
+
+
+RELUS = {
+    "crash": lambda self, x: os.abort(),
+    "hang": lambda self, x: time.sleep(600),
+    "error": broken,
+    "nan": lambda self, x: (np.where(x > 0, x, np.nan).astype(x.dtype),),
+    "noise": lambda self, x: ((np.maximum(x, 0) * (1 + np.random.rand())).astype(x.dtype),),
+    "shape": lambda self, x: (np.concatenate([np.maximum(x, 0)] * 2),),
+}
+
+
+def load(model, variant):
+    if variant == "epsilon":
+        op_batch_normalization.BatchNormalization_14._run = epsilon
+    else:
+        op_relu.Relu._run = RELUS[variant]
+    return load_reference(model, "")
+"""
+
+
+def install_planted(folder: Path) -> None:
+    """Write the distribution, as pip would install it, into a folder of the import path."""
+    package = folder / "planted_backend"
+    package.mkdir()
+    (package / "__init__.py").write_text(_DESCRIPTION, encoding="utf-8")
+    (package / "runner.py").write_text(_RUNNER, encoding="utf-8")
+    metadata = folder / "planted_backend-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: planted-backend\nVersion: 1.0\n", encoding="utf-8"
+    )
+    (metadata / "entry_points.txt").write_text(
+        "[tapml.backends]\nplanted = planted_backend\n", encoding="utf-8"
+    )

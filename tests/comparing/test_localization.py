@@ -1,0 +1,69 @@
+"""The localization map's numbers, and who is outvoted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tapml.backends.runner import Array, Node
+from tapml.comparing.localization import EPSILON, deviations, is_beyond_rounding, minority
+
+CHAIN = [
+    Node(name, "Dense", ((before, 0),))
+    for before, name in [("x", "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")]
+]
+
+
+def states(**values: float) -> dict[str, list[Array]]:
+    return {name: [np.full(4, value, np.float64)] for name, value in values.items()}
+
+
+def test_the_rate_of_change_is_the_papers() -> None:
+    first = states(a=1, b=1, c=1, d=1, e=1)
+    second = states(a=1, b=1.5, c=2, d=2, e=2)
+    found = {each.node.name: each for each in deviations(CHAIN, first, second)}
+    assert found["b"].rate == 0.5 / EPSILON
+    assert found["c"].rate == (1 - 0.5) / (0.5 + EPSILON)
+    assert [name for name, each in found.items() if each.suspect] == ["b"]
+
+
+def test_the_largest_inbound_deviation_counts() -> None:
+    nodes = [*CHAIN[:2], Node("sum", "Add", (("a", 0), ("b", 0)))]
+    first, second = states(a=1, b=1, sum=2), states(a=1, b=3, sum=4)
+    assert deviations(nodes, first, second)[-1].rate == 0
+
+
+def test_rounding_is_no_suspect_even_where_its_rate_is_highlighted() -> None:
+    first = states(a=1, b=1, c=1, d=1, e=1)
+    second = states(a=1, b=1, c=1, d=1 + 4e-6, e=1)
+    found = {each.node.name: each for each in deviations(CHAIN, first, second)}
+    assert found["d"].highlighted and found["d"].rate > 10
+    assert not found["d"].suspect and not found["d"].deviates
+
+
+def test_a_node_that_one_side_fused_away_passes_its_deviation_on() -> None:
+    first = states(a=1, b=2, c=2, d=2, e=2)
+    second = states(a=2, c=3, d=3, e=3)
+    found = {each.node.name: each for each in deviations(CHAIN, first, second)}
+    assert "b" not in found
+    assert found["c"].rate == 0
+
+
+def test_nan_on_one_side_is_the_source_and_not_its_successors() -> None:
+    first, second = states(a=1, b=1, c=1, d=1, e=1), states(a=1, b=1, c=np.nan, d=np.nan, e=np.nan)
+    found = {each.node.name: each for each in deviations(CHAIN, first, second)}
+    assert [name for name, each in found.items() if each.suspect] == ["c"]
+
+
+def test_one_wrong_element_of_many_is_beyond_rounding() -> None:
+    right = np.ones(1_000_000)
+    wrong = right.copy()
+    wrong[7] = 1.01
+    assert is_beyond_rounding([right], [wrong])
+    assert not is_beyond_rounding([right], [right + 1e-7])
+
+
+def test_a_majority_of_equal_results_names_the_others() -> None:
+    one, two = [np.ones(3)], [np.full(3, 2.0)]
+    assert minority({"a": one, "b": two, "c": one}) == ["b"]
+    assert minority({"a": one, "b": two}) == []
+    assert minority({"a": one, "b": two, "c": one, "d": two}) == []

@@ -1,0 +1,85 @@
+"""The published distances, and the elementwise tier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tapml.comparing import metrics
+from tapml.comparing.verdicts import Thresholds, Truth, judge, truth_of
+from tapml_targets.errors import InputError
+
+CONFIDENCES = arrays.arrays(np.float64, (6, 7), elements=st.floats(0, 1))
+LABELS = np.array([0, 1, 2, 3, 4, 6])
+
+
+def test_the_papers_example_of_a_class_distance() -> None:
+    tensorflow = np.array([[0.9, 0.03, 0.02, 0.02, 0.02, 0.01]])
+    cntk = np.array([[0.01, 0.9, 0.03, 0.02, 0.02, 0.02]])
+    third = np.array([[0.2, 0.3, 0.4, 0.05, 0.03, 0.02]])
+    label = np.array([0])
+    assert metrics.class_distance(tensorflow, cntk, label) == 16
+    assert metrics.class_distance(tensorflow, third, label) == 12
+
+
+@given(CONFIDENCES, CONFIDENCES)
+def test_distances_are_symmetric_and_within_their_range(
+    first: metrics.Floats, second: metrics.Floats
+) -> None:
+    distance = metrics.class_distance(first, second, LABELS)
+    assert ((distance >= 0) & (distance <= 16)).all()
+    assert (distance == metrics.class_distance(second, first, LABELS)).all()
+    truth = metrics.one_hot(LABELS, 7)
+    mad = metrics.mad_distance(first, second, truth)
+    assert ((mad >= 0) & (mad <= 1)).all()
+    assert (mad == metrics.mad_distance(second, first, truth)).all()
+    assert sum(metrics.class_pattern(distance).values()) == 6
+    assert sum(metrics.mad_pattern(mad).values()) == 6
+
+
+def test_a_pattern_counts_instances_by_bin() -> None:
+    found = metrics.class_pattern(np.array([16.0, 15, 8, 7, 4, 3, 2, 1, 0, 0]))
+    assert list(found.values()) == [1, 2, 2, 2, 1, 2]
+
+
+def test_nan_and_inf_in_the_same_places_are_equal() -> None:
+    one = np.array([[1.0, np.nan, np.inf], [1.0, 1.0, 1.0]])
+    other = np.array([[1.0, np.nan, np.inf], [1.0, np.nan, 1.0]])
+    assert metrics.relative_deviation(one, other).tolist() == [0.0, np.inf]
+
+
+def test_a_tie_that_rounding_breaks_is_no_inconsistency() -> None:
+    one = np.array([[0.5, 0.5 - 1e-7], [0.9, 0.1]])
+    other = np.array([[0.5 - 1e-7, 0.5], [0.9, 0.1]])
+    verdict = judge(
+        {"y": one}, {"y": other}, Truth("classification", np.array([0, 0])), Thresholds()
+    )
+    assert verdict.metrics["D_CLASS"]["triggering"] == verdict.metrics["D_CLASS"]["ties"] == 1
+    assert verdict.status == "agree"
+
+
+def test_a_small_change_that_turns_a_class_is_one() -> None:
+    one = np.array([[0.5003, 0.4997], [0.9, 0.1]])
+    other = np.array([[0.4998, 0.5002], [0.9, 0.1]])
+    verdict = judge(
+        {"y": one}, {"y": other}, Truth("classification", np.array([0, 0])), Thresholds()
+    )
+    assert (verdict.status, verdict.worst) == ("inconsistent", 0)
+    assert verdict.metrics["elementwise"]["triggering"] == 0
+
+
+def test_a_regression_is_judged_by_d_mad() -> None:
+    one, other = np.array([[0.4], [0.2]]), np.array([[-0.1], [0.2]])
+    truth = truth_of(np.array([0.0, 0.2]), [{"angle": one}])
+    verdict = judge({"angle": one}, {"angle": other}, truth, Thresholds())
+    assert verdict.metrics["D_MAD"]["largest"] == pytest.approx(0.6)
+    assert "D_CLASS" not in verdict.metrics
+    assert (verdict.status, verdict.worst) == ("inconsistent", 0)
+
+
+def test_labels_that_do_not_fit_the_output_are_refused() -> None:
+    with pytest.raises(InputError, match="do not fit the output"):
+        truth_of(np.array([0.5, 0.2, 0.1]), [{"angle": np.zeros((2, 1))}])

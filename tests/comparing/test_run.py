@@ -1,0 +1,112 @@
+"""Whole comparisons of an ONNX model, with a fault planted in one backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tapml
+from tapml.comparing.page import render_comparison
+from tapml_targets.errors import InputError
+from tests.comparing.small_cnn import NODES, make_images
+
+HEALTHY = ["onnxruntime", "onnx-reference"]
+
+
+def test_backends_that_are_right_agree(cnn: Path) -> None:
+    comparison = tapml.compare(cnn, [*HEALTHY, "onnxruntime:disabled", "openvino"], make_images())
+    assert {each.status for each in comparison.pairs} == {"agree"}
+    assert len(comparison.pairs) == 6
+    assert comparison.exit_code == 0
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_planted_fault_is_named_at_its_layer_and_its_backend(cnn: Path) -> None:
+    comparison = tapml.compare(cnn, [*HEALTHY, "planted:epsilon"], make_images())
+    found = {each.backends: each for each in comparison.pairs}
+    assert found["onnxruntime", "onnx-reference"].status == "agree"
+    for healthy in HEALTHY:
+        pair = found[healthy, "planted:epsilon"]
+        assert (pair.status, pair.layer, pair.layer_kind, pair.blamed) == (
+            "inconsistent", "norm1", "BatchNormalization", "planted:epsilon",
+        )  # fmt: skip
+        assert pair.guilty == ("norm1",)
+        assert [each.node.name for each in pair.graph] == NODES
+    assert comparison.exit_code == 1
+    page = render_comparison(comparison)
+    assert "a deviation starts here" in page and "norm1" in page
+    plain = comparison.to_json()["pairs"][1]
+    assert plain["layer"] == "norm1" and plain["blamed"] == "planted:epsilon"
+    assert plain["metrics"]["D_CLASS"]["pattern"].keys() == {"16", "15-8", "7-4", "3-2", "1", "0"}
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("kind", ["crash", "error"])
+def test_a_backend_that_fails_is_a_result_with_its_layer(cnn: Path, kind: str) -> None:
+    comparison = tapml.compare(cnn, ["onnxruntime", f"planted:{kind}"], make_images(4))
+    (pair,) = comparison.pairs
+    assert (pair.status, pair.layer, pair.blamed) == (kind, "relu1", f"planted:{kind}")
+    assert comparison.exit_code == 1
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_backend_that_hangs_is_a_result(cnn: Path) -> None:
+    comparison = tapml.compare(
+        cnn, ["onnxruntime", "planted:hang"], make_images(4), deadline_seconds=4
+    )
+    assert [each.status for each in comparison.pairs] == ["hang"]
+    failure = comparison.backends[1].failure
+    assert failure is not None and failure.kind == "hang"
+
+
+@pytest.mark.usefixtures("planted")
+def test_nan_on_one_side_is_named_at_its_layer(cnn: Path) -> None:
+    (pair,) = tapml.compare(cnn, ["onnxruntime", "planted:nan"], make_images()).pairs
+    assert (pair.status, pair.layer, pair.blamed) == ("nan", "relu1", "")
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_wrong_shape_is_a_result(cnn: Path) -> None:
+    (pair,) = tapml.compare(cnn, ["onnxruntime", "planted:shape"], make_images(4)).pairs
+    assert (pair.status, pair.layer) == ("shape", "relu1")
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_layer_that_differs_from_run_to_run_is_not_accused(cnn: Path) -> None:
+    comparison = tapml.compare(cnn, ["onnxruntime", "planted:noise"], make_images(4))
+    (pair,) = comparison.pairs
+    assert pair.status == "nondeterministic"
+    assert pair.unstable[0] == "relu1"
+    assert (pair.blamed, comparison.exit_code) == ("", 0)
+
+
+def test_without_labels_the_agreement_of_backends_stands_in(cnn: Path) -> None:
+    comparison = tapml.compare(cnn, HEALTHY, {"x": make_images(4)["x"]})
+    assert comparison.labels == "from backends"
+    assert comparison.pairs[0].metrics["D_CLASS"]["largest"] == 0
+
+
+def test_data_that_does_not_fit_says_what_was_expected_and_found(cnn: Path) -> None:
+    images = make_images(4)["x"]
+    with pytest.raises(InputError, match=r"expects the shape \(any, 1, 8, 8\), found \(4, 1, 8\)"):
+        tapml.compare(cnn, HEALTHY, {"x": images[..., 0]})
+    with pytest.raises(InputError, match="no array for the input 'image'"):
+        tapml.compare(cnn, HEALTHY, {"picture": images})
+    with pytest.raises(InputError, match="the labels go from 0 to 10; the model has 10 classes"):
+        tapml.compare(cnn, HEALTHY, {"x": images, "y": np.array([0, 1, 2, 10])})
+
+
+def test_one_backend_or_a_foreign_format_is_refused(cnn: Path) -> None:
+    with pytest.raises(InputError, match="at least two backends"):
+        tapml.compare(cnn, ["onnxruntime"], make_images(4))
+    with pytest.raises(InputError, match=r"keras-jax does not read cnn.onnx; .* \.keras"):
+        tapml.compare(cnn, ["onnxruntime", "keras-jax"], make_images(4))
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(InputError, match=r"broken\.onnx is no"):
+        tapml.compare(path, HEALTHY, make_images(4))

@@ -1,0 +1,77 @@
+"""Bugs planted in one job are found and named; without them the check is silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tapml.distributed.results import Outcome
+from tests.distributed.conftest import CheckJob
+
+
+def test_a_job_without_a_fault_is_equal_on_every_world(check_planted: CheckJob) -> None:
+    found = check_planted("", steps=2, worlds=[1, 2, 4])
+
+    assert [each.outcome for each in found.results] == [Outcome.EQUAL] * 3
+    assert found.exit_code == 0
+    assert found.facts.twin
+    for each in found.results:
+        assert set(each.compared) == {
+            "start",
+            "forward",
+            "gradient",
+            "state",
+            "update",
+            "prediction",
+        }
+        assert each.published == "equal"
+        assert each.not_compared == ()
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "tensor", "ranks", "mistake"),
+    [
+        ("sum", "gradient", "outer.bias", (0, 1), "summed over the ranks, not averaged"),
+        ("twice", "gradient", "outer.bias", (0, 1), "divided by the number of ranks twice"),
+        ("own", "gradient", "outer.bias", (0, 1), "not reduced: each rank keeps its own"),
+        ("left out", "gradient", "outer.weight", (0, 1), "keeps its own; only for outer.weight"),
+        ("rounded", "gradient", "outer.bias", (0, 1), "rounded to bfloat16"),
+        ("clipped", "gradient", "outer.bias", (0, 1), "a factor of its own before the reduction"),
+        ("frozen moves", "gradient", "inner.bias", (0, 1), "inner.bias is frozen on one device"),
+        ("adrift", "start", "outer.bias", (1,), "the replica of rank 1 is adrift"),
+        ("learning rate", "update", "inner.weight", (0, 1), "learning rate is multiplied"),
+        ("not updated", "state", "inner.weight momentum_buffer", (0, 1), "is not updated"),
+    ],
+)
+def test_a_fault_is_found_and_named(
+    check_planted: CheckJob,
+    fault: str,
+    phase: str,
+    tensor: str,
+    ranks: tuple[int, ...],
+    mistake: str,
+) -> None:
+    found = check_planted(fault, worlds=[2])
+
+    (result,) = found.results
+    assert found.exit_code == 1
+    assert result.outcome is Outcome.INCONSISTENT
+    assert (result.phase, result.tensor, result.ranks) == (phase, tensor, ranks)
+    assert mistake in result.mistake
+    assert result.remedy
+
+
+def test_a_sum_over_four_ranks_is_four_times_the_mean(check_planted: CheckJob) -> None:
+    one, four = check_planted("sum", steps=2, worlds=[1, 4]).results
+
+    assert one.outcome is Outcome.EQUAL
+    assert four.ratio == pytest.approx(4, rel=1e-12)
+    assert four.triggers == ("world",)
+    assert four.place is not None
+    assert four.place.actual == pytest.approx(4 * four.place.expected)
+
+
+def test_the_paper_s_oracle_misses_a_rounded_reduction(check_planted: CheckJob) -> None:
+    (result,) = check_planted("rounded", worlds=[2]).results
+
+    assert result.outcome is Outcome.INCONSISTENT
+    assert result.published == "equal"

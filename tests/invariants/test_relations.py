@@ -1,0 +1,122 @@
+"""Relations on small runs, beyond what the paper's errors show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tapml.invariants.checking import Checker
+from tapml.invariants.inference import Run, infer
+from tapml.invariants.recording import recorded
+from tapml_targets.errors import SetupError
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is also the head's, unless it is cloned."""
+
+    def __init__(self, *, cloned: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(12, 8)
+        self.head = nn.Linear(8, 12, bias=False)
+        weight = self.embedding.weight
+        self.head.weight = nn.Parameter(weight.detach().clone()) if cloned else weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        logits: torch.Tensor = self.head(self.embedding(tokens))
+        return logits
+
+
+def run(train: Callable[[], None]) -> Run:
+    """A recorded run."""
+    with recorded() as recording:
+        train()
+    return recording.run()
+
+
+def tied(seed: int, *, cloned: bool = False) -> Run:
+    """Train the tied model."""
+
+    def train() -> None:
+        torch.manual_seed(seed)
+        model = Tied(cloned=cloned)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for _ in range(4):
+            tokens = torch.randint(0, 12, (8,))
+            optimizer.zero_grad()
+            loss: Any = functional.cross_entropy(model(tokens), tokens)
+            loss.backward()
+            optimizer.step()
+
+    return run(train)
+
+
+def test_tied_weights_that_part_are_found() -> None:
+    learned = infer([tied(1), tied(2)])
+    (rule,) = [each for each in learned.invariants if each.relation == "Consistent"]
+    assert rule.text == "embedding.weight and head.weight have equal values after each step."
+    for cloned in (False, True):
+        checker = Checker(learned)
+        for window in tied(3, cloned=cloned).windows:
+            checker.check(window)
+        assert (rule.id in checker.findings) == cloned
+
+
+def test_a_loss_that_is_not_finite_is_found() -> None:
+    def train(scale: float) -> Callable[[], None]:
+        def loop() -> None:
+            torch.manual_seed(0)
+            model, criterion = nn.Linear(4, 1), nn.MSELoss()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            for step in range(4):
+                optimizer.zero_grad()
+                x = torch.randn(8, 4) * (scale if step == 2 else 1)
+                criterion(model(x), torch.zeros(8, 1)).backward()
+                optimizer.step()
+
+        return loop
+
+    learned = infer([run(train(1.0))])
+    checker = Checker(learned)
+    for window in run(train(1e30)).windows:
+        checker.check(window)
+    (finding,) = [
+        each
+        for each in checker.findings.values()
+        if each.invariant.text == "The result of MSELoss.forward is finite."
+    ]
+    assert finding.first.step == 2
+
+
+def test_optimizers_that_take_turns_share_a_step() -> None:
+    def train() -> None:
+        one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+        steps = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (one, other)]
+        for _ in range(3):
+            for optimizer in steps:
+                optimizer.zero_grad()
+            other(one(torch.ones(2, 4))).square().sum().backward()
+            for optimizer in steps:
+                optimizer.step()
+
+    made = run(train)
+    assert [window.step for window in made.windows if window.states] == [0, 1, 2]
+
+
+def test_compiled_code_is_refused_by_name() -> None:
+    with recorded(), pytest.raises(SetupError, match=r"torch\.compile.*--eager"):
+        torch.compile(nn.Linear(2, 2))
+
+
+def test_an_evaluation_gives_the_same_bits_with_and_without_recording() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(4, 6, 16)
+    with torch.no_grad():
+        plain = model(x)
+        with recorded():
+            assert torch.equal(model(x), plain)

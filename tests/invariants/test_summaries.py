@@ -1,0 +1,58 @@
+"""Digests and summaries of values."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapml.invariants.summaries import change_mark, digest, summarise_call
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64])
+@given(place=st.integers(0, 63))
+def test_a_digest_sees_every_row(dtype: torch.dtype, place: int) -> None:
+    one = torch.zeros(16, 4, dtype=dtype)
+    other = one.clone()
+    other.view(-1)[place] = 1
+    assert digest(one) != digest(other)
+    assert digest(one) == digest(one.t().contiguous().t())
+
+
+def test_a_digest_tells_small_numbers_from_zero_and_nan_from_infinity() -> None:
+    values = [0.0, 1e-9, float("nan"), float("inf"), -float("inf")]
+    assert len({digest(torch.full((4, 4), value)) for value in values}) == len(values)
+
+
+def test_a_digest_sees_order_shape_and_dtype() -> None:
+    one = torch.arange(6)
+    others = [one.flip(0), one.reshape(2, 3), one.to(torch.int32), one.to(torch.float32)]
+    assert len({digest(each) for each in [one, *others]}) == 5
+    assert digest(torch.empty(3, device="meta")) == ""
+
+
+@given(place=st.integers(0, 62))
+def test_a_change_mark_sees_a_change_of_any_element(place: int) -> None:
+    one = torch.ones(7, 9)
+    other = one.clone()
+    other.view(-1)[place] += 1e-6
+    assert change_mark(one) != change_mark(other)
+    assert change_mark(one) == change_mark(one.clone())
+    pair = one.double()
+    pair.view(-1)[place] += 1e-12
+    assert change_mark(pair) != change_mark(one.double())
+
+
+def test_summaries_are_plain_data_without_contents() -> None:
+    fields = summarise_call(
+        [torch.ones(2, 3), [1, 2], {"a": torch.ones(1)}, object()], {"p": 0.5, "dtype": torch.half}
+    )
+    assert fields["arg.0.dtype"] == "float32"
+    assert fields["arg.0.shape"] == [2, 3]
+    assert fields["arg.p"] == 0.5
+    assert fields["arg.dtype"] == "float16"
+    assert fields["arg.3.type"] == "object"
+    assert "0x" not in json.dumps(fields)

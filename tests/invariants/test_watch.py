@@ -1,0 +1,111 @@
+"""A run checked in its own process, step by step."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tapml.invariants import InvariantViolated, InvariantWarning, set_meta, watch
+from tapml.invariants.inference import infer
+from tapml.invariants.invariant import InvariantSet, write_set
+from tapml.invariants.recording import recorded
+from tapml_targets.errors import InputError
+
+
+def train(seed: int, *, forgetful: bool = False, broken_at: int = 99) -> list[float]:
+    """Train a small model; returns its losses."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(6):
+        if not forgetful or step < broken_at:
+            optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.fixture(scope="module")
+def learned() -> InvariantSet:
+    runs = []
+    for seed in (1, 2):
+        with recorded() as recording:
+            train(seed)
+        runs.append(recording.run())
+    return infer(runs)
+
+
+def test_watching_changes_no_number(learned: InvariantSet) -> None:
+    plain = train(3)
+    with watch(invariants=learned) as watched:
+        assert train(3) == plain
+    assert train(3) == plain
+    assert watched.report().violated == 0
+    assert watched.report().held == len(learned.invariants)
+
+
+def test_warn_names_the_step_the_line_and_the_rule_once(learned: InvariantSet) -> None:
+    with warnings.catch_warnings(record=True) as told, watch(invariants=learned):
+        warnings.simplefilter("always")
+        train(3, forgetful=True, broken_at=2)
+    (warning,) = [each for each in told if each.category is InvariantWarning]
+    assert "test_watch.py" in str(warning.message)
+    assert "step 2: " in str(warning.message)
+    assert "Optimizer.zero_grad has been called since" in str(warning.message)
+
+
+def test_stop_ends_the_run_in_the_step_of_the_error(learned: InvariantSet) -> None:
+    with (
+        pytest.raises(InvariantViolated, match=r"step 4: "),
+        watch(invariants=learned, on_violation="stop") as watched,
+    ):
+        train(3, forgetful=True, broken_at=4)
+    assert watched.report().steps == 5
+
+
+def test_report_keeps_quiet(learned: InvariantSet, tmp_path: Path) -> None:
+    write_set(learned, tmp_path / "set")
+    with (
+        warnings.catch_warnings(action="error"),
+        watch(invariants=tmp_path / "set", on_violation="report") as watched,
+    ):
+        train(3, forgetful=True, broken_at=2)
+    (cause,) = watched.report().causes
+    assert cause.head.first.step == 2
+    assert cause.head.count == 4
+
+
+def test_pytorch_is_left_as_it_was(learned: InvariantSet) -> None:
+    before = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save)
+    with watch(invariants=learned):
+        assert torch.autograd.backward is not before[0]
+    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save) == before
+
+
+def test_meta_is_recorded_as_context() -> None:
+    with recorded() as recording:
+        set_meta(phase="warm-up")
+        train(1)
+        set_meta(phase=None)
+    contexts = [record.context for window in recording.run().windows for record in window.records]
+    assert contexts
+    assert all(each["meta.phase"] == "warm-up" for each in contexts)
+    with pytest.raises(InputError, match="set_meta"):
+        set_meta(model=nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_wrong_arguments_are_named(learned: InvariantSet) -> None:
+    loud: Any = "shout"
+    with pytest.raises(InputError, match="on_violation"):
+        watch(invariants=learned, on_violation=loud).__enter__()
+    number: Any = 3
+    with pytest.raises(InputError, match="modules and optimizers"):
+        watch(number, invariants=learned).__enter__()

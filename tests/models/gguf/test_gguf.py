@@ -1,0 +1,151 @@
+"""A GGUF file is a model: its codes, its rows, its tokenizer; and a damaged one is one line."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tapml.models.gguf.blocks import KINDS, read_blocks
+from tapml.models.gguf.bounds import check_bounds
+from tapml.models.huggingface import load_model
+from tapml.models.resolve import resolve_model
+from tapml_targets.errors import InputError
+from tests.models.gguf import written
+
+HEAD = written.WIDTH // written.HEADS
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_unpack_to_the_bits_of_the_librarys_dequantizer(kind: str) -> None:
+    matrix = np.random.default_rng(1).standard_normal((6, 512)).astype(np.float32)
+    data = written.quantized(kind, matrix)
+    unpacked = read_blocks(kind, data).unpacked().numpy()
+    # A product with a negative zero may have the other sign of zero.
+    np.testing.assert_array_equal(unpacked, written.dequantized(kind, data))
+
+
+def own_llama(values: dict[str, np.ndarray]) -> LlamaForCausalLM:
+    """transformers' class with the dequantized weights, q and k turned back as it turns them."""
+    config = LlamaConfig(
+        vocab_size=written.WORDS,
+        hidden_size=written.WIDTH,
+        intermediate_size=written.INNER,
+        num_hidden_layers=written.LAYERS,
+        num_attention_heads=written.HEADS,
+        num_key_value_heads=written.GROUPS,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
+    module = LlamaForCausalLM(config).eval()
+    names = {
+        "attn_norm": "input_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_norm": "post_attention_layernorm",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+    state = {}
+    for name, value in values.items():
+        parts = name.split(".")
+        if parts[0] != "blk":
+            inner = {"token_embd": "embed_tokens", "output_norm": "norm"}[parts[0]]
+            state[f"model.{inner}.weight"] = value
+            continue
+        matrix = value
+        if parts[2] in ("attn_q", "attn_k"):
+            matrix = np.concatenate(
+                [
+                    np.concatenate([value[at : at + HEAD : 2], value[at + 1 : at + HEAD : 2]])
+                    for at in range(0, len(value), HEAD)
+                ]
+            )
+        state[f"model.layers.{parts[1]}.{names[parts[2]]}.weight"] = matrix
+    tensors = {name: torch.from_numpy(np.array(each)) for name, each in state.items()}
+    missing, unexpected = module.load_state_dict(tensors, strict=False)
+    assert missing == ["lm_head.weight"]
+    assert not unexpected
+    module.tie_weights()
+    return module
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+def test_a_file_computes_what_transformers_computes_with_its_weights(
+    kind: str, tmp_path: Path
+) -> None:
+    values = written.write_llama(tmp_path / "small.gguf", kind)
+    model = load_model(tmp_path / "small.gguf")
+    assert model.quantization == f"GGUF {kind}"
+    tokens = torch.arange(1, 12).unsqueeze(0)
+    with torch.no_grad():
+        ours = model.module(input_ids=tokens, use_cache=False).logits
+        own = own_llama(values)(input_ids=tokens, use_cache=False).logits
+    torch.testing.assert_close(ours, own, rtol=0.0, atol=1e-5 * float(own.abs().max()))
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode("the1")
+    assert ids == (95, ALPHABET_ONE)
+    assert model.tokenizer.decode(ids) == "the1"
+    assert resolve_model(tmp_path / "small.gguf") == resolve_model(tmp_path / "small.gguf")
+
+
+ALPHABET_ONE = written.ALPHABET.index("1")
+Damage = Callable[[bytes], bytes]
+
+
+def _claimed(offset: int, number: int) -> Damage:
+    return lambda data: data[:offset] + struct.pack("<Q", number) + data[offset + 8 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[:40], "claims 20 bytes of a name: expected at most 8"),
+        (lambda data: data[: len(data) // 2], "not a whole GGUF file"),
+        (lambda data: b"GGML" + data[4:], "does not begin with GGUF"),
+        (lambda data: data[:4] + b"\x00\x00\x00\x03" + data[8:], "version 50331648"),
+        (_claimed(8, 1 << 60), "claims 1152921504606846976 tensors"),
+        (_claimed(16, 1 << 60), "claims 1152921504606846976 fields"),
+        (_claimed(24, 1 << 60), "bytes of a name"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_a_line(damage: Damage, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    written.write_llama(path, "Q8_0")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=said) as caught:
+        resolve_model(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_beginning_of_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    written.write_llama(path, "Q8_0")
+    whole = path.read_bytes()
+    check_bounds(path)
+    for length in range(0, 1500, 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError):
+            check_bounds(path)
+
+
+def test_another_architecture_and_another_kind_are_named(tmp_path: Path) -> None:
+    written.write_llama(tmp_path / "a.gguf", "Q8_0", architecture="falcon")
+    with pytest.raises(InputError, match=r"architecture 'falcon': expected llama.*--quantize"):
+        resolve_model(tmp_path / "a.gguf")
+    written.write_llama(tmp_path / "b.gguf", "Q5_0")
+    with pytest.raises(InputError, match=r"token_embd.weight as Q5_0: expected one of Q8_0"):
+        resolve_model(tmp_path / "b.gguf")

@@ -1,0 +1,99 @@
+"""Small GGUF files, written by the library's own writer and quantized by its own quantizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapml.models.gguf.blocks import KINDS
+
+gguf: Any = pytest.importorskip("gguf")
+
+WIDTH, INNER, HEADS, GROUPS, LAYERS, WORDS = 256, 512, 4, 2, 2, 96
+ALPHABET = [chr(code) for code in range(33, 127)]
+
+
+def k_block(kind: str, rows: int, columns: int, seed: int) -> np.ndarray[Any, Any]:
+    """Random blocks of the K kinds, for which the library has no quantizer: finite scales."""
+    random = np.random.default_rng(seed)
+    _, nbytes, _ = KINDS[kind]
+    data = random.integers(0, 256, (rows, columns // 256, nbytes), np.uint8)
+    scale = random.uniform(1e-4, 1e-3, (*data.shape[:2], 2)).astype("<f2")
+    if kind == "Q4_K":
+        data[..., :4] = scale.view(np.uint8)
+    else:
+        data[..., -2:] = scale[..., :1].copy().view(np.uint8)
+    return data.reshape(rows, -1)
+
+
+def quantized(kind: str, matrix: np.ndarray[Any, Any], seed: int = 0) -> np.ndarray[Any, Any]:
+    """The bytes of a matrix in a kind, uint8 ``[N, bytes of a row]``."""
+    if kind.endswith("_K"):
+        rows, columns = matrix.shape
+        return k_block(kind, rows, columns, seed)
+    data: np.ndarray[Any, Any] = gguf.quants.quantize(matrix, gguf.GGMLQuantizationType[kind])
+    return data
+
+
+def dequantized(kind: str, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The library's own dequantizer."""
+    matrix: np.ndarray[Any, Any] = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    return matrix
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """The tensors of a small Llama by their names in a file."""
+    head = WIDTH // HEADS
+    layer = {
+        "attn_norm": (WIDTH,),
+        "attn_q": (WIDTH, WIDTH),
+        "attn_k": (GROUPS * head, WIDTH),
+        "attn_v": (GROUPS * head, WIDTH),
+        "attn_output": (WIDTH, WIDTH),
+        "ffn_norm": (WIDTH,),
+        "ffn_gate": (INNER, WIDTH),
+        "ffn_up": (INNER, WIDTH),
+        "ffn_down": (WIDTH, INNER),
+    }
+    named = {f"blk.{i}.{n}.weight": s for i in range(LAYERS) for n, s in layer.items()}
+    return {"token_embd.weight": (WORDS, WIDTH), **named, "output_norm.weight": (WIDTH,)}
+
+
+def write_llama(
+    path: Path, kind: str, *, architecture: str = "llama"
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Write a file; the float32 values of its tensors by their names in it."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(GROUPS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(WORDS)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([*ALPHABET, "th", "the"])
+    writer.add_token_merges(["t h", "th e"])
+    writer.add_token_types([1] * WORDS)
+    random = np.random.default_rng(3)
+    values = {}
+    for seed, (name, shape) in enumerate(shapes().items()):
+        matrix = (random.standard_normal(shape) * 0.1).astype(np.float32)
+        if len(shape) == 1:
+            writer.add_tensor(name, matrix + 1)
+            values[name] = matrix + 1
+            continue
+        data = quantized(kind, matrix, seed)
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[kind])
+        values[name] = dequantized(kind, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return values

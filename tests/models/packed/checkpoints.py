@@ -1,0 +1,126 @@
+"""Quantized layers written and unpacked by hand, one code at a time, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+ROWS, COLUMNS, GROUP = 16, 64, 16
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+class Written(NamedTuple):
+    """A layer's tensors, its ``quantization_config``, and the matrix float32 ``[N, K]``."""
+
+    tensors: dict[str, Array]
+    config: dict[str, Any]
+    matrix: Array
+
+
+def _random() -> tuple[Array, Array, Array]:
+    """Codes ``[N, K]``, scales float16 and zeros ``[N, groups]``."""
+    random = np.random.default_rng(5)
+    groups = COLUMNS // GROUP
+    codes = random.integers(0, 16, (ROWS, COLUMNS))
+    scales = random.uniform(0.01, 0.2, (ROWS, groups)).astype(np.float16)
+    return codes, scales, random.integers(0, 16, (ROWS, groups))
+
+
+def word(codes: list[int]) -> int:
+    """A signed word of eight codes, the first in the lowest bits."""
+    value = 0
+    for place, code in enumerate(codes):
+        value |= int(code) << (4 * place)
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def packed(codes: Array, order: tuple[int, ...] = tuple(range(8))) -> Array:
+    """Words of eight neighbours along the last axis; `order` says which comes where."""
+    rows = [
+        [word([row[at + each] for each in order]) for at in range(0, len(row), 8)]
+        for row in codes.tolist()
+    ]
+    return np.array(rows, np.int32)
+
+
+def _matrix(codes: Array, scales: Array, zeros: Array, group_of: Array) -> Array:
+    """``scale * (code - zero)``, element by element."""
+    matrix = np.zeros(codes.shape, np.float32)
+    for n, k in np.ndindex(*codes.shape):
+        g = group_of[k]
+        matrix[n, k] = np.float32(scales[n, g]) * np.float32(int(codes[n, k]) - int(zeros[n, g]))
+    return matrix
+
+
+def gptq(version: int = 1, *, symmetric: bool = False, act_order: bool = False) -> Written:
+    """GPTQ; version 1 stores one less than the zero."""
+    codes, scales, zeros = _random()
+    if symmetric:
+        zeros = np.full_like(zeros, 8)
+    group_of = np.arange(COLUMNS) // GROUP
+    if act_order:
+        group_of = np.random.default_rng(6).permutation(group_of)
+    stored = (zeros - 1) % 16 if version == 1 else zeros
+    tensors = {
+        "qweight": np.ascontiguousarray(packed(codes).T),
+        "qzeros": packed(stored.T),
+        "scales": np.ascontiguousarray(scales.T),
+        "g_idx": group_of.astype(np.int32),
+    }
+    config = {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": GROUP,
+        "desc_act": act_order,
+        "checkpoint_format": "gptq" if version == 1 else "gptq_v2",
+    }
+    return Written(tensors, config, _matrix(codes, scales, zeros, group_of))
+
+
+def awq() -> Written:
+    """AWQ in the layout of its ``gemm`` kernels."""
+    codes, scales, zeros = _random()
+    tensors = {
+        "qweight": packed(codes.T, AWQ_ORDER),
+        "qzeros": packed(zeros.T, AWQ_ORDER),
+        "scales": np.ascontiguousarray(scales.T),
+    }
+    config = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
+    return Written(tensors, config, _matrix(codes, scales, zeros, np.arange(COLUMNS) // GROUP))
+
+
+def compressed_tensors(*, symmetric: bool = True) -> Written:
+    """compressed-tensors, ``pack-quantized``."""
+    codes, scales, zeros = _random()
+    if symmetric:
+        zeros = np.full_like(zeros, 8)
+    tensors: dict[str, Array] = {
+        "weight_packed": packed(codes),
+        "weight_scale": scales,
+        "weight_shape": np.array([ROWS, COLUMNS], np.int64),
+    }
+    if not symmetric:
+        tensors["weight_zero_point"] = np.ascontiguousarray(packed(zeros.T).T)
+    weights = {"num_bits": 4, "type": "int", "symmetric": symmetric, "group_size": GROUP}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"weights": weights}},
+    }
+    return Written(tensors, config, _matrix(codes, scales, zeros, np.arange(COLUMNS) // GROUP))
+
+
+WRITTEN: dict[str, Callable[[], Written]] = {
+    "gptq v1": gptq,
+    "gptq v1, symmetric": lambda: gptq(symmetric=True),
+    "gptq v1, act-order": lambda: gptq(act_order=True),
+    "gptq v2": lambda: gptq(2),
+    "gptq v2, act-order": lambda: gptq(2, act_order=True),
+    "awq": awq,
+    "compressed-tensors": compressed_tensors,
+    "compressed-tensors, asymmetric": lambda: compressed_tensors(symmetric=False),
+}

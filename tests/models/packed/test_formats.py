@@ -1,0 +1,82 @@
+"""Quantized layers become packed weights, equal to the format's own unpacking bit by bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tapml.models.packed.formats import format_of
+from tapml.models.packed.formats.format import Layer
+from tapml.models.packed.weight import PackedWeight
+from tapml_targets.errors import InputError
+from tests.models.packed.checkpoints import (
+    COLUMNS,
+    ROWS,
+    WRITTEN,
+    Written,
+    compressed_tensors,
+    gptq,
+)
+
+
+def read(written: Written, shape: tuple[int, int] = (ROWS, COLUMNS)) -> PackedWeight:
+    """The layer as tapml reads it."""
+    form = format_of({"quantization_config": written.config}, "config.json")
+    assert form is not None
+    tensors = {name: torch.from_numpy(each) for name, each in written.tensors.items()}
+    return form.read(Layer("layers.0.up", tensors, shape, written.config))
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_layer_unpacks_to_the_bits_of_the_formats_own_unpacking(kind: str) -> None:
+    written = WRITTEN[kind]()
+    weight = read(written)
+    assert weight.bits == 4
+    assert torch.equal(weight.unpacked(), torch.from_numpy(written.matrix))
+
+
+def test_a_layer_of_another_shape_is_refused_with_both() -> None:
+    with pytest.raises(InputError, match=r"layers\.0\.up\.qweight has shape \(8, 16\).*\(8, 24\)"):
+        read(gptq(), (24, COLUMNS))
+    with pytest.raises(InputError, match=r"weight_shape is \(16, 65\): expected \(16, 64\)"):
+        wrong = compressed_tensors()
+        wrong.tensors["weight_shape"][1] = 65
+        read(wrong)
+
+
+def test_a_g_idx_that_no_quantizer_writes_is_refused() -> None:
+    wrong = gptq()
+    wrong.tensors["g_idx"][:] = 0
+    with pytest.raises(InputError, match="g_idx does not give every group 16 columns"):
+        read(wrong)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quantized with bitsandbytes.*dequantize"),
+        ({"quant_method": "fp8"}, "quantized with fp8.*--quantize int8"),
+        ({"quant_method": "gptq", "bits": 3}, "bits = '3'.*expected 4"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = 'gemv'.*expected"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "float-quantized"),
+        ("gptq", "no object"),
+    ],
+)
+def test_an_unsupported_quantization_is_named_with_what_to_do(config: object, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        format_of({"quantization_config": config}, "config.json")
+
+
+def test_float_weights_have_no_format() -> None:
+    assert format_of({}, "config.json") is None
+
+
+def test_the_oracle_of_these_tests_knows_swapped_nibbles() -> None:
+    written = gptq()
+    right = read(written).unpacked()
+    written.tensors["qweight"] = np.bitwise_or(
+        (written.tensors["qweight"].view(np.uint32) & 0x0F0F0F0F) << 4,
+        (written.tensors["qweight"].view(np.uint32) >> 4) & 0x0F0F0F0F,
+    ).view(np.int32)
+    assert not torch.equal(read(written).unpacked(), right)

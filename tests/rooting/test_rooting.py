@@ -1,0 +1,118 @@
+"""A plan that differs from PyTorch is stopped at the operator that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tapml.importing.importer import import_module
+from tapml.plan.rooting_report import RootingReport
+from tapml.rooting.rooting import root, root_runs
+from tapml_targets.errors import InputError, MismatchError
+from tests.importing.modules import root_module
+from tests.small_llama import SmallLlama
+
+
+class WithFault:
+    """The reference, with one operator's output changed."""
+
+    def __init__(self, reference: Any, operator: str, fault: Callable[[Any], None]) -> None:
+        self._reference = reference
+        self._operator = operator
+        self._fault = fault
+
+    def __getitem__(self, operator: str) -> Callable[..., None]:
+        function: Callable[..., None] = self._reference[operator]
+        if operator != self._operator:
+            return function
+
+        def faulty(*tensors: Any, symbols: Any = None) -> None:
+            function(*tensors, symbols=symbols)
+            self._fault(tensors[-1])
+
+        return faulty
+
+
+def scale(output: Any) -> None:
+    output *= 1.001
+
+
+def shift(output: Any) -> None:
+    output[...] = np.roll(output, 1, axis=-1)
+
+
+def poison(output: Any) -> None:
+    output.reshape(-1)[-1] = np.nan
+
+
+def test_every_call_site_of_a_language_model_is_compared(llama: SmallLlama) -> None:
+    report = root(llama.model, llama.imported, reference=llama.reference)
+    entries = llama.imported.plan.entries.values()
+    assert report.sites == sum(len(entry.calls) for entry in entries)
+    assert report.not_comparable == ()
+    assert set(report.operators) == set(llama.imported.plan.operators)
+    assert report.worst is not None
+    assert report.worst.ratio < 0.5
+    outputs = [each for each in report.compared if each.kind == "output"]
+    assert len(outputs) == sum(len(e.outputs) + len(e.state) for e in entries)
+
+
+@pytest.mark.parametrize("fault", [scale, shift, poison])
+@pytest.mark.parametrize("operator", ["softmax", "matmul_transposed_3", "fused_transpose_rotary"])
+def test_a_wrong_operator_is_the_only_one_named(
+    llama: SmallLlama, operator: str, fault: Callable[[Any], None]
+) -> None:
+    faulty = WithFault(llama.reference, operator, fault)
+    with pytest.raises(MismatchError) as caught:
+        root(llama.model, llama.imported, reference=faulty)
+    named = {line.split()[0] for line in str(caught.value).splitlines() if " at " in line}
+    assert named == {operator}
+    assert "transformers/models/llama/modeling_llama.py:" in str(caught.value)
+
+
+def test_a_wrong_cache_row_is_found(llama: SmallLlama) -> None:
+    operator = "fused_greater_equal_reshape_where"
+    with pytest.raises(MismatchError, match=operator):
+        root(llama.model, llama.imported, reference=WithFault(llama.reference, operator, shift))
+
+
+def test_a_report_survives_storage(llama: SmallLlama) -> None:
+    report = root(llama.model, llama.imported, reference=llama.reference, prompt=[3, 1, 4, 1])
+    assert RootingReport.unpack(report.pack()) == report
+    assert report.as_json()["compared_sites"] == report.sites
+
+
+def test_a_plan_without_its_torch_program_cannot_be_rooted(llama: SmallLlama) -> None:
+    with pytest.raises(InputError, match="no torch program"):
+        root_runs(replace(llama.imported, exported={}), [])
+
+
+class HalfInside(torch.nn.Module):
+    """A linear layer with a bias and what it is added to, in half precision, for a float32 norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        shape = ((24, 40), (24,))
+        self.weight, self.bias = (
+            torch.nn.Parameter(torch.randn(each, generator=generator).half()) for each in shape
+        )
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        added = torch.nn.functional.linear(x, self.weight, self.bias) + residual
+        return added.to(torch.float32).square()
+
+
+def test_what_is_a_half_inside_an_operator_is_as_exact_as_a_half() -> None:
+    """PyTorch rounds a product with its bias once, the plan twice: a float32 would not differ."""
+    generator = np.random.default_rng(3)
+    inputs = [generator.standard_normal((7, n)).astype(np.float16) for n in (40, 24)]
+    example = tuple(torch.from_numpy(each) for each in inputs)
+    report = root_module(import_module(HalfInside(), example), inputs)
+    assert report.worst is not None
+    assert 0.01 < report.worst.ratio < 1

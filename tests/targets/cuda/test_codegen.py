@@ -1,0 +1,123 @@
+"""Operators as CUDA C: the text that TVM prints, under a prologue that NVRTC compiles by itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+from tvm import te, tirx
+
+from tapml.kernels.signature_reader import read_entries
+from tapml_targets.cuda.codegen import generate
+from tapml_targets.cuda.language import LANGUAGE
+from tapml_targets.cuda.programs import compile_cubin
+from tapml_targets.errors import CompileError
+from tapml_targets.library import CodeModule, Library
+from tapml_targets.limit_profiles import load_profile, profile_names
+from tapml_targets.limits import Limits
+from tapml_targets.target import Target
+from tests.compiler.operators import matmul_transposed, operator, softmax, source
+
+needs_nvrtc = pytest.mark.skipif(
+    importlib.util.find_spec("cuda") is None, reason="cuda-core and NVRTC are not installed"
+)
+
+
+def compiled(make: object = softmax, limits: Limits = Limits(), **options: str) -> Library:
+    assert callable(make)
+    return generate(source(make()), Target("cuda", tuple(sorted(options.items())), limits))
+
+
+def half() -> object:
+    """A function of float16 that C has for float alone."""
+    given = te.placeholder((tirx.Var("n", "int64"), 8), "float16", name="given")
+    made = te.compute(given.shape, lambda i, j: tirx.max(tirx.tan(given[i, j]), given[i, j]), "o")
+    return operator("tangent", te.create_prim_func([given, made]))
+
+
+def text(library: Library) -> str:
+    (module,) = library.modules
+    assert module.dialect == "cuda-c" and module.kind == "source"
+    return module.code.decode()
+
+
+def test_a_text_includes_nothing_of_the_library_of_cpp() -> None:
+    found = text(compiled())
+    assert "cuda/std" not in found
+    assert read_entries(LANGUAGE, found) == ["softmax_kernel"]
+
+
+def test_a_kernel_whose_lanes_exchange_values_needs_warps_of_32() -> None:
+    (shuffles,) = compiled(softmax).kernels.values()
+    (product,) = compiled(matmul_transposed).kernels.values()
+    assert (shuffles.subgroup_width, product.subgroup_width) == (32, 0)
+
+
+def narrow_product() -> object:
+    """100 rows, of which a block of threads takes 8."""
+    vector = te.placeholder((1, 72), "float32", name="vector")
+    matrix = te.placeholder((100, 72), "float32", name="matrix")
+    axis = te.reduce_axis((0, 72), name="axis")
+    made = te.compute((1, 100), lambda i, j: te.sum(vector[i, axis] * matrix[j, axis], axis), "o")
+    return operator("product", te.create_prim_func([vector, matrix, made]))
+
+
+def test_the_last_block_of_a_reduction_over_threads_stores_no_row_behind_the_last() -> None:
+    found = text(compiled(narrow_product))
+    (guard,) = re.findall(r"if \((.*)\) \{\s+o_ptr\[", found)
+    assert "< 25" in guard
+
+
+def test_half_precision_is_a_feature_and_brings_its_header() -> None:
+    library = compiled(half)
+    assert "#include <cuda_fp16.h>" in text(library)
+    assert [kernel.features for kernel in library.kernels.values()] == [("float16",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "built_as"),
+    [
+        ({}, ()),
+        ({"fast_math": "1"}, ("fast-math",)),
+        ({"fast_math": "1", "math": "precise"}, ("no-contraction",)),
+        ({"optimiser": "off"}, ("no-optimiser",)),
+    ],
+)
+def test_fast_mathematics_are_off_unless_asked_for(
+    options: dict[str, str], built_as: tuple[str, ...]
+) -> None:
+    target = Target("cuda", tuple(sorted(options.items())), Limits())
+    library = generate(source(softmax()), target)
+    assert [module.options for module in library.modules] == [built_as]
+
+
+def test_tensor_cores_are_refused_where_a_launch_cannot_ask_for_shared_memory() -> None:
+    with pytest.raises(CompileError, match="leave out tensor_cores=on"):
+        compiled(tensor_cores="on")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("make", [softmax, matmul_transposed, half])
+def test_nvrtc_compiles_what_is_printed(make: object) -> None:
+    (module,) = compiled(make).modules
+    assert compile_cubin(module, "sm_90").startswith(b"\x7fELF")
+
+
+@needs_nvrtc
+def test_a_text_that_does_not_compile_is_told_with_its_line() -> None:
+    wrong = CodeModule("cuda-c", b'extern "C" __global__ void k(int* o) {\n  o[0] = absent;\n}\n')
+    with pytest.raises(CompileError, match=r"kernels\.cu\(2\): error.*absent"):
+        compile_cubin(wrong, "sm_80")
+
+
+@pytest.mark.parametrize("name", profile_names("cuda"))
+def test_kernels_fit_every_profile(name: str) -> None:
+    limits = load_profile("cuda", name).limits
+    assert limits.architecture == name
+    for make in (softmax, matmul_transposed):
+        for kernel in compiled(make, limits).kernels.values():
+            assert 0 < kernel.threads_per_block <= limits.max_threads_per_block
+            assert kernel.shared_memory_bytes <= limits.max_shared_memory_bytes
+            assert np.isin(kernel.subgroup_width, (0, *limits.subgroup_widths))

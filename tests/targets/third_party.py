@@ -1,0 +1,58 @@
+"""The platform `abacus` as an installed distribution: its package and what names it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tapml_targets import platforms
+
+PACKAGE = Path(__file__).parent / "abacus" / "tapml_abacus"
+
+
+def install(folder: Path, offers: Mapping[str, str] | None = None, name: str = "abacus") -> Path:
+    """Make `folder` hold the distribution ``tapml-<name>``, as an installer does.
+
+    Parameters
+    ----------
+    offers
+        Its entry points: import packages by platform; by default ``abacus``.
+    """
+    folder.mkdir(exist_ok=True)
+    noted = folder / f"tapml_{name}-1.0.dist-info"
+    noted.mkdir()
+    (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tapml-{name}\nVersion: 1.0\n")
+    named = offers or {"abacus": PACKAGE.name}
+    lines = [f"{platform} = {package}" for platform, package in named.items()]
+    (noted / "entry_points.txt").write_text("\n".join(["[tapml.platforms]", *lines, ""]))
+    shutil.copytree(
+        PACKAGE,
+        folder / PACKAGE.name,
+        ignore=shutil.ignore_patterns("__pycache__"),
+        dirs_exist_ok=True,
+    )
+    return folder
+
+
+def forget() -> None:
+    """Have the platforms looked up again."""
+    for found in vars(platforms).values():
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed packages with the platform `abacus`, which this process uses."""
+    folder = install(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(folder))
+    forget()
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE.name]:
+        del sys.modules[name]
+    monkeypatch.undo()
+    forget()

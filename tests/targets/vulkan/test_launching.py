@@ -1,0 +1,104 @@
+"""What a launch is on a Vulkan device: windows, grids, numbers, recorded sequences."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from tapml_targets.conformance_kernels import ADD, THREADS, arguments, load
+from tapml_targets.driver import BoundLaunch, BufferUse, Driver, ScalarUse
+from tapml_targets.errors import CompileError, InputError
+
+
+def ones(driver: Driver, count: int) -> object:
+    buffer = driver.allocate(4 * count)
+    driver.write(buffer, 0, memoryview(np.ones(count, np.float32).tobytes()))
+    return buffer
+
+
+def test_a_grid_wider_than_the_device_goes_on_along_another_axis(driver: Driver) -> None:
+    count = 65536 * THREADS + 3
+    source, target = ones(driver, count), driver.allocate(4 * count)
+    given = arguments(driver, ADD, [(target, 0), (source, 0)], count, amount=2)
+    assert given[1][0] > 65535
+    driver.launch(load(driver, ADD), *given)
+    found = np.frombuffer(driver.read(target, 0, 4 * count), np.float32)
+    assert np.array_equal(found, np.full(count, 3, np.float32))
+    for buffer in (source, target):
+        driver.free(buffer)
+
+
+def test_a_block_other_than_the_texts_is_refused(driver: Driver) -> None:
+    source, target = ones(driver, 8), driver.allocate(32)
+    uses, grid, _ = arguments(driver, ADD, [(target, 0), (source, 0)], 8, amount=2)
+    with pytest.raises(InputError, match=r"'add' is written for blocks of \(64, 1, 1\)"):
+        driver.launch(load(driver, ADD), uses, grid, (32, 1, 1))
+
+
+def test_a_number_that_does_not_fit_is_refused(driver: Driver) -> None:
+    source, target = ones(driver, 8), driver.allocate(32)
+    uses, grid, block = arguments(driver, ADD, [(target, 0), (source, 0)], 8, amount=2)
+    large = (*uses[:2], ScalarUse(1 << 40, "int64"), uses[3])
+    with pytest.raises(CompileError, match=f"'n' = {1 << 40}"):
+        driver.launch(load(driver, ADD), large, grid, block)
+
+
+def test_overlapping_windows_that_are_not_aligned_are_refused(driver: Driver) -> None:
+    both = ones(driver, 32)
+    with pytest.raises(InputError, match="two arguments overlap and one starts at byte 4"):
+        driver.launch(
+            load(driver, ADD), *arguments(driver, ADD, [(both, 4), (both, 12)], 8, amount=2)
+        )
+
+
+def test_a_window_at_any_word_may_be_read_and_written_at_once(driver: Driver) -> None:
+    both = ones(driver, 32)
+    driver.launch(load(driver, ADD), *arguments(driver, ADD, [(both, 4), (both, 4)], 8, amount=2))
+    found = np.frombuffer(driver.read(both, 0, 128), np.float32)
+    assert found.tolist() == [1.0] + 8 * [3.0] + 23 * [1.0]
+
+
+def test_a_sequence_runs_again_between_other_work(driver: Driver) -> None:
+    kernel = load(driver, ADD)
+    first, second = ones(driver, 100), ones(driver, 100)
+    sequence = driver.bind(
+        [
+            BoundLaunch(kernel, *arguments(driver, ADD, [(target, 0), (source, 0)], 100, amount=1))
+            for target, source in ((second, first), (first, second))
+        ]
+    )
+    for _ in range(3):
+        driver.launch_all(sequence)
+        driver.launch(kernel, *arguments(driver, ADD, [(first, 0), (first, 0)], 100, amount=10))
+    del sequence, kernel
+    gc.collect()
+    assert np.frombuffer(driver.read(first, 0, 400), np.float32).tolist() == [37.0] * 100
+
+
+def test_more_launches_than_one_submission_holds_stay_in_order(driver: Driver) -> None:
+    kernel, both = load(driver, ADD), ones(driver, 4)
+    for _ in range(1000):
+        driver.launch(kernel, *arguments(driver, ADD, [(both, 0), (both, 0)], 4, amount=1))
+    assert np.frombuffer(driver.read(both, 0, 16), np.float32).tolist() == [1001.0] * 4
+
+
+def test_what_is_in_use_is_freed_behind_its_work(driver: Driver) -> None:
+    kernel, target = load(driver, ADD), driver.allocate(400)
+    for turn in range(50):
+        source = ones(driver, 100)
+        driver.launch(kernel, *arguments(driver, ADD, [(target, 0), (source, 0)], 100, amount=turn))
+        driver.free(source)
+    assert np.frombuffer(driver.read(target, 0, 400), np.float32).tolist() == [50.0] * 100
+
+
+def test_a_kernel_is_held_to_its_buffers(driver: Driver) -> None:
+    """A number that sends it beyond them changes nothing elsewhere."""
+    kernel, source = load(driver, ADD), ones(driver, 64)
+    target, beside = driver.allocate(64), ones(driver, 64)
+    uses = (BufferUse(target, 0, 64), BufferUse(source, 0, 256))
+    numbers = (ScalarUse(64, "int32"), ScalarUse(1, "float32"))
+    driver.launch(kernel, (*uses, *numbers), (1, 1, 1), (THREADS, 1, 1))
+    assert np.frombuffer(driver.read(target, 0, 64), np.float32).tolist() == [2.0] * 16
+    assert np.frombuffer(driver.read(beside, 0, 256), np.float32).tolist() == [1.0] * 64

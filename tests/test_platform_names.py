@@ -1,0 +1,153 @@
+"""No generic code asks for a platform or a kernel language by its name.
+
+What a platform is lies in its folder, so that one more is one more folder, of tapml or of another
+distribution. The places below may name one, each for its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tapml_targets.platforms import kernel_languages, own_platforms, platform_folder
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGES: Final = ("tapml", "rpc_server/tapml_rpc", "targets/tapml_targets")
+# Platforms to come, and names of languages that are no dialects of a Library yet.
+COMING: Final = frozenset({"hip"})
+# The processor is a platform, and also a kind of device and of function: `cpu` alone says nothing.
+AMBIGUOUS: Final = frozenset({"cpu"})
+
+EXAMPLE: Final = "an example in a help text or a message"
+TYPED: Final = "type checkers know no entry points: each platform of tapml has its typed name"
+BROWSER: Final = "a switch, a preference or the standard of browsers, which have no other"
+REFERENCE: Final = "the reference is this machine's processor, built and loaded as that platform's"
+ALLOWED: Final = {
+    "tapml/__init__.py": TYPED,
+    "tapml/cli/bundle.py": EXAMPLE,
+    "tapml/cli/carve.py": EXAMPLE,
+    "tapml/cli/devices.py": EXAMPLE,
+    "tapml/cli/doctor.py": EXAMPLE,
+    "tapml/cli/kernel.py": EXAMPLE,
+    "tapml/cli/main.py": EXAMPLE,
+    "tapml/cli/offload.py": EXAMPLE,
+    "tapml/cli/package.py": EXAMPLE,
+    "tapml/cli/reduce.py": EXAMPLE,
+    "tapml/cli/replay.py": EXAMPLE,
+    "tapml/cli/rpc.py": EXAMPLE,
+    "tapml/cli/run.py": EXAMPLE,
+    "tapml/cli/validate.py": EXAMPLE,
+    "tapml/compiler/host_build.py": REFERENCE,
+    "tapml/compiler/reference_module.py": REFERENCE,
+    "tapml/export/pytest_files.py": EXAMPLE,
+    "tapml/importing/scans.py": "TVM's target kind, whose sorts and scans are the form for GPUs",
+    "tapml/invariants/recorder.py": "PyTorch's name of a kind of device",
+    "tapml/package/texts.py": BROWSER,
+    "tapml/pytest_plugin.py": EXAMPLE,
+    "tapml/repro/writing.py": EXAMPLE,
+    "rpc_server/tapml_rpc/browser_device.py": BROWSER,
+    "rpc_server/tapml_rpc/tracker/browser_process.py": BROWSER,
+    "rpc_server/tapml_rpc/tracker/page_address.py": BROWSER,
+    "rpc_server/tapml_rpc/tracker/spec.py": EXAMPLE,
+    "targets/tapml_targets/codegen/threaded_c.py": "TVM's name of a printer that two platforms use",
+    "targets/tapml_targets/platforms.py": "the default platform, and where browsers are devices",
+    "targets/tapml_targets/ranking.py": EXAMPLE,
+}
+# Shared by platforms whose drivers the Vulkan loader finds, and by browsers.
+LOADER: Final = "targets/tapml_targets/vulkan_loader"
+# Executes the languages of the platforms whose hardware is rarely there.
+SIMULATOR: Final = "targets/tapml_targets/simulator"
+
+
+def generic_modules() -> Iterator[Path]:
+    """Every module but those in the folder of a platform."""
+    folders = [platform_folder(name) for name in own_platforms()]
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            mine = any(path.is_relative_to(folder) for folder in folders)
+            shared = any(path.is_relative_to(ROOT / each) for each in (LOADER, SIMULATOR))
+            if not mine and not shared:
+                yield path
+
+
+def names() -> frozenset[str]:
+    """Names of platforms and kernel languages."""
+    languages = frozenset(each.dialect for each in kernel_languages().values())
+    return (frozenset(own_platforms()) | languages | COMING) - AMBIGUOUS
+
+
+def named(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, what) for every use of a name in a module: strings, imports and identifiers."""
+    word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sorted(names())))})(?![\w-])", re.I)
+    imported = re.compile(rf"tapml_targets\.({'|'.join(own_platforms())})\b")
+    tree = ast.parse(text)
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        # Docstrings of modules, classes, functions, and of values.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in documentation and (found := word.search(node.value)):
+                yield node.lineno, found[0]
+        elif isinstance(node, ast.ImportFrom) and imported.match(f"{node.module}."):
+            yield node.lineno, str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if imported.match(f"{a.name}."))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('if target.platform == "webgpu": ...', "webgpu"),
+        ('x = f"kernels in {name}.cl for OpenCL"', "OpenCL"),
+        ("from tapml_targets.vulkan.glslang import compile_glsl", "tapml_targets.vulkan.glslang"),
+        ("import tapml_targets.cpu.driver", "tapml_targets.cpu.driver"),
+        ('DIALECTS = {"opencl-c": 1}', "opencl-c"),
+        ('"""A device such as opencl:1."""', None),
+        ('MODES = ("serial", "cpu")', None),
+        ("from tapml_targets.vulkan_loader.drivers import browser_environment", None),
+    ],
+)
+def test_a_name_in_code_is_found(text: str, found: str | None) -> None:
+    assert [what for _, what in named(text)] == ([found] if found else [])
+
+
+def test_no_generic_module_names_a_platform_or_a_language() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): list(named(path.read_text("utf-8")))
+        for path in generic_modules()
+    }
+    assert len(found) > 300
+    wrong = [
+        f"{path}:{line} names {what}: ask tapml_targets.platforms for it, or write the reason here"
+        for path, uses in found.items()
+        if path not in ALLOWED
+        for line, what in uses
+    ]
+    assert wrong == []
+    unused = [path for path in ALLOWED if not found.get(path)]
+    assert unused == [], "these name no platform any more: take them off the list"
+
+
+def test_only_examples_and_defaults_are_spelled_in_the_command_line() -> None:
+    """Where examples are allowed, no comparison or table of a name hides among them."""
+    wrong = []
+    for path, reason in ALLOWED.items():
+        if reason != EXAMPLE:
+            continue
+        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+            exact = [
+                each
+                for each in ast.walk(node)
+                if isinstance(each, ast.Constant) and each.value in names()
+            ]
+            if isinstance(node, ast.Compare | ast.Dict | ast.Set | ast.Match) and exact:
+                wrong.append(f"{path}:{node.lineno}")
+    assert wrong == []
