@@ -79,9 +79,9 @@ class Watch:
         if not new or self.on_violation == "report":
             return
         if self.on_violation == "stop":
-            raise InvariantViolated(_said(new[0]))
+            raise InvariantViolated(said(new[0]))
         for finding in new:
-            warnings.warn(_said(finding), InvariantWarning, stacklevel=4)
+            warnings.warn(said(finding), InvariantWarning, stacklevel=4)
 
 
 @contextmanager
@@ -132,13 +132,7 @@ def watch(
     watched = Watch(Checker(InvariantSet(found.format, found.runs, single)), on_violation)
     recorder = watched._recorder = Recorder(watched)
     instruments = Instruments(recorder, after_step=watched.after_step, exact=False)
-    for part in parts:
-        if isinstance(part, torch.nn.Module):
-            instruments.variables.add_model(part)
-        elif isinstance(part, torch.optim.Optimizer):
-            instruments.variables.add_optimizer(part)
-        else:
-            raise InputError(f"watch takes modules and optimizers, not {type(part).__name__}")
+    instruments.variables.add(*parts)
     names = functions_of(watched.checker.set)
     with contextlib.ExitStack() as stack:
         stack.enter_context(instruments.installed(functions=bool(names), only=names))
@@ -157,7 +151,8 @@ def functions_of(invariants: InvariantSet) -> frozenset[str]:
     )
 
 
-def _said(finding: Finding) -> str:
+def said(finding: Finding) -> str:
+    """A finding in one line: where, what was found, what was expected."""
     first = finding.first
     where = f"{first.source}: " if first.source else ""
     return f"{where}{step_text(first.step)}: {first.found}. Expected: {finding.invariant.text}"
