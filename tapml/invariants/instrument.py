@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -290,6 +291,9 @@ class Instruments:
             tensor = args[0] if args else kwargs.get("tensor")
             if isinstance(tensor, torch.Tensor):
                 fields[VARIABLE] = self.variables.number(tensor)
+                # The line itself, which may be PyTorch's: its layers refine what their parts did.
+                caller = sys._getframe(2)
+                fields["line"] = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
         return self._call(
             INITIALISE + name, lambda: original(*args, **kwargs), fields, inside=False
         )

@@ -1,4 +1,4 @@
-"""InitialisedOnce: no line of a script gives one variable its first values twice.
+"""InitialisedOnce: no line of code gives one variable its first values twice.
 
 A model whose parts are initialised by themselves and again by what holds them loses what was
 loaded or tuned in between, and takes longer to start.
@@ -19,7 +19,7 @@ class InitialisedOnce(Relation):
     structural = True
     least = 1
     # What was drawn, and for which shape, is the script's choice.
-    avoided = ("arg.", "result", VARIABLE)
+    avoided = ("arg.", "result", "line", VARIABLE)
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """One rule, if the run initialises variables."""
@@ -32,15 +32,15 @@ class InitialisedOnce(Relation):
             if not _initialises(record):
                 continue
             # One line initialises many variables; several lines may each have their part in one.
-            key = (record.rank, record.fields[VARIABLE], record.source)
+            key = (record.rank, record.fields[VARIABLE], record.fields["line"])
             times = memory[key] = memory.get(key, 0) + 1
             shape = record.fields.get("arg.0.shape")
-            found = f"a variable of shape {shape} was initialised {times} times by this line"
+            found = f"a variable of shape {shape} was initialised {times} times by one line"
             yield Example(times == 1, (record,), short_name(record.name), found)
 
     def sentence(self, params: Params) -> str:
         """The rule."""
-        return "No line of the script initialises a variable twice."
+        return "No line of code initialises a variable twice."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """Initialisation."""

@@ -27,6 +27,8 @@ class Attached:
         Or record to this folder, to learn from with ``tapml invariants infer``.
     on_violation
         As of :func:`tapml.invariants.watch`; ``stop`` raises after the step of the violation.
+    port
+        Serve a live page while it trains, as of :func:`tapml.invariants.watch`.
 
     Raises
     ------
@@ -39,6 +41,7 @@ class Attached:
         invariants: InvariantSet | str | Path | None,
         trace: str | Path | None,
         on_violation: OnViolation,
+        port: int | None,
     ) -> None:
         if (invariants is None) == (trace is None):
             raise InputError("give either invariants, to watch the run, or trace, to record it")
@@ -50,6 +53,7 @@ class Attached:
         self._invariants = invariants
         self._trace = None if trace is None else Path(trace)
         self._on_violation = on_violation
+        self._port = port
         self._stack = ExitStack()
         # A trainer that raises tells nobody: the hooks go with the callback at the latest.
         weakref.finalize(self, self._stack.close)
@@ -74,8 +78,14 @@ class Attached:
         elif self._invariants is not None:
             # This class stops the run itself, where the trainer can be left.
             kind: OnViolation = "report" if self._on_violation == "stop" else self._on_violation
-            parts = watch(model, *optimizers, invariants=self._invariants, on_violation=kind)
-            self._watched = self._stack.enter_context(parts)
+            watching = watch(
+                model,
+                *optimizers,
+                invariants=self._invariants,
+                on_violation=kind,
+                port=self._port,
+            )
+            self._watched = self._stack.enter_context(watching)
         set_meta(planned_steps=planned_steps)
 
     def after_step(self) -> None:

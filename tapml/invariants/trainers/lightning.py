@@ -41,9 +41,10 @@ class InvariantsCallback(_callback_class()):  # type: ignore[misc]
         *,
         trace: str | Path | None = None,
         on_violation: OnViolation = "warn",
+        port: int | None = None,
     ) -> None:
         super().__init__()
-        self._attached = Attached(invariants, trace, on_violation)
+        self._attached = Attached(invariants, trace, on_violation, port)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin."""
@@ -75,4 +76,4 @@ def _planned(trainer: Any) -> int | None:
     batches, epochs = trainer.num_training_batches, trainer.max_epochs
     if epochs is None or epochs < 0 or not math.isfinite(batches):
         return None
-    return int(epochs) * math.ceil(batches / trainer.accumulate_grad_batches)
+    return int(epochs * math.ceil(batches / trainer.accumulate_grad_batches))

@@ -30,8 +30,9 @@ class InvariantsCallback(TrainerCallback):  # type: ignore[misc]
         *,
         trace: str | Path | None = None,
         on_violation: OnViolation = "warn",
+        port: int | None = None,
     ) -> None:
-        self._attached = Attached(invariants, trace, on_violation)
+        self._attached = Attached(invariants, trace, on_violation, port)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin."""
@@ -65,4 +66,5 @@ def _planned(args: Any, loader: Any) -> int | None:
     except TypeError:
         return None
     per_epoch = max(1, math.ceil(batches / args.gradient_accumulation_steps))
-    return math.ceil(args.num_train_epochs * per_epoch)
+    planned: int = math.ceil(args.num_train_epochs * per_epoch)
+    return planned

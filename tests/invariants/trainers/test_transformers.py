@@ -17,7 +17,7 @@ from tapml.invariants.trace import read_trace
 from tapml_targets.errors import InputError
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
-from transformers import Trainer, TrainingArguments  # type: ignore[attr-defined]
+from transformers import Trainer, TrainingArguments
 
 from tapml.invariants.trainers.transformers import InvariantsCallback
 
@@ -43,8 +43,9 @@ class Forgetful(Trainer):  # type: ignore[misc]
     def training_step(self, model: nn.Module, *rest: Any, **named: Any) -> torch.Tensor:
         """Freeze, then train."""
         if self.state.global_step == 2:
-            model.layer.requires_grad_(False)  # type: ignore[operator, union-attr]
-            model.layer.zero_grad()  # type: ignore[operator, union-attr]
+            layer = model.get_submodule("layer")
+            layer.requires_grad_(False)
+            layer.zero_grad()
         found: torch.Tensor = super().training_step(model, *rest, **named)
         return found
 
