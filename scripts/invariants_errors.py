@@ -26,8 +26,9 @@ from tapml.isolate.pool import Pool  # noqa: E402
 BEGIN: Final = "<!-- errors: begin -->"
 END: Final = "<!-- errors: end -->"
 _HEAD: Final = (
-    "| id | error | ranks | learned | twin | error violates | first seen | acts from | named by |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| id | error | ranks | learned | twin | error violates | first seen | acts from | named by "
+    "| cause |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -36,6 +37,8 @@ def row(case: Case, learned: int, clean: CheckReport, wrong: CheckReport) -> str
     found = wrong.violated > 0
     first = step_text(min(cause.first_step for cause in wrong.causes)) if found else "not seen"
     kinds = {each.invariant.relation for cause in wrong.causes for each in cause.findings}
+    # Exact: what names the cause heads the report. Near: it is further down, or an effect is seen.
+    exact = found and wrong.causes[0].head.invariant.relation == case.relation
     named = case.relation if case.relation in kinds else ", ".join(sorted(kinds)) or "-"
     cells = (
         case.id,
@@ -47,6 +50,7 @@ def row(case: Case, learned: int, clean: CheckReport, wrong: CheckReport) -> str
         first,
         step_text(case.trigger),
         named,
+        "exact" if exact else "near" if found else "-",
     )
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -214,6 +214,52 @@ def dropout_in_evaluation(seed: int, buggy: bool) -> None:
             model(x)
 
 
+class Part(nn.Module):
+    """A model whose parts each initialise themselves; what holds a part finds it done."""
+
+    def __init__(self, forgetful: bool) -> None:
+        super().__init__()
+        self.forgetful = forgetful
+
+    def after_init(self) -> None:
+        """Initialise what is not initialised yet; with the error, nothing is known to be."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and not getattr(module, "initialised", False):
+                nn.init.normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+                module.initialised = not self.forgetful  # type: ignore[assignment]
+
+
+class Body(Part):
+    """What can be used alone."""
+
+    def __init__(self, forgetful: bool) -> None:
+        super().__init__(forgetful)
+        self.layer = nn.Linear(8, 16)
+        self.after_init()
+
+
+class Classifier(Part):
+    """A body and a head."""
+
+    def __init__(self, forgetful: bool) -> None:
+        super().__init__(forgetful)
+        self.body, self.head = Body(forgetful), nn.Linear(16, 4)
+        self.after_init()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        found: torch.Tensor = self.head(torch.relu(self.body.layer(x)))
+        return found
+
+
+@case("B13", "parts of a model are initialised repeatedly", "InitialisedOnce", trigger=-1)
+def repeated_initialisation(seed: int, buggy: bool) -> None:
+    data = batches(seed)
+    model = Classifier(forgetful=buggy)
+    train(model, data, adam(model))
+
+
 @case("B14", "weights are missing in the checkpoint", "CheckpointKeys", trigger=STEPS)
 def lost_weights(seed: int, buggy: bool) -> None:
     data, model = batches(seed), Net()
@@ -270,6 +316,42 @@ def other_parameters(seed: int, buggy: bool) -> None:
         [*model.norm.parameters(), *model.head.parameters(), *other.parameters()], lr=1e-3
     )
     train(model, data, optimizer)
+
+
+class Stages(nn.Module):
+    """Two stages; ``id`` says on which device each belongs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Linear(8, 16), nn.Linear(16, 4)])
+        for place, stage in enumerate(self.stages):
+            stage.id = place  # type: ignore[assignment]
+
+    def placed(self) -> Stages:
+        """Each stage on its device."""
+        for stage in self.stages:
+            stage.to(torch.device("cpu", int(stage.id)))  # type: ignore[arg-type]
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        first, second = self.stages
+        found: torch.Tensor = second(torch.relu(first(x)))
+        return found
+
+
+def _engine(model: nn.Module, name: str) -> nn.Module:
+    """A training library that numbers all modules, under a name of its own or the model's."""
+    for count, module in enumerate(model.modules()):
+        setattr(module, name, count)
+    return model
+
+
+@case("DS-6772", "a library overwrites the model's ids", "AttributeKept", trigger=-1)
+def overwritten_ids(seed: int, buggy: bool) -> None:
+    data, model = batches(seed), Stages()
+    _engine(model, "id" if buggy else "engine_id")
+    train(model.placed(), data, adam(model))
 
 
 @case("DS-5489", "frozen parameters are missing in the checkpoint", "CheckpointKeys", trigger=STEPS)

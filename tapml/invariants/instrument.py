@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed
+import torch.nn.init
 import torch.nn.utils
 import torch.overrides
 import torch.utils.data
@@ -26,7 +29,18 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 
 from tapml.invariants.functions import FunctionMode, seen_by_others
-from tapml.invariants.record import BACKWARD, BATCH, FORWARD, SAVE, STEP, ZERO_GRAD, Value
+from tapml.invariants.record import (
+    BACKWARD,
+    BATCH,
+    FORWARD,
+    INITIALISE,
+    OVERWRITE,
+    SAVE,
+    STEP,
+    VARIABLE,
+    ZERO_GRAD,
+    Value,
+)
 from tapml.invariants.recorder import Recorder, current
 from tapml.invariants.summaries import digest_of_all, summarise_call, summarise_result
 from tapml.invariants.variables import Variables
@@ -72,6 +86,10 @@ _NOTED: Final = (
 
 # They call functions for every tensor of a model.
 _MUTED: Final = ("torch.nn.Module.load_state_dict", "torch.nn.Module.to")
+
+_INITIALISERS: Final = tuple(
+    name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")
+)
 
 # The argument that names the other rank of a message.
 _PEER: Final = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -141,6 +159,10 @@ class Instruments:
             self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
             for holder, attribute, name in _NOTED:
                 self._wrap(_found(holder), attribute, functools.partial(self._noted, name))
+            for name in _INITIALISERS:
+                run = functools.partial(self._initialise, name)
+                self._wrap(torch.nn.init, name, run)
+            self._wrap(torch.nn.Module, "__setattr__", self._set_attribute)
             if torch.distributed.is_available():
                 self._wrap_distributed()
             if functions:
@@ -260,6 +282,36 @@ class Instruments:
             if not self._modules and self._whole is not None:
                 whole, self._whole = self._whole, None
                 recorder.leave(whole, fields, digest_of_all((args, kwargs)) if kwargs else "")
+
+    def _initialise(
+        self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        with self.recorder.mute():
+            fields = summarise_call(args, kwargs)
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, torch.Tensor):
+                fields[VARIABLE] = self.variables.number(tensor)
+                # The line itself, which may be PyTorch's: its layers refine what their parts did.
+                caller = sys._getframe(2)
+                fields["line"] = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+        return self._call(
+            INITIALISE + name, lambda: original(*args, **kwargs), fields, inside=False
+        )
+
+    def _set_attribute(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        module, name, value = args
+        before = module.__dict__.get(name)
+        original(*args, **kwargs)
+        if type(before) not in _OWN or type(value) not in _OWN or before == value:
+            return
+        # The frame that sets it: this wrapper and its caller are on top.
+        setter = sys._getframe(2)
+        if not name.startswith("_") and setter.f_locals.get("self") is not module:
+            fields = {"class": type(module).__qualname__, "attribute": name}
+            number = self.recorder.enter(OVERWRITE, {**fields, "from": before, "to": value})
+            self.recorder.leave(number, {})
 
     # Optimizers
 
@@ -428,6 +480,9 @@ class Instruments:
                 raise
             recorder.leave(number, {}, digest_of_all(given) if short == "recv" else "")
         return result
+
+
+_OWN: Final = (int, float, str)
 
 
 def _parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> list[torch.Tensor]:

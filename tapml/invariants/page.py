@@ -15,8 +15,8 @@ _LONGEST_SOURCE: Final = 1 << 20
 _IDLE_SHOWN: Final = 200
 
 
-def render(report: CheckReport) -> str:
-    """The page of a check."""
+def render(report: CheckReport, *, version: int | None = None) -> str:
+    """The page of a check; with a version, of one that goes on."""
     ranks = ", ".join(map(str, report.ranks))
     status = {"status": "fail" if report.violated else "pass", "text": str(report.violated)}
     sections: list[Section] = [
@@ -47,7 +47,9 @@ def render(report: CheckReport) -> str:
                 ),
             }
         )
-    return render_sections(f"Training invariants: {report.run}", report.headline + ".", sections)
+    return render_sections(
+        f"Training invariants: {report.run}", report.headline + ".", sections, version=version
+    )
 
 
 def _cause(number: int, cause: Cause) -> list[Section]:

@@ -32,6 +32,12 @@ FORWARD: Final = "model.forward"
 STEP: Final = "torch.optim.Optimizer.step"
 ZERO_GRAD: Final = "torch.optim.Optimizer.zero_grad"
 SAVE: Final = "torch.save"
+INITIALISE: Final = "torch.nn.init."
+"""How the names of functions begin that give a variable its first values."""
+VARIABLE: Final = "variable"
+"""The field of such a call with the variable's number in its process."""
+OVERWRITE: Final = "torch.nn.Module.__setattr__"
+"""An attribute of a module gets another value, and not from the module itself."""
 
 
 class Row(NamedTuple):

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from tapml.invariants.inference import Run
 from tapml.invariants.instrument import Instruments
 from tapml.invariants.record import Row, windows_of
@@ -54,8 +56,15 @@ def recorded() -> Iterator[Recording]:
 
 
 @contextmanager
-def recorded_to(folder: Path) -> Iterator[None]:
+def recorded_to(folder: Path, *parts: torch.nn.Module | torch.optim.Optimizer) -> Iterator[None]:
     """Write what is trained inside the block to a trace folder, as one rank of several may.
+
+    Parameters
+    ----------
+    folder
+        It exists.
+    parts
+        The model and the optimizer, if they exist already.
 
     Raises
     ------
@@ -66,7 +75,9 @@ def recorded_to(folder: Path) -> Iterator[None]:
     recorder = Recorder(writer)
     failure = ""
     try:
-        with Instruments(recorder).installed():
+        instruments = Instruments(recorder)
+        instruments.variables.add(*parts)
+        with instruments.installed():
             yield
     except BaseException as error:
         failure = type(error).__name__

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tapml.invariants.record import CHANGE, STATE, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import change_mark, digest, dtype_name
+from tapml_targets.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Variables:
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._digests = WeakIdKeyDictionary()
+        self._numbers = WeakIdKeyDictionary()
+        self._numbered = 0
 
     def add_model(self, model: torch.nn.Module) -> None:
         """A model ran as a whole; parts of known models are not models of their own."""
@@ -70,6 +73,16 @@ class Variables:
         """The script made an optimizer."""
         if not any(each() is optimizer for each in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
+
+    def add(self, *parts: torch.nn.Module | torch.optim.Optimizer) -> None:
+        """Models and optimizers that exist already. Raises InputError for anything else."""
+        for part in parts:
+            if isinstance(part, torch.nn.Module):
+                self.add_model(part)
+            elif isinstance(part, torch.optim.Optimizer):
+                self.add_optimizer(part)
+            else:
+                raise InputError(f"watch takes modules and optimizers, not {type(part).__name__}")
 
     def models(self) -> list[torch.nn.Module]:
         """The models that ran and still exist."""
@@ -108,6 +121,14 @@ class Variables:
         for key, parameter in parameters.items():
             if key not in seen:
                 yield Variable(f"optimizer.{held[key]}", "Parameter", parameter, False, True)
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor in this process: the same as long as it lives."""
+        found: int | None = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
+        if found is None:
+            found = self._numbers[tensor] = self._numbered
+            self._numbered += 1
+        return found
 
     def gradients(self) -> dict[str, tuple[str, int, int]]:
         """Per parameter: its gradient is ``none``, ``zero`` or ``nonzero``; identity, version."""

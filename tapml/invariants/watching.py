@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,12 +43,16 @@ class Watch:
     ----------
     checker
         Has what was found.
+    url
+        Where the live page is; empty without one.
     """
 
     checker: Checker
     on_violation: OnViolation
+    url: str = ""
     _recorder: Recorder = field(repr=False, default=None)  # type: ignore[assignment]
     _assembler: Assembler = field(default_factory=Assembler, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def write(self, rows: list[Row], *, wait: bool) -> None:
         """Take rows of the recorder."""
@@ -75,13 +80,14 @@ class Watch:
         return report_of(self.checker, "this run", max(recorder.step, 0), (recorder.rank,))
 
     def _check(self, window: Window) -> None:
-        new = self.checker.check(window)
+        with self._lock:
+            new = self.checker.check(window)
         if not new or self.on_violation == "report":
             return
         if self.on_violation == "stop":
-            raise InvariantViolated(_said(new[0]))
+            raise InvariantViolated(said(new[0]))
         for finding in new:
-            warnings.warn(_said(finding), InvariantWarning, stacklevel=4)
+            warnings.warn(said(finding), InvariantWarning, stacklevel=4)
 
 
 @contextmanager
@@ -89,6 +95,7 @@ def watch(
     *parts: torch.nn.Module | torch.optim.Optimizer,
     invariants: InvariantSet | str | Path,
     on_violation: OnViolation = "warn",
+    port: int | None = None,
 ) -> Iterator[Watch]:
     """Check a training run against invariants inside the block, after every optimizer step.
 
@@ -105,6 +112,9 @@ def watch(
         ``report``: keep it for :meth:`Watch.report`. ``warn``: an :class:`InvariantWarning` when an
         invariant is first violated. ``stop``: raise :class:`InvariantViolated` out of
         ``optimizer.step()``.
+    port
+        Serve a page of what is found on this machine, under :attr:`Watch.url`, while the block
+        runs; 0 takes a free port.
 
     Yields
     ------
@@ -114,7 +124,7 @@ def watch(
     Raises
     ------
     InputError
-        If an argument is wrong, or the set cannot be read.
+        If an argument is wrong, the set cannot be read, or the port is taken.
     InvariantViolated
         If an invariant is violated and `on_violation` is ``stop``.
     """
@@ -132,15 +142,13 @@ def watch(
     watched = Watch(Checker(InvariantSet(found.format, found.runs, single)), on_violation)
     recorder = watched._recorder = Recorder(watched)
     instruments = Instruments(recorder, after_step=watched.after_step, exact=False)
-    for part in parts:
-        if isinstance(part, torch.nn.Module):
-            instruments.variables.add_model(part)
-        elif isinstance(part, torch.optim.Optimizer):
-            instruments.variables.add_optimizer(part)
-        else:
-            raise InputError(f"watch takes modules and optimizers, not {type(part).__name__}")
+    instruments.variables.add(*parts)
     names = functions_of(watched.checker.set)
     with contextlib.ExitStack() as stack:
+        if port is not None:
+            from tapml.invariants.live_page import live_page
+
+            watched.url = stack.enter_context(live_page(watched.report, watched._lock, port))
         stack.enter_context(instruments.installed(functions=bool(names), only=names))
         yield watched
     watched.end()
@@ -157,7 +165,8 @@ def functions_of(invariants: InvariantSet) -> frozenset[str]:
     )
 
 
-def _said(finding: Finding) -> str:
+def said(finding: Finding) -> str:
+    """A finding in one line: where, what was found, what was expected."""
     first = finding.first
     where = f"{first.source}: " if first.source else ""
     return f"{where}{step_text(first.step)}: {first.found}. Expected: {finding.invariant.text}"

@@ -84,19 +84,29 @@ def render(
     )
 
 
-def render_sections(title: str, headline: str, sections: Sequence[Section]) -> str:
-    """A page of titled sections: text, facts, tables, sources and graph maps."""
+def render_sections(
+    title: str, headline: str, sections: Sequence[Section], *, version: int | None = None
+) -> str:
+    """A page of titled sections: text, facts, tables, sources and graph maps.
+
+    With a version it is a page of work in progress: it asks its server for ``live.json``, shows the
+    ``text`` in it, and loads itself again when the ``version`` there is another.
+    """
     plain = [
         dict(each) | {"maps": [entry.to_json() for entry in each.get("maps", ())]}
         for each in sections
     ]
     heading = f'<h1>{html.escape(title)}</h1><p class="soft">{html.escape(headline)}</p>'
+    live = version is not None
+    scripts = (*SCRIPTS, "sections.js", "reload.js") if live else (*SCRIPTS, "sections.js")
+    news = '<p id="live" class="soft" role="status"></p>' if live else ""
     return render(
         title,
-        {"sections": plain},
-        [page_file(name) for name in (*SCRIPTS, "sections.js")],
+        {"sections": plain, "version": version},
+        [page_file(name) for name in scripts],
         [page_file(name) for name in STYLES],
-        body=f'<main id="page"><header>{heading}</header></main>',
+        body=f'<main id="page"><header>{heading}{news}</header></main>',
+        live=live,
     )
 
 

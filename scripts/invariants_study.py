@@ -1,0 +1,256 @@
+"""False alarms and transfer of invariants, after figures 7 and 8 of the paper.
+
+python scripts/invariants_study.py             go on where the last run stopped, print the tables
+python scripts/invariants_study.py alarms      one of the two: alarms, transfer
+python scripts/invariants_study.py --write     and write them into docs/invariants.md
+python scripts/invariants_study.py --again     forget what was measured
+
+The programs are those of scripts/clean_programs.csv. What was measured is kept in a file, a line
+each, so an interrupted study goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from scripts.clean_programs import OPTIMIZERS, PROGRAMS, SCHEDULERS, Program  # noqa: E402
+from tapml.invariants.checking import Checker  # noqa: E402
+from tapml.invariants.inference import Run, infer  # noqa: E402
+from tapml.invariants.invariant import InvariantSet  # noqa: E402
+from tapml.invariants.precondition import ALWAYS  # noqa: E402
+from tapml.invariants.recording import recorded  # noqa: E402
+
+BEGIN: Final = "<!-- study: begin -->"
+END: Final = "<!-- study: end -->"
+RIGHT_SEEDS: Final = (1, 2)
+INPUTS: Final = (2, 3, 5, 6)
+DRAWS: Final = 1
+KINDS: Final = tuple(dict.fromkeys(each.kind for each in PROGRAMS))
+SETTINGS: Final = ("new seed", "new optimizer", "new configuration", "new pipeline", "other class")
+
+
+class Kept:
+    """Results by name, in a file that grows by a line each."""
+
+    def __init__(self, path: Path, *, measure: bool) -> None:
+        self._measure = measure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._found: dict[str, Any] = {}
+        if path.exists():
+            for line in path.read_text("utf-8").splitlines():
+                # A killed study leaves its last line incomplete.
+                if line.endswith("]"):
+                    name, value = json.loads(line)
+                    self._found[name] = value
+
+    def get(self, name: str, make: Callable[[], Any]) -> Any:
+        """A result, measured if it is not known yet; None if nothing is to be measured."""
+        if name not in self._found and self._measure:
+            self._found[name] = make()
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps([name, self._found[name]])}\n")
+            print(f"  {name}", file=sys.stderr)
+        return self._found.get(name)
+
+
+@functools.cache
+def run_of(program: Program, seed: int, optimizer: str = "") -> Run:
+    """A clean program, recorded."""
+    with recorded() as recording:
+        program.run(seed, optimizer)
+    return recording.run(f"{program.name}, seed {seed}")
+
+
+def checked(learned: InvariantSet, run: Run) -> Checker:
+    """A run tested on invariants."""
+    checker = Checker(learned)
+    for window in run.windows:
+        checker.check(window)
+    return checker
+
+
+def drawn(kind: str, inputs: int, draw: int) -> list[Program]:
+    """Programs of a class to learn from."""
+    mine = [each for each in PROGRAMS if each.kind == kind]
+    chance = random.Random(f"{kind} {inputs} {draw}")  # noqa: S311 - a draw that repeats
+    return chance.sample(mine, inputs)
+
+
+@functools.cache
+def learned_from(kind: str, inputs: int, draw: int) -> InvariantSet:
+    """What two seeds of each program show."""
+    return infer([run_of(each, seed) for each in drawn(kind, inputs, draw) for seed in RIGHT_SEEDS])
+
+
+def fresh_runs(kind: str, inputs: int, draw: int) -> dict[str, list[Run]]:
+    """Clean runs that were not learned from, by what is new in them."""
+    taken, seed = drawn(kind, inputs, draw), RIGHT_SEEDS[-1] + 1
+    found: dict[str, list[Run]] = {each: [] for each in SETTINGS}
+    for each in taken:
+        found["new seed"].append(run_of(each, seed))
+        others = [name for name in OPTIMIZERS if name != each.optimizer][:2]
+        found["new optimizer"] += [run_of(each, seed, name) for name in others]
+        name = next(name for name in SCHEDULERS if name != each.scheduler)
+        other = dataclasses.replace(each, scheduler=name)
+        found["new configuration"].append(run_of(other, seed))
+    for each in PROGRAMS:
+        if each.kind == kind and each not in taken:
+            found["new pipeline"].append(run_of(each, seed))
+        elif each.kind != kind and inputs == INPUTS[-1]:
+            found["other class"].append(run_of(each, seed))
+    return found
+
+
+def alarms(kind: str, inputs: int, draw: int) -> dict[str, Any]:
+    """Violated and applied invariants by what is new, and the sentences of violated ones."""
+    learned = learned_from(kind, inputs, draw)
+    found: dict[str, Any] = {"learned": len(learned.invariants)}
+    told: Counter[str] = Counter()
+    for setting, runs in fresh_runs(kind, inputs, draw).items():
+        checkers = [checked(learned, run) for run in runs]
+        violated = sum(len(each.findings) for each in checkers)
+        found[setting] = [violated, sum(len(each.applied) for each in checkers)]
+        told.update(one.invariant.text for each in checkers for one in each.findings.values())
+    return {**found, "violated": dict(told)}
+
+
+def table_of_alarms(kept: Kept) -> list[str]:
+    """Figure 7."""
+    lines = [f"| class | programs | learned | {' | '.join(SETTINGS)} |", "|---" * 8 + "|"]
+    totals: dict[str, list[int]] = {each: [0, 0] for each in (*SETTINGS, "few")}
+    for kind in KINDS:
+        for inputs in INPUTS:
+            parts = [
+                kept.get(
+                    f"alarms {kind} {inputs} {draw}", functools.partial(alarms, kind, inputs, draw)
+                )
+                for draw in range(DRAWS)
+            ]
+            if None in parts:
+                continue
+            cells = []
+            for setting in SETTINGS:
+                counts = [sum(part[setting][place] for part in parts) for place in (0, 1)]
+                cells.append(share(*counts))
+                for place in (0, 1):
+                    totals[setting][place] += counts[place]
+            count = sum(part["learned"] for part in parts) // DRAWS
+            lines.append(f"| {kind} | {inputs} | {count} | {' | '.join(cells)} |")
+    whole = " | ".join(share(*totals[each]) for each in SETTINGS)
+    return [*lines, f"| all | | | {whole} |"]
+
+
+def share(violated: int, applied: int) -> str:
+    """Per cent, with its counts."""
+    return f"{100 * violated / applied:.2f} % ({violated} of {applied})" if applied else "-"
+
+
+def transfer(kind: str) -> list[tuple[bool, bool, int]]:
+    """For each valid invariant: whether it has a precondition, is PyTorch's, and its programs."""
+    learned = learned_from(kind, INPUTS[-1], 0)
+    alarmed: set[str] = set()
+    applied: Counter[str] = Counter()
+    for each in PROGRAMS:
+        checker = checked(learned, run_of(each, RIGHT_SEEDS[-1] + 1))
+        alarmed |= set(checker.findings)
+        applied.update(list(checker.applied))
+    return [
+        (
+            each.precondition != ALWAYS,
+            all(name.startswith(("torch.", "model.")) for name in apis(each.params.items())),
+            applied[each.id],
+        )
+        for each in learned.invariants
+        if each.id not in alarmed
+    ]
+
+
+def apis(params: Iterable[tuple[str, str]]) -> list[str]:
+    """The APIs that an invariant is about."""
+    return [value for name, value in params if name in ("api", "parent")]
+
+
+def table_of_transfer(kept: Kept) -> list[str]:
+    """Figure 8."""
+    found = [
+        tuple(each)
+        for kind in KINDS
+        for each in kept.get(f"transfer {kind}", functools.partial(transfer, kind))
+    ]
+    rows = {
+        "all": found,
+        "with a precondition": [each for each in found if each[0]],
+        "without": [each for each in found if not each[0]],
+        "of PyTorch alone": [each for each in found if each[1]],
+    }
+    size = len(PROGRAMS) // len(KINDS)
+    lines = [
+        f"| invariants | number | in over {INPUTS[-1]} programs | in over {size} | median |",
+        "|---" * 5 + "|",
+    ]
+    for name, entries in rows.items():
+        counts = sorted(count for *_, count in entries)
+        if not counts:
+            lines.append(f"| {name} | 0 | - | - | - |")
+            continue
+        parts = [
+            f"{100 * sum(c > limit for c in counts) / len(counts):.0f} %"
+            for limit in (INPUTS[-1], size)
+        ]
+        lines.append(
+            f"| {name} | {len(counts)} | {' | '.join(parts)} | {counts[len(counts) // 2]} |"
+        )
+    return lines
+
+
+TABLES: Final = {
+    "alarms": table_of_alarms,
+    "transfer": table_of_transfer,
+}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure what is not known yet and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="all by default")
+    parser.add_argument("--write", action="store_true", help="write the tables into the document")
+    parser.add_argument(
+        "--known", action="store_true", help="measure nothing: rows of alarms that are complete"
+    )
+    parser.add_argument("--again", action="store_true", help="forget what was measured")
+    parser.add_argument(
+        "--kept", type=Path, default=ROOT / "build" / "invariants_study.jsonl", metavar="FILE"
+    )
+    arguments = parser.parse_args(given)
+    if arguments.again:
+        arguments.kept.unlink(missing_ok=True)
+    kept = Kept(arguments.kept, measure=not arguments.known)
+    parts = [make(kept) for name, make in TABLES.items() if name in (arguments.tables or TABLES)]
+    text = "\n\n".join("\n".join(lines) for lines in parts)
+    print(text)
+    if arguments.write:
+        path = ROOT / "docs" / "invariants.md"
+        before, _, rest = path.read_text("utf-8").partition(BEGIN)
+        path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
