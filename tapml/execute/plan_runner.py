@@ -21,6 +21,7 @@ from tapml.execute.device import DeviceBuffer, DeviceMemory
 from tapml.execute.fixed_entry import FixedEntry
 from tapml.plan.graph_plan import GraphPlan
 from tapml_rpc.remote import RemoteTensor
+from tapml_targets.call_plan import TensorShape, plan_call
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 from tapml_targets.expression import evaluate
@@ -67,6 +68,9 @@ class PlanRunner:
         require(library, session.device.limits, ranges=symbol_ranges(plan))
         self.plan = plan
         self._entries: dict[str, EntryProgram] = library.entries
+        self._programs = library
+        # Entries that have run, with the symbols of their inputs.
+        self._called: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
         self._session = session
         self._memory = DeviceMemory(session)
         self._library = session.upload(library)
@@ -135,6 +139,24 @@ class PlanRunner:
         nanoseconds = None if call is None else call.result().kernel_nanoseconds
         return outputs, nanoseconds or 0
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that the runs so far took beside buffers: intermediates and workspaces."""
+        kept: dict[int, int] = {}
+        for entry, symbols in self._called:
+            known = dict(symbols)
+            program = self._entries[entry]
+            shapes = [
+                TensorShape(
+                    tuple(evaluate(each, known) for each in parameter.shape), parameter.dtype
+                )
+                for parameter in program.parameters
+            ]
+            extra = {name: known[name] for name in program.symbols}
+            for slot in plan_call(self._programs, entry, shapes, extra).workspaces:
+                kept[slot.shared] = max(kept.get(slot.shared, 0), slot.nbytes)
+        return sum(kept.values())
+
     def _run(
         self, entry: str, inputs: Mapping[str, Array], *, timed: bool
     ) -> tuple[dict[str, Array], PendingCall | None]:
@@ -143,6 +165,7 @@ class PlanRunner:
         if fixed is None or not fixed.takes(inputs):
             symbols = bind_symbols(entry_of(self.plan, entry), inputs)
         program = self._entries[entry]
+        self._called.add((entry, tuple(symbols.items())))
         try:
             with self._session.batch() as batch:
                 call: PendingCall | None

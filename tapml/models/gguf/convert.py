@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tapml.models.gguf.blocks import KINDS, read_blocks
 from tapml.models.gguf.bounds import check_bounds
-from tapml.models.gguf.tokenizer import tokenizer_json
+from tapml.models.gguf.tokenizer import tokenizer_config, tokenizer_json
 from tapml.models.packed.stored import write_packed_folder
 from tapml.models.packed.weight import PackedWeight
 from tapml_targets.errors import InputError
@@ -103,6 +103,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
         floats,
         made_from=f"GGUF {most}",
         tokenizer=tokenizer_json(fields),
+        tokenizer_config=tokenizer_config(fields),
     )
 
 

@@ -21,6 +21,7 @@ _CUTS: Final = {
     "llama-bpe": _WORDS % "{1,3}",
     "qwen2": _WORDS % "",
 }
+_NAMED: Final = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token"}
 _CONTROL: Final = 3
 _OWN: Final = 4
 
@@ -68,6 +69,20 @@ def tokenizer_json(fields: Mapping[str, Any]) -> str | None:
             single=f"{text} $A", special_tokens=[(text, begin)]
         )
     return str(tokenizer.to_str())
+
+
+def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``tokenizer_config.json`` says beside it: the chat template, begin and end tokens."""
+    tokens: Sequence[Any] = fields.get("tokenizer.ggml.tokens") or ()
+    # The class that takes tokenizer.json as it is.
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for theirs, ours in _NAMED.items():
+        token = fields.get(f"tokenizer.ggml.{theirs}_token_id")
+        if isinstance(token, int) and 0 <= token < len(tokens):
+            config[ours] = str(tokens[token])
+    if isinstance(template := fields.get("tokenizer.chat_template"), str):
+        config["chat_template"] = template
+    return config
 
 
 def _cutting(cut: str) -> Any:
