@@ -106,7 +106,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream the text to standard output, the speed to standard error."""
     started = time.monotonic()
-    runnable = _open(arguments.model, verify=arguments.verify)
+    runnable = open_runnable(arguments.model, verify=arguments.verify)
 
     from tapml.package.target_model import TargetModel
 
@@ -181,7 +181,7 @@ def sampling_of(arguments: argparse.Namespace) -> Sampling:
     return Sampling(arguments.temperature, arguments.top_p, arguments.seed)
 
 
-def _open(path: Path, *, verify: bool) -> Runnable:
+def open_runnable(path: Path, *, verify: bool = False) -> Runnable:
     """Open a package or a finished session."""
     from tapml.package.files import is_package, recover_package
 

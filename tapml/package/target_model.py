@@ -248,6 +248,11 @@ class TargetModel:
         return self.codec.encode(text)
 
     @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return frozenset(self._model.end_tokens)
+
+    @property
     def device_bytes(self) -> int:
         """Device memory taken so far at most: weights, state, inputs, outputs, intermediates."""
         return self._session.peak_bytes + self._runner.workspace_bytes
