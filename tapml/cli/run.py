@@ -25,6 +25,7 @@ _EPILOG: Final = """\
 examples:
   tapml run my-package --prompt "The value of the attribute"
   tapml run my-package.zip --prompt - < prompt.txt
+  tapml run my-package --prompt "The value" --profile trace.json
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
   tapml run my-package --prompt "The value" --json
   tapml run my-package --chat --prompt "Why is the sky blue?" --system "Answer in one sentence."
@@ -94,6 +95,13 @@ def add_parser(subparsers: Any) -> None:
         help="check the hash of a package's weights even if they are large",
     )
     parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="print the time of each operator, and write a trace for chrome://tracing or Perfetto; "
+        "the run itself is slower then",
+    )
+    parser.add_argument(
         "--own-process",
         action="store_true",
         help="drive the device in a separate process: a driver crash becomes an error message; "
@@ -116,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         runnable,
         wanted_device(arguments),
         own_process=arguments.own_process,
+        profile=arguments.profile is not None,
         say=on_standard_error,
     ) as model:
         for note in model.notes:
@@ -123,7 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not model.workload.generates:
             from tapml.cli.run_once import run_once
 
-            return run_once(model, arguments, time.monotonic() - started)
+            run_once(model, arguments, time.monotonic() - started)
+            return _profile(model, arguments.profile)
         sampling = sampling_of(arguments)
         ids, text = _prompt(model, arguments)
         ready = time.monotonic() - started
@@ -135,6 +145,20 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{result.speed}; ready in {ready:.2f} s; {memory}", file=sys.stderr)
             if result.full:
                 print(f"stopped at the context of {model.context_length} tokens", file=sys.stderr)
+        return _profile(model, arguments.profile)
+
+
+def _profile(model: TargetModel, path: Path | None) -> int:
+    """Show where the time went and write the trace, if that was asked for."""
+    if path is not None:
+        from tapml.cli.operator_times import show_times
+        from tapml.durable.files import write_json, writing
+        from tapml.execute.profiling import chrome_trace
+
+        with writing(path):
+            write_json(path, chrome_trace(model.runs, model.device.name))
+        show_times(model.runs)
+        print(f"trace: {path} (open it in chrome://tracing or Perfetto)", file=sys.stderr)
     return 0
 
 

@@ -8,7 +8,7 @@ one command that carries the inputs and a reply that carries the outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _ZERO: Final = b"\0"
 
-_Output: TypeAlias = "tuple[str, RemoteTensor, PendingRead]"
+Output: TypeAlias = "tuple[str, RemoteTensor, PendingRead]"
+"""An output's name, the tensor on the device, and its bytes to come."""
 
 
 class PlanRunner:
@@ -185,7 +186,7 @@ class PlanRunner:
 
     def _run_fixed(
         self, batch: Batch, program: EntryProgram, inputs: Mapping[str, Array], *, timed: bool
-    ) -> tuple[list[_Output], PendingCall | None]:
+    ) -> tuple[list[Output], PendingCall | None]:
         fixed = self._fixed.get(program.name)
         if fixed is None:
             fixed = FixedEntry(program, self._library, self._memory, self._resident)
@@ -210,7 +211,7 @@ class PlanRunner:
         inputs: Mapping[str, Array],
         *,
         timed: bool,
-    ) -> tuple[list[_Output], PendingCall]:
+    ) -> tuple[list[Output], PendingCall | None]:
         held: list[DeviceBuffer] = []
         tensors: list[RemoteTensor] = []
         for parameter in program.parameters:
@@ -224,14 +225,26 @@ class PlanRunner:
             tensors.append(RemoteTensor(buffer.remote, 0, shape, parameter.dtype))
             if kind == "input":
                 batch.write(buffer.remote, flat_bytes(np.ascontiguousarray(inputs[name])))
-        extra = {name: symbols[name] for name in program.symbols}
-        call = batch.call(self._library, program.name, tensors, extra, timed=timed)
+        call = self._launch(batch, program, tensors, symbols, timed=timed)
         outputs = []
         for parameter, tensor in zip(program.parameters, tensors, strict=True):
             kind, _, name = parameter.name.partition(":")
             if kind == "output":
                 outputs.append((name, tensor, batch.read(tensor.buffer, tensor.nbytes)))
         return outputs, call
+
+    def _launch(
+        self,
+        batch: Batch,
+        program: EntryProgram,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int],
+        *,
+        timed: bool,
+    ) -> PendingCall | None:
+        """Call an entry on tensors, one per parameter."""
+        extra = {name: symbols[name] for name in program.symbols}
+        return batch.call(self._library, program.name, tensors, extra, timed=timed)
 
     def _advance(self, entry: str) -> None:
         flips = self._flips[entry]

@@ -13,6 +13,7 @@ from tapml.compiler.preflight import BUFFER_ADVICE, check
 from tapml.compiler.symbol_ranges import symbol_ranges
 from tapml.execute.generate import check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
+from tapml.execute.profiling import ProfilingRunner, TimedRun
 from tapml.execute.sampling import GREEDY, Sampling
 from tapml.models.chat_template import ChatRenderer, Messages
 from tapml.models.text import Codec, TextStream
@@ -40,6 +41,8 @@ class TargetModel:
         on, or the platform's best one.
     own_process
         Whether a process of its own drives the device.
+    profile
+        Whether every operator is timed, which takes time itself; see :attr:`runs`.
     say
         Takes a line where something else takes time: a tracker's queue, a text of the session.
 
@@ -69,6 +72,7 @@ class TargetModel:
         device: str | None = None,
         *,
         own_process: bool = False,
+        profile: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._runnable = runnable
@@ -83,7 +87,8 @@ class TargetModel:
                 open_device(runnable, device, own_process=own_process, say=say)
             )
             try:
-                runner = PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
+                kind = ProfilingRunner if profile else PlanRunner
+                runner = kind(runnable.plan, runnable.weights, runnable.library, session)
             except LimitExceededError as error:
                 raise _too_small(runnable, session.device) from error
             self._runner = stack.enter_context(runner)
@@ -246,6 +251,11 @@ class TargetModel:
             If the model has no tokenizer.
         """
         return self.codec.encode(text)
+
+    @property
+    def runs(self) -> tuple[TimedRun, ...]:
+        """The runs so far with the time of every operator; none unless it was asked to profile."""
+        return tuple(getattr(self._runner, "runs", ()))
 
     @property
     def end_tokens(self) -> frozenset[int]:

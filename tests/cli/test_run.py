@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml.package.load import open_package
 from tests.offload.commands import Ended, run_here, run_process, started
 from tests.offload.sessions import FinishedSession
 from tests.package.packages import Packages, add_tokenizer, manifest_of, pack
@@ -99,6 +100,27 @@ def test_a_chats_prompt_is_written_by_the_models_template(package: Path, tmp_pat
     assert "--chat takes a --prompt" in line
     line = said(run_here(*arguments, "--system", "A", "--prompt", "A", cache=tmp_path))
     assert "--system goes with --chat" in line
+
+
+def test_a_profile_has_every_operator_of_every_run(package: Path, tmp_path: Path) -> None:
+    arguments = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "5")
+    trace = tmp_path / "trace.json"
+    ended = run_here(*arguments, "--profile", trace, cache=tmp_path)
+    # Timing changes nothing of what is written.
+    assert ended.output == run_here(*arguments, cache=tmp_path).output
+    library = open_package(package).library
+    events = [each for each in json.loads(trace.read_text())["traceEvents"] if each["ph"] == "X"]
+    runs = [each for each in events if each["tid"] == 1]
+    assert [each["name"] for each in runs] == ["prefill", *["decode"] * 4]
+    for number, run in enumerate(runs):
+        inside = [each for each in events if each["tid"] == 2 and each["args"]["run"] == number]
+        calls = [each.operator for each in library.entries[run["name"]].calls]
+        assert [each["name"] for each in inside] == calls
+        assert sum(each["dur"] for each in inside) > 0
+    for operator in {each.operator for each in library.entries["decode"].calls}:
+        assert operator in ended.errors
+    assert "decode: " in ended.errors
+    assert f"trace: {trace}" in ended.errors
 
 
 def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:
