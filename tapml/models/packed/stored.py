@@ -46,8 +46,10 @@ def write_packed_folder(
         tensors |= {f"{path}.{name}": each.numpy() for name, each in weight.tensors().items()}
         layers[path] = {"bits": weight.bits, "zero": weight.zero}
     packing = {"quant_method": METHOD, "made_from": made_from, LAYERS: layers}
+    # Without packed layers it is a folder of floats as any other.
+    quantization = {"quantization_config": packing} if packed else {}
     (folder / "config.json").write_text(
-        json.dumps({**config, "quantization_config": packing}, indent=1), encoding="utf-8"
+        json.dumps({**config, **quantization}, indent=1), encoding="utf-8"
     )
     if tokenizer is not None:
         (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
