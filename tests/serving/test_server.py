@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,13 @@ class Serving:
 
     def device_process(self) -> int:
         """The process that drives the device."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        children = [int(each) for task in tasks for each in (task / "children").read_text().split()]
-        (found,) = (
-            each for each in children if b"tapml_rpc" in Path(f"/proc/{each}/cmdline").read_bytes()
-        )
-        return found
+        while True:
+            # A thread of the server, and with it its file, may end meanwhile.
+            for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+                with suppress(FileNotFoundError):
+                    for child in (task / "children").read_text().split():
+                        if b"tapml_rpc" in Path(f"/proc/{child}/cmdline").read_bytes():
+                            return int(child)
 
 
 @pytest.fixture(scope="module")
