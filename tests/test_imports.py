@@ -31,6 +31,7 @@ api
 comparing validation
 inspection matrix
 diff invariants distributed
+serving
 package
 offload
 kernels

@@ -41,6 +41,7 @@ ALLOWED: Final = {
     "tapml/cli/replay.py": EXAMPLE,
     "tapml/cli/rpc.py": EXAMPLE,
     "tapml/cli/run.py": EXAMPLE,
+    "tapml/cli/serve.py": EXAMPLE,
     "tapml/cli/validate.py": EXAMPLE,
     "tapml/compiler/host_build.py": REFERENCE,
     "tapml/compiler/reference_module.py": REFERENCE,

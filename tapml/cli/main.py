@@ -38,6 +38,7 @@ COMMANDS: Final = (
     "compare",
     "package",
     "run",
+    "serve",
     "report",
     "bundle",
     "kernel",

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tapml.cli.model_arguments import positive
+from tapml.cli.model_arguments import number, positive
 from tapml.cli.remote_devices import add_no_open, on_standard_error, wanted_device
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
+    from tapml.execute.sampling import Sampling
     from tapml.package.runnable import Runnable
     from tapml.package.target_model import TargetModel
 
@@ -24,15 +25,19 @@ _EPILOG: Final = """\
 examples:
   tapml run my-package --prompt "The value of the attribute"
   tapml run my-package.zip --prompt - < prompt.txt
+  tapml run my-package --prompt "The value" --profile trace.json
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
   tapml run my-package --prompt "The value" --json
+  tapml run my-package --chat --prompt "Why is the sky blue?" --system "Answer in one sentence."
+  tapml run my-package --prompt "Once" --temperature 0.8 --top-p 0.95 --seed 7
   tapml run my-encoder --prompt "One sentence" --prompt "Another" --json
   tapml run my-classifier --input images.npy
   tapml run my-package --prompt "The value" --device tcp://board:9190
   tapml run my-package --prompt "The value" --device browser     for webgpu: opens a page
 
 It runs a package (`tapml package`), as folder or archive, or a session that has ended with every
-operator on the target. Text streams to standard output, the speed goes to standard error.
+operator on the target. Text streams to standard output, the speed goes to standard error. The most
+probable token is taken unless --temperature is above 0. `tapml serve` answers over HTTP.
 """
 _TOKENS: Final = re.compile(r"\s*\d{1,9}(?:[\s,]+\d{1,9})*\s*")
 _LONGEST_PROMPT: Final = 16 << 20
@@ -45,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "run",
         help="run a package or a finished session on its device",
-        description="Generate text, greedily, or encode sentences, or run a module, on the target.",
+        description="Generate text, or encode sentences, or run a module, on the target.",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -68,6 +73,15 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="tokens to generate (default: 40)",
     )
+    add_sampling_arguments(parser)
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="--prompt is a message, put into the model's chat template (extra `chat`)",
+    )
+    parser.add_argument(
+        "--system", metavar="TEXT", help="with --chat: a message of the system before it"
+    )
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -79,6 +93,13 @@ def add_parser(subparsers: Any) -> None:
         "--verify",
         action="store_true",
         help="check the hash of a package's weights even if they are large",
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="print the time of each operator, and write a trace for chrome://tracing or Perfetto; "
+        "the run itself is slower then",
     )
     parser.add_argument(
         "--own-process",
@@ -93,7 +114,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream the text to standard output, the speed to standard error."""
     started = time.monotonic()
-    runnable = _open(arguments.model, verify=arguments.verify)
+    runnable = open_runnable(arguments.model, verify=arguments.verify)
 
     from tapml.package.target_model import TargetModel
 
@@ -103,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         runnable,
         wanted_device(arguments),
         own_process=arguments.own_process,
+        profile=arguments.profile is not None,
         say=on_standard_error,
     ) as model:
         for note in model.notes:
@@ -110,20 +132,80 @@ def run(arguments: argparse.Namespace) -> int:
         if not model.workload.generates:
             from tapml.cli.run_once import run_once
 
-            return run_once(model, arguments, time.monotonic() - started)
+            run_once(model, arguments, time.monotonic() - started)
+            return _profile(model, arguments.profile)
+        sampling = sampling_of(arguments)
         ids, text = _prompt(model, arguments)
         ready = time.monotonic() - started
-        result = _generate(model, ids, text, arguments)
+        result = _generate(model, ids, text, arguments, sampling)
         if arguments.json:
             print(json.dumps(_data(model, result, ready), indent=1))
         else:
-            print(f"{result.speed}; ready in {ready:.2f} s", file=sys.stderr)
+            memory = f"{model.device_bytes / 1e6:.1f} MB on the device"
+            print(f"{result.speed}; ready in {ready:.2f} s; {memory}", file=sys.stderr)
             if result.full:
                 print(f"stopped at the context of {model.context_length} tokens", file=sys.stderr)
+        return _profile(model, arguments.profile)
+
+
+def _profile(model: TargetModel, path: Path | None) -> int:
+    """Show where the time went and write the trace, if that was asked for."""
+    if path is not None:
+        from tapml.cli.operator_times import show_times
+        from tapml.durable.files import write_json, writing
+        from tapml.execute.profiling import chrome_trace
+
+        with writing(path):
+            write_json(path, chrome_trace(model.runs, model.device.name))
+        show_times(model.runs)
+        print(f"trace: {path} (open it in chrome://tracing or Perfetto)", file=sys.stderr)
     return 0
 
 
-def _open(path: Path, *, verify: bool) -> Runnable:
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--temperature``, ``--top-p`` and ``--seed``."""
+    parser.add_argument(
+        "--temperature",
+        type=number("a number from 0 to 100", float, 0, 100),
+        default=0.0,
+        metavar="T",
+        help="0 takes the most probable token; above, tokens are drawn, flatter the higher it is "
+        "(default: 0)",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=number("a number above 0 and up to 1", float, 1e-9, 1),
+        default=1.0,
+        metavar="P",
+        help="draw from the most probable tokens that have this share together (default: 1)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=number("a whole number from 0", int, 0, (1 << 63) - 1),
+        metavar="N",
+        help="the same seed gives the same text (default: another one each time)",
+    )
+
+
+def sampling_of(arguments: argparse.Namespace) -> Sampling:
+    """How tokens are chosen.
+
+    Raises
+    ------
+    InputError
+        If --top-p or --seed is given where nothing is drawn.
+    """
+    from tapml.execute.sampling import Sampling
+
+    if not arguments.temperature and (arguments.top_p < 1 or arguments.seed is not None):
+        raise InputError(
+            "--top-p and --seed say how tokens are drawn, and at temperature 0 none is: give "
+            "--temperature 1"
+        )
+    return Sampling(arguments.temperature, arguments.top_p, arguments.seed)
+
+
+def open_runnable(path: Path, *, verify: bool = False) -> Runnable:
     """Open a package or a finished session."""
     from tapml.package.files import is_package, recover_package
 
@@ -188,9 +270,18 @@ def _prompt(
             f"{model.name} continues one text: give one --prompt TEXT or one --tokens IDS"
         )
     (value,) = given
+    if arguments.system is not None and not arguments.chat:
+        raise InputError("--system goes with --chat")
     if arguments.tokens is None:
         text = _read_input() if value == "-" else str(value)
+        if arguments.chat:
+            system = [] if arguments.system is None else [("system", arguments.system)]
+            said = [*system, ("user", text)]
+            ids = model.chat([{"role": role, "content": content} for role, content in said])
+            return ids, ""
         return model.encode(text), text
+    if arguments.chat:
+        raise InputError("--chat takes a --prompt: token ids are given as they are")
     if not _TOKENS.fullmatch(value):
         raise InputError(
             f"tokens {value[:60]!r}: expected whole numbers with spaces or commas "
@@ -230,17 +321,28 @@ class _Result:
         return following / (self.seconds - self.first_seconds) if following else 1 / self.seconds
 
     @property
+    def prefill_rate(self) -> float:
+        """Tokens of the prompt per second, until the first token is there."""
+        return len(self.prompt_ids) / self.first_seconds
+
+    @property
     def speed(self) -> str:
         """A line for people."""
-        count = len(self.tokens)
+        count, given = len(self.tokens), len(self.prompt_ids)
+        prompt = f"prompt {given} token{'s' * (given > 1)}, {self.prefill_rate:.1f} a second"
         return (
-            f"{count} token{'s' if count > 1 else ''} in {self.seconds:.2f} s, the first after "
-            f"{self.first_seconds:.2f} s" + (f", then {self.rate:.1f} a second" * (count > 1))
+            f"{count} token{'s' * (count > 1)} in {self.seconds:.2f} s, the first after "
+            f"{self.first_seconds:.2f} s ({prompt})"
+            + (f", then {self.rate:.1f} a second" * (count > 1))
         )
 
 
 def _generate(
-    model: TargetModel, ids: tuple[int, ...], text: str | None, arguments: argparse.Namespace
+    model: TargetModel,
+    ids: tuple[int, ...],
+    text: str | None,
+    arguments: argparse.Namespace,
+    sampling: Sampling,
 ) -> _Result:
     """Generate; stream the text unless JSON was asked for."""
 
@@ -253,7 +355,7 @@ def _generate(
     pieces: list[str] = []
     first = 0.0
     started = time.monotonic()
-    steps = model.generate_tokens(ids, max_new_tokens=arguments.max_new_tokens)
+    steps = model.generate_tokens(ids, max_new_tokens=arguments.max_new_tokens, sampling=sampling)
     try:
         show(" ".join(map(str, ids)) if text is None else text)
         for token in steps:
@@ -284,5 +386,7 @@ def _data(model: TargetModel, result: _Result, ready: float) -> dict[str, Any]:
         "context_full": result.full,
         "ready_seconds": ready,
         "first_token_seconds": result.first_seconds,
+        "prefill_tokens_per_second": result.prefill_rate,
         "tokens_per_second": result.rate,
+        "device_bytes": model.device_bytes,
     }

@@ -1,4 +1,4 @@
-"""Greedy generation with prefill and decode, on any runner of a plan's entries."""
+"""Generation with prefill and decode, on any runner of a plan's entries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tapml.execute.arrays import Array
+from tapml.execute.sampling import Choose, largest
 from tapml_targets.errors import InputError
 
 PREFILL = "prefill"
@@ -65,8 +66,9 @@ def greedy(
     max_new_tokens: int,
     *,
     stop_at_end: bool = True,
+    choose: Choose = largest,
 ) -> Iterator[GeneratedToken]:
-    """Generate from an empty state, always choosing the token of the largest logit.
+    """Generate from an empty state, always taking the largest logit unless `choose` does otherwise.
 
     A prompt of one token goes through decode, a longer one through prefill.
 
@@ -82,6 +84,8 @@ def greedy(
         Number of tokens to generate, at least 1.
     stop_at_end
         Whether to stop after an end token, which is yielded.
+    choose
+        Takes a token from its logits; see :meth:`tapml.execute.sampling.Sampling.chooser`.
 
     Yields
     ------
@@ -94,7 +98,7 @@ def greedy(
         If the prompt is empty, or prompt and new tokens do not fit into the context.
     """
     check_lengths(model, len(token_ids), max_new_tokens)
-    return _generate(model, runner, tuple(token_ids), max_new_tokens, stop_at_end)
+    return _generate(model, runner, tuple(token_ids), max_new_tokens, stop_at_end, choose)
 
 
 def check_lengths(model: Decoder, prompt_length: int, max_new_tokens: int) -> None:
@@ -119,6 +123,7 @@ def _generate(
     token_ids: tuple[int, ...],
     max_new_tokens: int,
     stop_at_end: bool,
+    choose: Choose,
 ) -> Iterator[GeneratedToken]:
     runner.reset()
     if len(token_ids) == 1:
@@ -128,7 +133,7 @@ def _generate(
     position = len(token_ids)
     for step in range(max_new_tokens):
         logits = next(iter(runner.run(entry, inputs).values()))[0, -1]
-        token = int(logits.argmax())
+        token = choose(logits)
         yield GeneratedToken(token, logits, step, entry)
         if (stop_at_end and token in model.end_tokens) or step + 1 == max_new_tokens:
             return

@@ -8,7 +8,7 @@ one command that carries the inputs and a reply that carries the outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from tapml.execute.device import DeviceBuffer, DeviceMemory
 from tapml.execute.fixed_entry import FixedEntry
 from tapml.plan.graph_plan import GraphPlan
 from tapml_rpc.remote import RemoteTensor
+from tapml_targets.call_plan import TensorShape, plan_call
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import InputError
 from tapml_targets.expression import evaluate
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 _ZERO: Final = b"\0"
 
-_Output: TypeAlias = "tuple[str, RemoteTensor, PendingRead]"
+Output: TypeAlias = "tuple[str, RemoteTensor, PendingRead]"
+"""An output's name, the tensor on the device, and its bytes to come."""
 
 
 class PlanRunner:
@@ -67,6 +69,9 @@ class PlanRunner:
         require(library, session.device.limits, ranges=symbol_ranges(plan))
         self.plan = plan
         self._entries: dict[str, EntryProgram] = library.entries
+        self._programs = library
+        # Entries that have run, with the symbols of their inputs.
+        self._called: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
         self._session = session
         self._memory = DeviceMemory(session)
         self._library = session.upload(library)
@@ -135,6 +140,24 @@ class PlanRunner:
         nanoseconds = None if call is None else call.result().kernel_nanoseconds
         return outputs, nanoseconds or 0
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that the runs so far took beside buffers: intermediates and workspaces."""
+        kept: dict[int, int] = {}
+        for entry, symbols in self._called:
+            known = dict(symbols)
+            program = self._entries[entry]
+            shapes = [
+                TensorShape(
+                    tuple(evaluate(each, known) for each in parameter.shape), parameter.dtype
+                )
+                for parameter in program.parameters
+            ]
+            extra = {name: known[name] for name in program.symbols}
+            for slot in plan_call(self._programs, entry, shapes, extra).workspaces:
+                kept[slot.shared] = max(kept.get(slot.shared, 0), slot.nbytes)
+        return sum(kept.values())
+
     def _run(
         self, entry: str, inputs: Mapping[str, Array], *, timed: bool
     ) -> tuple[dict[str, Array], PendingCall | None]:
@@ -143,6 +166,7 @@ class PlanRunner:
         if fixed is None or not fixed.takes(inputs):
             symbols = bind_symbols(entry_of(self.plan, entry), inputs)
         program = self._entries[entry]
+        self._called.add((entry, tuple(symbols.items())))
         try:
             with self._session.batch() as batch:
                 call: PendingCall | None
@@ -162,7 +186,7 @@ class PlanRunner:
 
     def _run_fixed(
         self, batch: Batch, program: EntryProgram, inputs: Mapping[str, Array], *, timed: bool
-    ) -> tuple[list[_Output], PendingCall | None]:
+    ) -> tuple[list[Output], PendingCall | None]:
         fixed = self._fixed.get(program.name)
         if fixed is None:
             fixed = FixedEntry(program, self._library, self._memory, self._resident)
@@ -187,7 +211,7 @@ class PlanRunner:
         inputs: Mapping[str, Array],
         *,
         timed: bool,
-    ) -> tuple[list[_Output], PendingCall]:
+    ) -> tuple[list[Output], PendingCall | None]:
         held: list[DeviceBuffer] = []
         tensors: list[RemoteTensor] = []
         for parameter in program.parameters:
@@ -201,14 +225,26 @@ class PlanRunner:
             tensors.append(RemoteTensor(buffer.remote, 0, shape, parameter.dtype))
             if kind == "input":
                 batch.write(buffer.remote, flat_bytes(np.ascontiguousarray(inputs[name])))
-        extra = {name: symbols[name] for name in program.symbols}
-        call = batch.call(self._library, program.name, tensors, extra, timed=timed)
+        call = self._launch(batch, program, tensors, symbols, timed=timed)
         outputs = []
         for parameter, tensor in zip(program.parameters, tensors, strict=True):
             kind, _, name = parameter.name.partition(":")
             if kind == "output":
                 outputs.append((name, tensor, batch.read(tensor.buffer, tensor.nbytes)))
         return outputs, call
+
+    def _launch(
+        self,
+        batch: Batch,
+        program: EntryProgram,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, int],
+        *,
+        timed: bool,
+    ) -> PendingCall | None:
+        """Call an entry on tensors, one per parameter."""
+        extra = {name: symbols[name] for name in program.symbols}
+        return batch.call(self._library, program.name, tensors, extra, timed=timed)
 
     def _advance(self, entry: str) -> None:
         flips = self._flips[entry]

@@ -17,8 +17,8 @@ class Codec(ABC):
     """Text to tokens and back."""
 
     @abstractmethod
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a prompt, with the begin token if the model has one."""
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Token ids of a prompt; with the begin token if `special` and the model has one."""
 
     @abstractmethod
     def decode(self, token_ids: Iterable[int]) -> str:
@@ -35,9 +35,10 @@ class TextCodec(Codec):
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a prompt, with the begin token if the model has one."""
-        return tuple(int(token) for token in self._tokenizer(text)["input_ids"])
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """See :meth:`Codec.encode`."""
+        found = self._tokenizer(text, add_special_tokens=special)
+        return tuple(int(token) for token in found["input_ids"])
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of tokens, without begin and end tokens."""

@@ -60,8 +60,8 @@ class JsonTokenizer(Codec):
         except InputError as error:
             raise InputError(f"the tokenizer in {path} cannot be used: {error}") from error
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a prompt, with the begin token if the model has one.
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Token ids of a prompt; with the begin token if `special` and the model has one.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class JsonTokenizer(Codec):
             raise InputError(
                 f"the prompt is not valid text: character {error.start} is half of a surrogate pair"
             ) from error
-        return tuple(self._tokenizer.encode(text).ids)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of tokens, without begin, end and other special tokens."""

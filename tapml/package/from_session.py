@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from tapml.models.chat_template import read_chat_template
+from tapml.models.resolve import home_of
 from tapml.models.stored import StoredModel
 from tapml.models.text import Codec, load_codec
 from tapml.models.tokenizer_json import JsonTokenizer
@@ -72,6 +74,7 @@ class FinishedSession:
             open_codec=self.open_codec,
             validated=self.validated,
             sample=self.sample,
+            chat_template=read_chat_template(home_of(self.model_folder)),
         )
 
     def open_codec(self) -> Codec:

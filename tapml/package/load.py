@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tapml.models.chat_template import chat_template_of
 from tapml.models.stored import StoredModel
 from tapml.models.tensor_file import TensorFile
 from tapml.package.codecs import open_codec
 from tapml.package.files import PackageFiles, recover_package, unpack_programs
-from tapml.package.manifest import TOKENIZER, WEIGHTS
+from tapml.package.manifest import TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
 from tapml.package.runnable import Runnable
 from tapml.package.target_model import TargetModel
 from tapml.plan.graph_plan import GraphPlan
@@ -117,6 +118,7 @@ def open_package(
         open_codec=lambda: open_codec(manifest.tokenizer, contents.get(TOKENIZER, b"")),
         validated=manifest.device,
         sample=manifest.sample,
+        chat_template=chat_template_of(contents.get(TOKENIZER_CONFIG), None, str(path)),
     )
 
 

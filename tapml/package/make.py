@@ -17,6 +17,7 @@ from tapml.package.manifest import (
     README,
     RUN,
     TOKENIZER,
+    TOKENIZER_CONFIG,
     WEIGHTS,
     Manifest,
 )
@@ -88,6 +89,8 @@ def make_package(
     }
     if shipped.tokenizer is not None:
         contents[TOKENIZER] = shipped.tokenizer
+    if shipped.chat_template is not None:
+        contents[TOKENIZER_CONFIG] = shipped.chat_template.to_bytes()
     total = sum(each.nbytes for each in shipped.weights.values())
     header = tensors_header(shipped.weights, shipped.dtypes)
     written = sum(map(len, contents.values())) + len(header) + total

@@ -22,6 +22,7 @@ PLAN: Final = "plan.msgpack"
 LIBRARY: Final = "library.msgpack"
 WEIGHTS: Final = "weights.safetensors"
 TOKENIZER: Final = "tokenizer.json"
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 README: Final = "README.txt"
 RUN: Final = "run.py"
 

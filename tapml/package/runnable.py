@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tapml.models.chat_template import ChatTemplate
 from tapml.models.stored import StoredModel
 from tapml.models.text import Codec
 from tapml.package.manifest import ValidatedDevice
@@ -43,6 +44,7 @@ class Runnable:
     open_codec: Callable[[], Codec]
     validated: ValidatedDevice | None
     sample: Sample | None = None
+    chat_template: ChatTemplate | None = None
 
     @property
     def nbytes(self) -> int:

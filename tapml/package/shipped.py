@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy.typing as npt
 from msgspec import structs
 
+from tapml.models.chat_template import ChatTemplate, read_chat_template
 from tapml.models.resolve import home_of
 from tapml.models.stored import StoredModel
 from tapml.package.codecs import packaged_tokenizer
@@ -55,6 +56,7 @@ class Shipped:
     licences: Mapping[str, bytes]
     versions: Mapping[str, str]
     sample: Sample | None
+    chat_template: ChatTemplate | None = None
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -90,6 +92,7 @@ def of_session(finished: FinishedSession) -> Shipped:
     """
     assert finished.validated is not None  # noqa: S101 - open_passed has seen to it
     note, tokenizer = packaged_tokenizer(finished.model_folder, finished.texts)
+    home = home_of(finished.model_folder)
     return Shipped(
         model=finished.model,
         plan=_slim(finished.plan),
@@ -99,6 +102,8 @@ def of_session(finished: FinishedSession) -> Shipped:
         verdict=finished.verdict,
         note=note,
         tokenizer=tokenizer,
+        # Without a tokenizer it takes no text, and so no conversation.
+        chat_template=None if tokenizer is None else read_chat_template(home),
         licences=licences_of(finished.model_folder),
         versions=_versions(),
         sample=finished.sample,
@@ -125,6 +130,7 @@ def of_package(path: Path, progress: Callable[[int, int], None] | None = None) -
         verdict=files.manifest.verdict,
         note=files.manifest.tokenizer,
         tokenizer=contents.get(TOKENIZER),
+        chat_template=runnable.chat_template,
         licences={name: each for name, each in contents.items() if is_licence(name)},
         versions=files.manifest.versions,
         sample=files.manifest.sample,

@@ -13,6 +13,9 @@ from tapml.compiler.preflight import BUFFER_ADVICE, check
 from tapml.compiler.symbol_ranges import symbol_ranges
 from tapml.execute.generate import check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
+from tapml.execute.profiling import ProfilingRunner, TimedRun
+from tapml.execute.sampling import GREEDY, Sampling
+from tapml.models.chat_template import ChatRenderer, Messages
 from tapml.models.text import Codec, TextStream
 from tapml.package.runnable import Runnable, difference_from, open_device
 from tapml.workloads import workload_of
@@ -38,6 +41,8 @@ class TargetModel:
         on, or the platform's best one.
     own_process
         Whether a process of its own drives the device.
+    profile
+        Whether every operator is timed, which takes time itself; see :attr:`runs`.
     say
         Takes a line where something else takes time: a tracker's queue, a text of the session.
 
@@ -67,6 +72,7 @@ class TargetModel:
         device: str | None = None,
         *,
         own_process: bool = False,
+        profile: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._runnable = runnable
@@ -81,11 +87,13 @@ class TargetModel:
                 open_device(runnable, device, own_process=own_process, say=say)
             )
             try:
-                runner = PlanRunner(runnable.plan, runnable.weights, runnable.library, session)
+                kind = ProfilingRunner if profile else PlanRunner
+                runner = kind(runnable.plan, runnable.weights, runnable.library, session)
             except LimitExceededError as error:
                 raise _too_small(runnable, session.device) from error
             self._runner = stack.enter_context(runner)
             session.fence()
+            self._session = session
             self.device: DeviceDescription = session.device
             difference = difference_from(runnable.validated, session.device)
             self.notes = (f"{difference}: {self._checked(say)}",) if difference else ()
@@ -111,14 +119,48 @@ class TargetModel:
         """
         return self._runnable.open_codec()
 
-    def generate(self, prompt: str | Sequence[int], *, max_new_tokens: int = NEW_TOKENS) -> str:
+    def chat(self, messages: Messages) -> tuple[int, ...]:
+        """Token ids of a conversation, as the model's chat template writes it.
+
+        Parameters
+        ----------
+        messages
+            Each with a ``role`` (``system``, ``user``, ``assistant``) and a ``content``.
+
+        Raises
+        ------
+        InputError
+            If the model has no chat template or no tokenizer, jinja2 is not installed, or the
+            template refuses the conversation.
+        """
+        # The template writes the begin token itself.
+        return self.codec.encode(self._chat.render(messages), special=False)
+
+    @cached_property
+    def _chat(self) -> ChatRenderer:
+        template = self._runnable.chat_template
+        if template is None:
+            raise InputError(f"{self.name} has no chat template: give the prompt as it is")
+        return self._stack.enter_context(ChatRenderer(template))
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_new_tokens: int = NEW_TOKENS,
+        sampling: Sampling = GREEDY,
+    ) -> str:
         """The text that follows a prompt; see :meth:`stream`."""
-        return "".join(self.stream(prompt, max_new_tokens=max_new_tokens))
+        return "".join(self.stream(prompt, max_new_tokens=max_new_tokens, sampling=sampling))
 
     def stream(
-        self, prompt: str | Sequence[int], *, max_new_tokens: int = NEW_TOKENS
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_new_tokens: int = NEW_TOKENS,
+        sampling: Sampling = GREEDY,
     ) -> Iterator[str]:
-        """Generate greedily; yields text as soon as it is there, without the prompt.
+        """Generate; yields text as soon as it is there, without the prompt.
 
         Parameters
         ----------
@@ -126,6 +168,8 @@ class TargetModel:
             Text, or token ids.
         max_new_tokens
             At most how many tokens; fewer where an end token comes or the context is full.
+        sampling
+            How tokens are chosen; the most probable one if not given.
 
         Raises
         ------
@@ -136,13 +180,17 @@ class TargetModel:
         self._check_generates()
         self._model.check_tokens(ids)
         stream = self.codec.stream(ids)
-        tokens = self.generate_tokens(ids, max_new_tokens=max_new_tokens)
+        tokens = self.generate_tokens(ids, max_new_tokens=max_new_tokens, sampling=sampling)
         return _texts(stream, tokens)
 
     def generate_tokens(
-        self, token_ids: Sequence[int], *, max_new_tokens: int = NEW_TOKENS
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_new_tokens: int = NEW_TOKENS,
+        sampling: Sampling = GREEDY,
     ) -> Iterator[int]:
-        """Generate greedily; yields token ids, an end token last.
+        """Generate; yields token ids, an end token last. See :meth:`stream`.
 
         Raises
         ------
@@ -157,7 +205,7 @@ class TargetModel:
         count = min(max_new_tokens, room) if room > 0 else max_new_tokens
         check_lengths(self._model, len(ids), count)
         self._texts += 1
-        return self._tokens(ids, count, self._texts)
+        return self._tokens(ids, count, self._texts, sampling)
 
     def outputs(self, case: Any) -> npt.NDArray[Any]:
         """The rows that a model of one call gives for a case, or for its plain form.
@@ -204,6 +252,21 @@ class TargetModel:
         """
         return self.codec.encode(text)
 
+    @property
+    def runs(self) -> tuple[TimedRun, ...]:
+        """The runs so far with the time of every operator; none unless it was asked to profile."""
+        return tuple(getattr(self._runner, "runs", ()))
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return frozenset(self._model.end_tokens)
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory taken so far at most: weights, state, inputs, outputs, intermediates."""
+        return self._session.peak_bytes + self._runner.workspace_bytes
+
     def close(self) -> None:
         """Free the weights and give the device back."""
         self._stack.close()
@@ -217,8 +280,10 @@ class TargetModel:
             say("another device than it was validated on: generating a text of its session again")
         return sample.compared(lambda ids, count: self.generate_tokens(ids, max_new_tokens=count))
 
-    def _tokens(self, ids: tuple[int, ...], count: int, number: int) -> Iterator[int]:
-        steps = greedy(self._model, self._runner, ids, count)
+    def _tokens(
+        self, ids: tuple[int, ...], count: int, number: int, sampling: Sampling
+    ) -> Iterator[int]:
+        steps = greedy(self._model, self._runner, ids, count, choose=sampling.chooser())
         while True:
             if number != self._texts:
                 raise InputError(

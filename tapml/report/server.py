@@ -8,24 +8,18 @@ it under a name of its own (the Host header is checked, against DNS rebinding).
 
 from __future__ import annotations
 
-import ipaddress
-import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tapml.report.content_policy import served_policy
+from tapml.report.listening import LOOPBACK, ListeningServer
 from tapml_targets.errors import InputError
 
 PAGE: Final = "report.html"
-LOOPBACK: Final = "127.0.0.1"
-_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _REQUEST_SECONDS: Final = 30.0
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -50,7 +44,7 @@ class Answer:
     policy: str = "default-src 'none'; frame-ancestors 'none'"
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(ListeningServer):
     """Serves one page, under ``/`` and ``/report.html``, and JSON beside it.
 
     A context manager; :meth:`serve_forever` serves until :meth:`shutdown` or Ctrl-C.
@@ -75,8 +69,6 @@ class PageServer(ThreadingHTTPServer):
         machine's.
     """
 
-    daemon_threads = True
-
     def __init__(
         self,
         page: Callable[[], str],
@@ -86,60 +78,12 @@ class PageServer(ThreadingHTTPServer):
         host: str = LOOPBACK,
         port: int = 0,
     ) -> None:
-        self.host = host
         self._make_page = page
         self._version = version
         self._data = {f"/{name}": read for name, read in data.items()}
         self._page: tuple[int, Answer] | None = None
         self._rendering = threading.Lock()
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        try:
-            super().__init__((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            raise InputError(
-                f"cannot listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}"
-                "; name another port with --port (0 takes a free one), or an address of this "
-                "machine with --host"
-            ) from error
-
-    def server_bind(self) -> None:
-        """Bind without asking the network for this machine's full name, as the base class does."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.host, int(self.server_address[1])
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that has gone."""
-        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
-
-    @property
-    def url(self) -> str:
-        """Where a browser on this machine finds it."""
-        name = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)  # noqa: S104
-        return f"http://{f'[{name}]' if ':' in name else name}:{self.server_port}/"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
-        address = str(self.server_address[0])
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-    def knows(self, host: str) -> bool:
-        """Whether a Host header names this server and not what somebody else's DNS makes of it."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            port = urlsplit(f"//{host}").port or 80
-        except ValueError:
-            return False
-        if port != self.server_port:
-            return False
-        if name in _LOOPBACK_NAMES or name == self.host.lower():
-            return True
-        if self.is_local:
-            return False
-        # Rebinding takes a name; an address is what it is.
-        return _is_address(name) or name == socket.gethostname().lower()
+        super().__init__(_Handler, host, port)
 
     def answer(self, name: str) -> Answer:
         """What lies under a name of the fixed set; anything else is not found."""
@@ -211,11 +155,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _plain(status: HTTPStatus, text: str) -> Answer:
     return Answer(status, _TEXT, f"{text}\n".encode())
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

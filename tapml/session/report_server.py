@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from tapml.report.server import LOOPBACK, PageServer
+from tapml.report.listening import LOOPBACK
+from tapml.report.server import PageServer
 from tapml.runs.live_file import LIVE, LiveReader
 from tapml.session.folder import REPORT
 from tapml.session.live import SessionLive, report_version

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tapml.package.load import open_package
 from tests.offload.commands import Ended, run_here, run_process, started
 from tests.offload.sessions import FinishedSession
-from tests.package.packages import Packages, add_tokenizer, pack
+from tests.package.packages import Packages, add_tokenizer, manifest_of, pack
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,61 @@ def test_json_has_text_tokens_and_times(package: Path, tmp_path: Path) -> None:
     assert plain.output == f"Ab c{result['text']}\n"
     assert 0 < result["first_token_seconds"] < 60
     assert result["tokens_per_second"] > 0
+    assert result["prefill_tokens_per_second"] == pytest.approx(4 / result["first_token_seconds"])
+    assert result["device_bytes"] > sum(
+        each.bytes for name, each in manifest_of(package).files.items() if "weights" in name
+    )
     again = run_here(*arguments, "--tokens", "33 66, 0 67", "--json", cache=tmp_path)
     assert json.loads(again.output)["tokens"] == result["tokens"]
+
+
+def test_a_seed_repeats_a_drawn_text(package: Path, tmp_path: Path) -> None:
+    drawn = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "20", "--temperature", "5")
+    first, again, other = (
+        run_here(*drawn, "--seed", seed, cache=tmp_path).output for seed in ("3", "3", "4")
+    )
+    assert first == again != other
+    line = said(run_here("run", package, "--prompt", "A", "--seed", "3", cache=tmp_path))
+    assert "at temperature 0 none is: give --temperature 1" in line
+    line = run_here("run", package, "--prompt", "A", "--top-p", "0", cache=tmp_path).errors
+    assert "expected a number above 0 and up to 1, got '0'" in line
+
+
+def test_a_chats_prompt_is_written_by_the_models_template(package: Path, tmp_path: Path) -> None:
+    arguments = ("run", package, "--max-new-tokens", "3", "--json")
+    chat = run_here(*arguments, "--chat", "--system", "Hm", "--prompt", "Hi", cache=tmp_path)
+    plain = run_here(*arguments, "--prompt", "s: Hm/u: Hi/a:", cache=tmp_path)
+    assert chat.exit_code == 0, chat.errors
+    found, expected = json.loads(chat.output), json.loads(plain.output)
+    for key in ("prompt_ids", "tokens"):
+        assert found[key] == expected[key]
+    streamed = run_here(*arguments[:-1], "--chat", "--prompt", "Hi", cache=tmp_path)
+    assert not streamed.output.startswith("u: Hi")
+    line = said(run_here(*arguments, "--chat", "--tokens", "1 2", cache=tmp_path))
+    assert "--chat takes a --prompt" in line
+    line = said(run_here(*arguments, "--system", "A", "--prompt", "A", cache=tmp_path))
+    assert "--system goes with --chat" in line
+
+
+def test_a_profile_has_every_operator_of_every_run(package: Path, tmp_path: Path) -> None:
+    arguments = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "5")
+    trace = tmp_path / "trace.json"
+    ended = run_here(*arguments, "--profile", trace, cache=tmp_path)
+    # Timing changes nothing of what is written.
+    assert ended.output == run_here(*arguments, cache=tmp_path).output
+    library = open_package(package).library
+    events = [each for each in json.loads(trace.read_text())["traceEvents"] if each["ph"] == "X"]
+    runs = [each for each in events if each["tid"] == 1]
+    assert [each["name"] for each in runs] == ["prefill", *["decode"] * 4]
+    for number, run in enumerate(runs):
+        inside = [each for each in events if each["tid"] == 2 and each["args"]["run"] == number]
+        calls = [each.operator for each in library.entries[run["name"]].calls]
+        assert [each["name"] for each in inside] == calls
+        assert sum(each["dur"] for each in inside) > 0
+    for operator in {each.operator for each in library.entries["decode"].calls}:
+        assert operator in ended.errors
+    assert "decode: " in ended.errors
+    assert f"trace: {trace}" in ended.errors
 
 
 def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:

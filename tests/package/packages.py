@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tapml.package.make import make_package
-from tapml.package.manifest import MANIFEST, TOKENIZER, Manifest, StoredFile, TokenizerNote
+from tapml.package.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Manifest,
+    StoredFile,
+    TokenizerNote,
+)
 from tests.offload.sessions import FinishedSession
 
 
@@ -62,8 +69,17 @@ def exchange(package: Path, name: str, content: bytes) -> None:
     put(package, replace(manifest, files={**manifest.files, name: stored}))
 
 
+CHAT = (
+    "{% for message in messages %}{{ message.role[0] }}: {{ message.content }}/{% endfor %}a:"
+    "{% if messages[0].role == 'refused' %}{{ raise_exception('no such role') }}{% endif %}"
+)
+
+
 def add_tokenizer(package: Path) -> None:
-    """Give the tiny model a tokenizer: a token for every printable character of ASCII."""
+    """Give the tiny model a tokenizer, a token for every printable character of ASCII, and a chat.
+
+    Its chat template is :data:`CHAT`.
+    """
     vocabulary = {chr(32 + number): number for number in range(95)}
     text: dict[str, Any] = {
         "added_tokens": [],
@@ -74,5 +90,6 @@ def add_tokenizer(package: Path) -> None:
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
     exchange(package, TOKENIZER, json.dumps(text).encode())
+    exchange(package, TOKENIZER_CONFIG, json.dumps({"chat_template": CHAT}).encode())
     note = TokenizerNote("tokenizers", "the `tokenizers` library reads tokenizer.json")
     put(package, replace(manifest_of(package), tokenizer=note))

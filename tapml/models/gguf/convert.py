@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tapml.models.gguf.blocks import KINDS, read_blocks
 from tapml.models.gguf.bounds import check_bounds
-from tapml.models.gguf.tokenizer import tokenizer_json
+from tapml.models.gguf.tokenizer import tokenizer_config, tokenizer_json
 from tapml.models.packed.stored import write_packed_folder
 from tapml.models.packed.weight import PackedWeight
 from tapml_targets.errors import InputError
@@ -71,6 +71,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
     for tensor in reader.tensors:
         name = _name_here(str(tensor.name), path)
         if name is None:
+            _check_frequencies(path, tensor)
             continue
         kind = str(tensor.tensor_type.name)
         shape = tuple(int(each) for each in reversed(tensor.shape))
@@ -91,11 +92,6 @@ def convert_gguf(path: Path, folder: Path) -> None:
             )
     config["tie_word_embeddings"] = "lm_head" not in packed and "lm_head.weight" not in floats
     most = max(kinds, key=lambda kind: kinds[kind]) if kinds else "floats"
-    if not packed:
-        raise InputError(
-            f"{path} has no quantized tensor: expected one of {', '.join(KINDS)}; use the model's "
-            "safetensors folder"
-        )
     write_packed_folder(
         folder,
         config,
@@ -103,6 +99,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
         floats,
         made_from=f"GGUF {most}",
         tokenizer=tokenizer_json(fields),
+        tokenizer_config=tokenizer_config(fields),
     )
 
 
@@ -152,8 +149,11 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     if config["hidden_size"] % heads or heads % groups:
         raise InputError(f"{path} has {heads} heads over {groups} for {config['hidden_size']} wide")
     scaling = fields.get("llama.rope.scaling.type")
-    if scaling not in (None, "none"):
-        raise InputError(f"{path} has RoPE scaling {scaling!r}: expected none")
+    if scaling not in (None, "none", "linear"):
+        raise InputError(
+            f"{path} has RoPE scaling {str(scaling)[:40]!r}: expected none or linear; take the "
+            "model's safetensors folder"
+        )
     tokens = fields.get("tokenizer.ggml.tokens") or ()
     config |= {
         "vocab_size": int(fields.get("llama.vocab_size") or len(tokens)),
@@ -163,6 +163,14 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu",
         "torch_dtype": "float32",
     }
+    if scaling == "linear":
+        factor = fields.get("llama.rope.scaling.factor")
+        if not isinstance(factor, float) or not 1 <= factor <= _LARGEST:
+            raise InputError(f"{path} has RoPE scaling by {str(factor)[:40]}: expected 1 or more")
+        theta = config["rope_theta"]
+        config["rope_parameters"] = {
+            "rope_type": "linear", "factor": factor, "rope_theta": theta
+        }  # fmt: skip
     for theirs, ours in (("bos", "bos_token_id"), ("eos", "eos_token_id")):
         token = fields.get(f"tokenizer.ggml.{theirs}_token_id")
         config[ours] = token if isinstance(token, int) else None
@@ -186,6 +194,18 @@ def _name_here(name: str, path: Path) -> str | None:
             "would be computed without it; take its safetensors folder"
         )
     return found
+
+
+def _check_frequencies(path: Path, tensor: Any) -> None:
+    """Refuse factors of the rotary frequencies that change them: those of Llama 3.1 and later.
+
+    Without them a model computes something else beyond its first context, and roots all the same.
+    """
+    if str(tensor.tensor_type.name) != "F32" or not (np.asarray(tensor.data) == 1).all():
+        raise InputError(
+            f"{path} has {_COMPUTED}, the RoPE scaling of the kind llama3: expected none or "
+            "linear; take the model's safetensors folder, and --quantize int4"
+        )
 
 
 def _rotated(config: Mapping[str, Any]) -> frozenset[str]:

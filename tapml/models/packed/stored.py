@@ -23,8 +23,9 @@ def write_packed_folder(
     *,
     made_from: str,
     tokenizer: str | None,
+    tokenizer_config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``config.json``, ``model.safetensors`` and, if there is one, ``tokenizer.json``.
+    """Write ``config.json``, ``model.safetensors`` and, if there is one, the tokenizer's files.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ def write_packed_folder(
         All other weights by name.
     made_from
         What it is called in reports.
+    tokenizer, tokenizer_config
+        Content of ``tokenizer.json`` and of ``tokenizer_config.json``.
     """
     tensors: dict[str, np.ndarray[Any, Any]] = {n: t.numpy() for n, t in floats.items()}
     layers: dict[str, dict[str, int]] = {}
@@ -43,10 +46,15 @@ def write_packed_folder(
         tensors |= {f"{path}.{name}": each.numpy() for name, each in weight.tensors().items()}
         layers[path] = {"bits": weight.bits, "zero": weight.zero}
     packing = {"quant_method": METHOD, "made_from": made_from, LAYERS: layers}
+    # Without packed layers it is a folder of floats as any other.
+    quantization = {"quantization_config": packing} if packed else {}
     (folder / "config.json").write_text(
-        json.dumps({**config, "quantization_config": packing}, indent=1), encoding="utf-8"
+        json.dumps({**config, **quantization}, indent=1), encoding="utf-8"
     )
     if tokenizer is not None:
         (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    if tokenizer is not None and tokenizer_config is not None:
+        content = json.dumps(tokenizer_config, indent=1)
+        (folder / "tokenizer_config.json").write_text(content, encoding="utf-8")
     names = {name: each.dtype.name for name, each in tensors.items()}
     write_tensors(folder / "model.safetensors", tensors, names)

@@ -35,7 +35,7 @@ def test_blocks_unpack_to_the_bits_of_the_librarys_dequantizer(kind: str) -> Non
     np.testing.assert_array_equal(unpacked, written.dequantized(kind, data))
 
 
-def own_llama(values: dict[str, np.ndarray]) -> LlamaForCausalLM:
+def own_llama(values: dict[str, np.ndarray], **more: object) -> LlamaForCausalLM:
     """transformers' class with the dequantized weights, q and k turned back as it turns them."""
     config = LlamaConfig(
         vocab_size=written.WORDS,
@@ -46,6 +46,7 @@ def own_llama(values: dict[str, np.ndarray]) -> LlamaForCausalLM:
         num_key_value_heads=written.GROUPS,
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
+        **more,
     )
     module = LlamaForCausalLM(config).eval()
     names = {
@@ -90,16 +91,47 @@ def test_a_file_computes_what_transformers_computes_with_its_weights(
     values = written.write_llama(tmp_path / "small.gguf", kind)
     model = load_model(tmp_path / "small.gguf")
     assert model.quantization == f"GGUF {kind}"
-    tokens = torch.arange(1, 12).unsqueeze(0)
-    with torch.no_grad():
-        ours = model.module(input_ids=tokens, use_cache=False).logits
-        own = own_llama(values)(input_ids=tokens, use_cache=False).logits
-    torch.testing.assert_close(ours, own, rtol=0.0, atol=1e-5 * float(own.abs().max()))
+    assert_same_logits(model.module, own_llama(values))
     assert model.tokenizer is not None
     ids = model.tokenizer.encode("the1")
     assert ids == (95, ALPHABET_ONE)
     assert model.tokenizer.decode(ids) == "the1"
     assert resolve_model(tmp_path / "small.gguf") == resolve_model(tmp_path / "small.gguf")
+
+
+@pytest.mark.parametrize("kind", ["F16", "F32"])
+def test_a_file_of_floats_is_a_model_without_quantization(kind: str, tmp_path: Path) -> None:
+    values = written.write_llama(tmp_path / "small.gguf", kind, frequencies=1.0)
+    model = load_model(tmp_path / "small.gguf")
+    assert model.quantization == ""
+    assert_same_logits(model.module, own_llama(values))
+
+
+def test_linear_scaling_of_positions_is_the_models(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    values = written.write_llama(path, "Q8_0", scaling=("linear", 4.0))
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    module = load_model(path).module
+    assert_same_logits(module, own_llama(values, rope_parameters=rope))
+    with pytest.raises(AssertionError):
+        assert_same_logits(module, own_llama(values))
+
+
+def test_scalings_that_are_not_done_are_refused_by_name(tmp_path: Path) -> None:
+    written.write_llama(tmp_path / "a.gguf", "Q8_0", scaling=("yarn", 4.0))
+    with pytest.raises(InputError, match="RoPE scaling 'yarn': expected none or linear"):
+        resolve_model(tmp_path / "a.gguf")
+    written.write_llama(tmp_path / "b.gguf", "Q8_0", frequencies=8.0)
+    with pytest.raises(InputError, match=r"rope_freqs.weight, the RoPE scaling of the kind llama3"):
+        resolve_model(tmp_path / "b.gguf")
+
+
+def assert_same_logits(ours: torch.nn.Module, own: torch.nn.Module) -> None:
+    tokens = torch.arange(1, 30).unsqueeze(0)
+    with torch.no_grad():
+        found = ours(input_ids=tokens, use_cache=False).logits
+        expected = own(input_ids=tokens, use_cache=False).logits
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-5 * float(expected.abs().max()))
 
 
 ALPHABET_ONE = written.ALPHABET.index("1")

@@ -63,7 +63,12 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def write_llama(
-    path: Path, kind: str, *, architecture: str = "llama"
+    path: Path,
+    kind: str,
+    *,
+    architecture: str = "llama",
+    scaling: tuple[str, float] | None = None,
+    frequencies: float | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Write a file; the float32 values of its tensors by their names in it."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -75,6 +80,12 @@ def write_llama(
     writer.add_head_count_kv(GROUPS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
+    if scaling is not None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
+        writer.add_rope_scaling_factor(scaling[1])
+    if frequencies is not None:
+        factors = np.full(WIDTH // HEADS // 2, frequencies, np.float32)
+        writer.add_tensor("rope_freqs.weight", factors)
     writer.add_vocab_size(WORDS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")

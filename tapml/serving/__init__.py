@@ -1,0 +1,1 @@
+"""A moved model behind HTTP, with the requests and answers of OpenAI's API."""

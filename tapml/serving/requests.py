@@ -1,0 +1,155 @@
+"""What a client asks for: bodies of ``/v1/completions`` and ``/v1/chat/completions``, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from tapml.execute.sampling import Sampling
+from tapml.package.target_model import TargetModel
+from tapml_targets.errors import InputError
+
+MAX_BODY_BYTES: Final = 4 << 20
+DEFAULT_TOKENS: Final = 16
+"""New tokens of a completion that names no number, as in OpenAI's API."""
+
+_Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+_Text: TypeAlias = Annotated[str, Meta(max_length=MAX_BODY_BYTES)]
+_Token: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Count: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 31)]
+# Fields that would change the answer, with the values that do not: others are refused, because an
+# answer without them would be another one than asked for.
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (False, 0),
+    "top_logprobs": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+}
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: _Text = ""
+
+
+class _Message(msgspec.Struct):
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: _Text | list[_Part]
+
+    def plain(self) -> dict[str, str]:
+        if isinstance(self.content, str):
+            return {"role": self.role, "content": self.content}
+        if other := next((each.type for each in self.content if each.type != "text"), None):
+            raise InputError(f"messages: the model takes text alone, got a part of type {other!r}")
+        return {"role": self.role, "content": "".join(each.text for each in self.content)}
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+    max_tokens: _Count | None = None
+    max_completion_tokens: _Count | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=4)] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+
+class _CompletionBody(_Body, kw_only=True):
+    prompt: _Text | Annotated[list[_Token], Meta(min_length=1)]
+
+
+class _ChatBody(_Body, kw_only=True):
+    messages: Annotated[list[_Message], Meta(min_length=1, max_length=1024)]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A request that was understood.
+
+    `prompt` is text or token ids, or `messages` is a conversation. `max_new_tokens` is None for
+    what the context leaves. `usage` asks for the count of tokens at the end of a stream.
+    """
+
+    model: str | None
+    prompt: str | tuple[int, ...] | None
+    messages: tuple[dict[str, str], ...]
+    max_new_tokens: int | None
+    sampling: Sampling
+    stops: tuple[str, ...]
+    stream: bool
+    usage: bool
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it is a conversation."""
+        return self.prompt is None
+
+    def token_ids(self, model: TargetModel) -> tuple[int, ...]:
+        """The prompt's tokens. Raises InputError if the model has no chat template or jinja2."""
+        if self.prompt is None:
+            return model.chat(self.messages)
+        return model.encode(self.prompt) if isinstance(self.prompt, str) else self.prompt
+
+
+def read_wish(content: bytes, *, chat: bool) -> Wish:
+    """Read a body.
+
+    Raises
+    ------
+    InputError
+        If it is no JSON object of the API, a value is out of range, or it asks for something that
+        this server does not do; the message names the field.
+    """
+    kind: type[_CompletionBody | _ChatBody] = _ChatBody if chat else _CompletionBody
+    try:
+        raw = msgspec.json.decode(content)
+        body = msgspec.convert(raw, kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"the request cannot be used: {error}") from error
+    for name, neutral in _NEUTRAL.items():
+        value = raw.get(name)
+        if value is not None and value not in neutral:
+            shown = msgspec.json.encode(value).decode()[:60]
+            raise InputError(f"{name}: this server does not do that, got {shown}; leave it out")
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    count = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    prompt: str | tuple[int, ...] | None = None
+    messages: tuple[dict[str, str], ...] = ()
+    if isinstance(body, _CompletionBody):
+        prompt = body.prompt if isinstance(body.prompt, str) else tuple(body.prompt)
+        count = count or DEFAULT_TOKENS
+    else:
+        messages = tuple(each.plain() for each in body.messages)
+    options = body.stream_options or _StreamOptions()
+    return Wish(
+        model=body.model,
+        prompt=prompt,
+        messages=messages,
+        max_new_tokens=count,
+        sampling=Sampling(
+            0.0 if body.temperature is None else body.temperature,
+            1.0 if body.top_p is None else body.top_p,
+            body.seed,
+        ),
+        stops=stops,
+        stream=bool(body.stream),
+        usage=options.include_usage,
+    )

@@ -1,0 +1,302 @@
+"""``tapml serve`` over HTTP: a real package on OpenCL, OpenAI's API, and who is refused."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapml.package.load import load_package
+from tests.offload.commands import Started, run_here, started
+from tests.offload.sessions import FinishedSession
+from tests.package.packages import add_tokenizer, pack
+
+SECONDS = 120.0
+PROMPT = "Ab c"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server in a process of its own."""
+
+    process: Started
+    port: int
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """One request: a POST if it has a body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        given = {"Content-Type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
+        connection.request("GET" if body is None else "POST", path, content, given)
+        answer = connection.getresponse()
+        found = answer.status, dict(answer.headers), answer.read()
+        connection.close()
+        return found
+
+    def json(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Status and content of an answer."""
+        status, _, content = self.ask(path, body, **headers)
+        return status, json.loads(content)
+
+    def events(self, path: str, body: Any) -> list[Any]:
+        """The events of a stream; the last one is the text that ends it."""
+        status, headers, content = self.ask(path, body | {"stream": True})
+        assert status == 200, content
+        assert headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        *lines, end = re.findall(rb"data: (.*)\n\n", content)
+        assert end == b"[DONE]"
+        return [json.loads(line) for line in lines]
+
+    @contextmanager
+    def begun(self, more: str = "") -> Iterator[socket.socket]:
+        """A long stream whose first token is there."""
+        content = json.dumps({"prompt": PROMPT, "max_tokens": 60, "stream": True}).encode()
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost:{self.port}\r\n{more}"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS) as connection:
+            connection.sendall(head.encode() + content)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            yield connection
+
+    def device_process(self) -> int:
+        """The process that drives the device."""
+        while True:
+            # A thread of the server, and with it its file, may end meanwhile.
+            for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+                with suppress(FileNotFoundError):
+                    for child in (task / "children").read_text().split():
+                        if b"tapml_rpc" in Path(f"/proc/{child}/cmdline").read_bytes():
+                            return int(child)
+
+
+@pytest.fixture(scope="module")
+def package(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package that takes text and conversations."""
+    folder = pack(finished, tmp_path_factory.mktemp("packages")).folder
+    add_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def serving(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """The package, served."""
+    cache = tmp_path_factory.mktemp("cache")
+    with started("serve", package, "--port", "0", "--waiting", "1", cache=cache) as process:
+        yield Serving(process, port_of(process))
+
+
+def port_of(process: Started) -> int:
+    line = process.stdout.readline()
+    found = re.search(r"at http://127\.0\.0\.1:(\d+)/v1 ", line)
+    assert found, line + process.stderr.read()
+    return int(found[1])
+
+
+@pytest.fixture(scope="module")
+def expected(package: Path) -> str:
+    """What the package itself writes."""
+    with load_package(package) as model:
+        return model.generate(PROMPT, max_new_tokens=8)
+
+
+def test_the_model_is_listed(serving: Serving) -> None:
+    status, found = serving.json("/v1/models")
+    assert (status, found["object"]) == (200, "list")
+    (model,) = found["data"]
+    assert serving.json(f"/v1/models/{model['id']}") == (200, model)
+    assert serving.json("/v1/models/other")[0] == 404
+
+
+def test_a_completion_is_what_the_package_writes(serving: Serving, expected: str) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "n": 1, "user": "somebody"}
+    status, found = serving.json("/v1/completions", body)
+    assert (status, found["object"]) == (200, "text_completion")
+    (choice,) = found["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (expected, "length")
+    assert found["usage"] == {"prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12}
+    ids = {"prompt": [33, 66, 0, 67], "max_tokens": 8}
+    assert serving.json("/v1/completions", ids)[1]["choices"] == found["choices"]
+
+
+def test_a_stream_has_the_same_text_and_then_ends(serving: Serving, expected: str) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 8, "stream_options": {"include_usage": True}}
+    *events, last, usage = serving.events("/v1/completions", body)
+    assert len(events) > 1
+    assert "".join(each["choices"][0]["text"] for each in events) == expected
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 8)
+    assert len({each["id"] for each in [*events, last, usage]}) == 1
+
+
+def test_a_conversation_goes_through_the_chat_template(serving: Serving) -> None:
+    said = [{"role": "system", "content": "Hm"}, {"role": "user", "content": "Hi"}]
+    parts = [said[0], {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    plain = serving.json("/v1/completions", {"prompt": "s: Hm/u: Hi/a:", "max_tokens": 6})[1]
+    text = plain["choices"][0]["text"]
+    for messages in (said, parts):
+        body = {"messages": messages, "max_completion_tokens": 6}
+        status, found = serving.json("/v1/chat/completions", body)
+        assert (status, found["object"]) == (200, "chat.completion")
+        assert found["choices"][0]["message"] == {"role": "assistant", "content": text}
+    first, *rest = serving.events("/v1/chat/completions", {"messages": said, "max_tokens": 6})
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in rest) == text
+
+
+def test_a_stop_ends_the_text_before_it(serving: Serving, expected: str) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 8, "stop": ["\x00", expected[3:5]]}
+    (choice,) = serving.json("/v1/completions", body)[1]["choices"]
+    cut = expected.index(expected[3:5])
+    assert (choice["text"], choice["finish_reason"]) == (expected[:cut], "stop")
+    streamed = serving.events("/v1/completions", body)
+    assert "".join(each["choices"][0]["text"] for each in streamed) == expected[:cut]
+
+
+def test_a_seed_repeats_a_text(serving: Serving) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 5, "top_p": 0.9}
+    first, again, other = (
+        serving.json("/v1/completions", body | {"seed": seed})[1]["choices"] for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "the request cannot be used"),
+        (b"[" * 100_000, 400, "the request cannot be used"),
+        ({"max_tokens": 3}, 400, "missing required field `prompt`"),
+        ({"prompt": ["a", "b"]}, 400, r"\$.prompt"),
+        ({"prompt": ""}, 400, "the prompt has no token"),
+        ({"prompt": "a" * 1000}, 400, "shorten the prompt"),
+        ({"prompt": [4000]}, 400, "4000"),
+        ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+        ({"prompt": "a", "temperature": -1}, 400, "temperature: expected 0 to 100"),
+        ({"prompt": "a", "n": 2}, 400, "n: this server does not do that, got 2"),
+        ({"prompt": "a", "logprobs": 5}, 400, "logprobs: this server does not do that"),
+        ({"prompt": "a", "stop": ["x"] * 5}, 400, "stop"),
+        ({"prompt": "a", "model": "gpt"}, 404, "the model 'gpt' is not here: expected 'tiny-llama"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(
+    serving: Serving, body: Any, status: int, said: str
+) -> None:
+    found, answer = serving.json("/v1/completions", body)
+    assert found == status
+    assert re.search(said, answer["error"]["message"]), answer
+    assert "\n" not in answer["error"]["message"]
+
+
+def test_a_conversation_that_the_template_refuses_is_said(serving: Serving) -> None:
+    refused = {"messages": [{"role": "refused", "content": ""}]}
+    status, found = serving.json("/v1/chat/completions", refused)
+    assert (status, "no such role" in found["error"]["message"]) == (400, True)
+    image = {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}
+    status, found = serving.json("/v1/chat/completions", image)
+    assert (status, "takes text alone" in found["error"]["message"]) == (400, True)
+
+
+def test_pages_of_other_sites_and_large_bodies_are_refused(serving: Serving) -> None:
+    body = {"prompt": "a"}
+    assert serving.ask("/v1/completions", body, Host="evil.example")[0] == 421
+    assert serving.ask("/v1/completions", body, Content_Type="text/plain")[0] == 415
+    assert serving.ask("/v1/completions", b"{}", Content_Length="99999999")[0] == 413
+    assert serving.ask("/v1/completions", b"{}", Content_Length="-1")[0] == 411
+    assert serving.ask("/", None)[0] == 404
+    assert serving.ask("/v1/embeddings", body)[0] == 404
+
+
+def test_more_than_may_wait_are_told_to_come_again(serving: Serving) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 60}
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(serving.ask, "/v1/completions", body) for _ in range(12)]
+        answers = [each.result() for each in asked]
+    statuses = [status for status, _, _ in answers]
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) >= 2
+    assert len({content for status, _, content in answers if status == 429}) <= 2
+    texts = {json.loads(c)["choices"][0]["text"] for s, _, c in answers if s == 200}
+    assert len(texts) == 1
+
+
+def test_a_client_that_leaves_makes_room(serving: Serving, expected: str) -> None:
+    with serving.begun():
+        pass
+    found = serving.json("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})[1]
+    assert found["choices"][0]["text"] == expected
+
+
+def test_a_lost_device_is_a_503_and_the_next_request_opens_it_anew(
+    serving: Serving, expected: str
+) -> None:
+    os.kill(serving.device_process(), signal.SIGKILL)
+    body = {"prompt": PROMPT, "max_tokens": 8}
+    status, found = serving.json("/v1/completions", body)
+    assert status == 503
+    assert found["error"]["message"].startswith("the device was lost (")
+    assert "\n" not in found["error"]["message"]
+    status, found = serving.json("/v1/completions", body)
+    assert (status, found["choices"][0]["text"]) == (200, expected)
+
+
+def test_a_device_lost_in_a_stream_is_told_in_it(serving: Serving, expected: str) -> None:
+    content = b""
+    # A stream may be over before its device is killed: then another one is begun.
+    for _ in range(20):
+        with serving.begun() as connection:
+            os.kill(serving.device_process(), signal.SIGKILL)
+            content = connection.makefile("rb").read()
+        body = {"prompt": PROMPT, "max_tokens": 8}
+        while serving.ask("/v1/completions", body)[0] != 200:
+            pass
+        if b"[DONE]" not in content:
+            break
+    last = json.loads(content.rpartition(b"data: ")[2])
+    assert last["error"]["message"].startswith("the device was lost (")
+    found = serving.json("/v1/completions", body)[1]
+    assert found["choices"][0]["text"] == expected
+
+
+def test_off_loopback_it_takes_a_token(package: Path, tmp_path: Path) -> None:
+    ended = run_here("serve", package, "--host", "0.0.0.0", "--port", "0", cache=tmp_path)
+    assert ended.exit_code == 2
+    assert "refusing to listen on 0.0.0.0: without a token" in ended.errors
+
+
+def test_with_a_token_every_request_carries_it_and_ctrl_c_ends_it(
+    package: Path, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-secret-of-ours\n")
+    token.chmod(0o600)
+    arguments = ("serve", package, "--port", "0", "--token-file", token)
+    with started(*arguments, cache=tmp_path) as process:
+        serving = Serving(process, port_of(process))
+        for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "a-secret-of-ours"}):
+            assert serving.ask("/v1/models", None, **wrong)[0] == 401
+        right = {"Authorization": "Bearer a-secret-of-ours"}
+        assert serving.ask("/v1/models", None, **right)[0] == 200
+        device = serving.device_process()
+        with serving.begun("Authorization: Bearer a-secret-of-ours\r\n"):
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert output.endswith("ended\n")
+    assert "Traceback" not in errors
+    assert not Path(f"/proc/{device}").exists()
