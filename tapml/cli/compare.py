@@ -19,6 +19,7 @@ examples:
   tapml compare model.keras --backends keras-torch,keras-jax,keras-tensorflow --data data.npz
   tapml compare model.onnx --backends onnxruntime,onnxruntime:disabled,openvino --data data.npz
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
+  tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --baseline ok.json
   tapml compare --list                                  the backends, and what each needs
@@ -42,7 +43,9 @@ def add_parser(subparsers: Any) -> None:
         description="Run one model on several backends, compare them, and find the layer at fault.",
         epilog=_EPILOG,
     )
-    parser.add_argument("model", type=Path, nargs="?", help="a .keras or .onnx file")
+    parser.add_argument(
+        "model", type=Path, nargs="?", help="a .keras or .onnx file, or a torch module's folder"
+    )
     parser.add_argument("--backends", metavar="A,B,...", default="", help="at least two")
     parser.add_argument("--data", type=Path, metavar="FILE", help="an .npz file")
     parser.add_argument(
