@@ -29,7 +29,7 @@ FLOORS = """
 cli pytest_plugin
 api
 comparing validation
-inspection matrix
+backends inspection matrix
 diff invariants distributed
 serving
 package
@@ -52,7 +52,7 @@ rooting
 execute importing
 compiler
 report
-backends models plan runs
+models plan runs
 durable isolate native_imports own_operators
 """
 # Modules that know each other, each group with its reason.

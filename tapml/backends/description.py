@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Description:
     title
         For people: "Keras on PyTorch".
     formats
-        Endings of the model files it understands, such as ``.keras``.
+        Endings of the model files it understands, such as ``.keras``, or the name of a file by
+        which a folder that it understands is told.
     packages
         What it imports: requirement (for pip) by import name.
     variables
@@ -24,6 +26,8 @@ class Description:
         Modules that its process must not import.
     variants
         What may follow its name after a colon, with what each means; the first is the default.
+    claims
+        Whether another name stands for this backend, such as a device's; it is then the variant.
     """
 
     title: str
@@ -32,3 +36,10 @@ class Description:
     variables: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     variants: Mapping[str, str] = field(default_factory=dict)
+    claims: Callable[[str], bool] | None = None
+
+    def reads(self, model: Path) -> bool:
+        """Whether it understands a model file or folder, by its name alone."""
+        if model.is_dir():
+            return any((model / each).is_file() for each in self.formats if each[0] != ".")
+        return model.suffix in self.formats

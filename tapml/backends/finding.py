@@ -17,6 +17,7 @@ from typing import Final
 import tapml.backends
 from tapml.backends.description import Description
 from tapml_targets.errors import InputError
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 GROUP: Final = "tapml.backends"
 _SPECIFICATION: Final = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(:(?P<variant>[a-z0-9-]+))?")
@@ -88,7 +89,14 @@ def find_backend(text: str) -> Backend:
     match = _SPECIFICATION.fullmatch(text)
     name = match["name"] if match else text
     if match is None or name not in backends():
-        raise InputError(f"no backend is named {name!r}; there are {', '.join(backends())}")
+        for owner, package in backends().items():
+            description = describe(owner)
+            if description.claims is not None and description.claims(text):
+                return Backend(text, package, description, text)
+        raise InputError(
+            f"no backend is named {name!r}; there are {', '.join(backends())}, and devices such as "
+            f"{DEFAULT_PLATFORM}:0 and tcp://HOST:PORT"
+        )
     description = describe(name)
     variant = match["variant"] or next(iter(description.variants), "")
     if variant and variant not in description.variants:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tapml.backends.runner import Array, Input, Node
 from tapml_targets.errors import InputError, UnsupportedOperatorError
+
+_OF_SHAPES: Final = ("Shape", "Size")
+"""What depends on these is a constant where shapes are fixed."""
 
 
 class OnnxGraph:
@@ -60,13 +63,27 @@ class OnnxGraph:
         """The names of every node's outputs, by the node's name."""
         return {name: _outputs_of(step) for name, step in self._steps.items()}
 
-    def with_all_outputs(self) -> Any:
-        """The model with every value as an output."""
+    def whole(self) -> Any:
+        """The model."""
+        return self.model
+
+    def names_of(self, part: Any) -> list[str]:
+        """The names of a model's outputs."""
+        return [each.name for each in part.graph.output]
+
+    def with_all_outputs(self, *, computed: bool = False) -> Any:
+        """The model with every value as an output; `computed`: only those that inputs reach."""
         import onnx
 
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
-        for names in self.values().values():
+        reached = {each.name for each in self.inputs()}
+        for name, names in self.values().items():
+            step = self._steps[name]
+            if step.op_type not in _OF_SHAPES and not reached.isdisjoint(_reads(step)):
+                reached.update(names)
+            elif computed:
+                continue
             model.graph.output.extend(
                 onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs
             )

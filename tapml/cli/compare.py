@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import number, seconds
 
 if TYPE_CHECKING:
+    from tapml.comparing.baseline import Baseline
     from tapml.comparing.result import Comparison
 
 _EPILOG: Final = """\
@@ -17,6 +19,9 @@ examples:
   tapml compare model.keras --backends keras-torch,keras-jax,keras-tensorflow --data data.npz
   tapml compare model.onnx --backends onnxruntime,onnxruntime:disabled,openvino --data data.npz
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
+  tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
+  tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
+  tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --baseline ok.json
   tapml compare --list                                  the backends, and what each needs
 
 The data is an .npz file: arrays named as the model's inputs, or x, and labels in y. Labels are
@@ -25,7 +30,8 @@ stands in. Every backend runs in a process of its own. For each pair that differ
 named that differs alone on equal inputs, and with three backends or more the one that a majority
 disagrees with. --output FOLDER keeps the localization maps (report.html) and result.json.
 
-exit codes: 0 all pairs agree; 1 a pair differs, or a backend crashes or hangs; 2 usage or input
+exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
+crashes or hangs; 2 usage or input
 """
 
 
@@ -37,11 +43,21 @@ def add_parser(subparsers: Any) -> None:
         description="Run one model on several backends, compare them, and find the layer at fault.",
         epilog=_EPILOG,
     )
-    parser.add_argument("model", type=Path, nargs="?", help="a .keras or .onnx file")
+    parser.add_argument(
+        "model", type=Path, nargs="?", help="a .keras or .onnx file, or a torch module's folder"
+    )
     parser.add_argument("--backends", metavar="A,B,...", default="", help="at least two")
     parser.add_argument("--data", type=Path, metavar="FILE", help="an .npz file")
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="write report.html and result.json there"
+    )
+    gate = parser.add_mutually_exclusive_group()
+    gate.add_argument(
+        "--baseline", type=Path, metavar="FILE",
+        help="fail only for what this file does not have: a new fault, or one on more instances",
+    )  # fmt: skip
+    gate.add_argument(
+        "--write-baseline", type=Path, metavar="FILE", help="accept what is found: write that file"
     )
     parser.add_argument(
         "--class-distance",
@@ -103,6 +119,11 @@ def run(arguments: argparse.Namespace) -> int:
         relative=arguments.relative,
         share=arguments.share / 100,
     )
+    accepted = None
+    if arguments.baseline is not None:
+        from tapml.comparing.baseline import read_baseline
+
+        accepted = read_baseline(arguments.baseline)
     names = [each.strip() for each in arguments.backends.split(",") if each.strip()]
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         comparison = compare(
@@ -121,7 +142,25 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(to_strict(comparison.to_json()), indent=1, allow_nan=False))
     else:
         _print(comparison, arguments.output)
-    return comparison.exit_code
+    return _gate(comparison, accepted, arguments.write_baseline)
+
+
+def _gate(comparison: Comparison, accepted: Baseline | None, written: Path | None) -> int:
+    from tapml_targets.errors import EXIT_MISMATCH
+
+    if written is not None:
+        from tapml.comparing.baseline import write_baseline
+
+        write_baseline(comparison, written)
+        return 0
+    if accepted is None:
+        return comparison.exit_code
+    from tapml.comparing.baseline import new_findings
+
+    lines = new_findings(comparison, accepted)
+    for line in lines:
+        print(f"new: {line}", file=sys.stderr)
+    return EXIT_MISMATCH if lines else 0
 
 
 def _write(comparison: Comparison, folder: Path) -> None:

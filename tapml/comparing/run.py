@@ -18,6 +18,7 @@ from tapml.comparing.result import BackendResult, Comparison, PairResult
 from tapml.comparing.verdicts import Thresholds, judge, truth_of
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
+from tapml.models.resolve import zoo_folder
 from tapml.runs.events import Watcher, ignore
 from tapml.runs.phases import Phases
 from tapml_targets.errors import InputError, SetupError
@@ -39,7 +40,8 @@ def compare(
     Parameters
     ----------
     model
-        A file that the backends understand, such as ``.keras`` or ``.onnx``.
+        A file that the backends understand, such as ``.keras`` or ``.onnx``, the folder of a torch
+        module, or the name of one that ships with tapml.
     backends
         At least two names, see :func:`tapml.backends.finding.backends`.
     data
@@ -58,7 +60,7 @@ def compare(
     SetupError
         If a backend is not installed.
     """
-    path = Path(model)
+    path = zoo_folder(str(model)) or Path(model)
     chosen = _chosen(path, backends)
     data = _data(data)
     phases = Phases(watcher)
@@ -132,9 +134,10 @@ def _recorded(name: str, failures: dict[str, Failure]) -> Iterator[None]:
 
 
 def _chosen(model: Path, names: Sequence[str]) -> list[Backend]:
-    if not model.is_file():
+    if not model.exists():
         raise InputError(
-            f"there is no file {model}; expected a model such as a .keras or .onnx file"
+            f"there is no {model}; expected a model: a .keras or .onnx file, or the folder of a "
+            "torch module (tapml.from_torch)"
         )
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
     if len(chosen) < 2:
@@ -142,10 +145,10 @@ def _chosen(model: Path, names: Sequence[str]) -> list[Backend]:
             f"a comparison needs at least two backends, got {', '.join(names) or 'none'}"
         )
     for each in chosen:
-        if model.suffix not in each.description.formats:
+        if not each.description.reads(model):
             raise InputError(
-                f"{each.text} does not read {model.name}; it expects a file that ends in "
-                f"{' or '.join(each.description.formats)}"
+                f"{each.text} does not read {model.name}; it expects "
+                f"{' or '.join(map(_wanted, each.description.formats))}"
             )
     missing = {each.text: each.missing() for each in chosen if each.missing()}
     if missing:
@@ -153,6 +156,10 @@ def _chosen(model: Path, names: Sequence[str]) -> list[Backend]:
         quoted = " ".join(f'"{each}"' for each in wanted)
         raise SetupError(f"{', '.join(missing)} cannot run here: pip install {quoted}")
     return chosen
+
+
+def _wanted(form: str) -> str:
+    return f"a {form} file" if form.startswith(".") else f"a folder with {form}"
 
 
 def _environment(backend: Backend) -> Environment:

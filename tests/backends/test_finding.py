@@ -16,7 +16,9 @@ def test_every_folder_describes_a_backend_and_has_a_runner(name: str) -> None:
     description = describe(name)
     assert description.title
     assert description.packages
-    assert all(re.fullmatch(r"\.[a-z0-9]+", each) for each in description.formats)
+    assert all(
+        re.fullmatch(r"\.[a-z0-9]+|[a-z]+\.safetensors", each) for each in description.formats
+    )
     assert find_spec(f"{backends()[name]}.runner") is not None
     assert find_backend(name).missing() == [], "the tests' environment has every backend"
 
@@ -24,6 +26,14 @@ def test_every_folder_describes_a_backend_and_has_a_runner(name: str) -> None:
 def test_a_variant_is_chosen_by_name_and_has_a_default() -> None:
     assert find_backend("onnxruntime").variant == "all"
     assert find_backend("onnxruntime:disabled").variant == "disabled"
+
+
+@pytest.mark.parametrize("device", ["cpu", "opencl:1", "tcp://board:9190", "tracker:pixel"])
+def test_a_device_is_a_backend_under_its_own_name(device: str) -> None:
+    found = find_backend(device)
+    assert (found.text, found.variant, found.package) == (
+        device, device, "tapml.backends.tapml_device",
+    )  # fmt: skip
 
 
 def test_an_unknown_backend_or_variant_names_those_there_are() -> None:

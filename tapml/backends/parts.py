@@ -1,0 +1,147 @@
+"""Runs a model by its parts: the whole, the whole with every value as an output, one node alone.
+
+A library that takes a graph and gives a function needs nothing but ``prepare``: what is made of
+an ONNX model (:mod:`tapml.backends.onnx_graph`) or of a torch program
+(:mod:`tapml.backends.torch_graph`) is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from tapml.backends.runner import Array, Input, Node, to_plain
+
+PROGRAM_FOLDER: Final = "samples.safetensors"
+"""The file that tells the folder of a torch module, see :meth:`Description.reads`."""
+Prepared: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Any]]
+"""Outputs of a part, in its order, for arrays by the names of its inputs."""
+
+
+class Graph(Protocol):
+    """A model as nodes, and parts made of it."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the model's outputs."""
+
+    def inputs(self) -> list[Input]:
+        """See :class:`tapml.backends.runner.Runner`."""
+
+    def nodes(self) -> list[Node]:
+        """See :class:`tapml.backends.runner.Runner`."""
+
+    def whole(self) -> Any:
+        """The part that is the model."""
+
+    def with_all_outputs(self, *, computed: bool = False) -> Any:
+        """The model with every value as an output; `computed`: only those that inputs reach."""
+
+    def alone(self, name: str, inputs: Sequence[Array]) -> tuple[Any, dict[str, Array]]:
+        """A part of one node, and its inputs by name."""
+
+    def names_of(self, part: Any) -> list[str]:
+        """The names of a part's outputs."""
+
+    def by_node(self, values: Mapping[str, Array]) -> dict[str, list[Array]]:
+        """Values by node; nodes of which one is missing are left out."""
+
+
+def graph_of(model: Path) -> Graph:
+    """The graph of an ``.onnx`` file or of a torch module's folder."""
+    if model.is_dir():
+        from tapml.backends.torch_graph import TorchGraph
+
+        return TorchGraph(model)
+    from tapml.backends.onnx_graph import OnnxGraph
+
+    return OnnxGraph(model)
+
+
+class PartsRunner:
+    """A :class:`tapml.backends.runner.Runner` over a graph.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    prepare
+        Makes a function of a part for inputs of these shapes.
+    versions
+        See :class:`tapml.backends.runner.Runner`.
+    step
+        Instances of one call where the model leaves that free; None for all at once.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        prepare: Callable[[Graph, Any, Mapping[str, Array]], Prepared],
+        versions: Callable[[], dict[str, str]],
+        step: int | None = None,
+    ) -> None:
+        self._graph = graph
+        self._prepare = prepare
+        self._step = graph.inputs()[0].shape[:1] or (None,)
+        self._free_step = step
+        self._whole: dict[tuple[tuple[int, ...], ...], Prepared] = {}
+        self.versions = versions
+        self.inputs = graph.inputs
+        self.nodes = graph.nodes
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs, in calls of as many instances as the model takes."""
+        found = in_steps(self._run_whole, inputs, self._step[0] or self._free_step)
+        return dict(zip(self._graph.outputs, found, strict=True))
+
+    def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
+        """All values, as outputs of one graph: what a library fuses otherwise is kept apart."""
+        part = self._graph.with_all_outputs(computed=True)
+        prepared: list[Prepared] = []
+
+        def run(step: Mapping[str, Array]) -> list[Array]:
+            if not prepared:
+                prepared.append(self._prepare(self._graph, part, step))
+            return [to_plain(each) for each in prepared[0](step)]
+
+        values = in_steps(run, inputs, self._step[0] or self._free_step)
+        return self._graph.by_node(dict(zip(self._graph.names_of(part), values, strict=True)))
+
+    def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        """One node as a graph of its own."""
+        part, given = self._graph.alone(node, inputs)
+        return [to_plain(each) for each in self._prepare(self._graph, part, given)(given)]
+
+    def _run_whole(self, inputs: Mapping[str, Array]) -> list[Array]:
+        shapes = tuple(each.shape for each in inputs.values())
+        if shapes not in self._whole:
+            self._whole[shapes] = self._prepare(self._graph, self._graph.whole(), inputs)
+        return [to_plain(each) for each in self._whole[shapes](inputs)]
+
+
+def in_steps(
+    run: Callable[[Mapping[str, Array]], Sequence[Array]],
+    inputs: Mapping[str, Array],
+    step: int | None,
+) -> list[Array]:
+    """Run `step` instances at a time, the last call filled up with its last instance.
+
+    Examples
+    --------
+    >>> in_steps(lambda x: [x["x"] * 2], {"x": np.arange(5)}, 2)
+    [array([0, 2, 4, 6, 8])]
+    """
+    count = len(next(iter(inputs.values())))
+    if step is None or step == count:
+        return list(run(inputs))
+    found: list[list[Array]] = []
+    for start in range(0, count, step):
+        places = np.minimum(np.arange(start, start + step), count - 1)
+        found.append(list(run({name: each[places] for name, each in inputs.items()})))
+    joined = [
+        np.concatenate([np.atleast_1d(one) for one in each]) for each in zip(*found, strict=True)
+    ]
+    return [each[:count] for each in joined]

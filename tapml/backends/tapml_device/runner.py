@@ -1,0 +1,78 @@
+"""Loads an ONNX model or a torch module as the plan that is migrated, all of it on one device."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
+from tapml.backends.runner import Array
+from tapml.backends.torch_graph import TorchPart
+from tapml.compiler.compiler import Compiler
+from tapml.execute.device_reference import compile_on, executor_on
+from tapml.importing.imported import ImportedModel
+from tapml.importing.importer import import_model, import_module
+from tapml.models.onnx_file import load_onnx
+from tapml_rpc.reach import open_device
+from tapml_targets.errors import UnsupportedOperatorError
+from tapml_targets.platforms import DEFAULT_PLATFORM
+
+if TYPE_CHECKING:
+    from tapml_rpc.client import Session
+
+
+def _imported(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
+    import onnx
+
+    if isinstance(part, TorchPart):
+        return import_module(part.module, part.tensors(inputs))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "part.onnx"
+        # Outputs that were added have no types, which a file must have.
+        path.write_bytes(onnx.shape_inference.infer_shapes(part).SerializeToString())
+        return import_model(load_onnx(path, [(dict(inputs), "the first instances")]))
+
+
+def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepared:
+    imported = _imported(part, inputs)
+    (entry,) = imported.plan.entries.values()
+    with Compiler() as compiler:
+        kernels = compile_on(session, imported.plan, compiler)
+    executor = executor_on(imported.plan, imported.weights, kernels)
+    names = list(part.inputs) if isinstance(part, TorchPart) else list(inputs)
+    if len(names) != len(entry.inputs):
+        raise UnsupportedOperatorError(f"the plan takes {len(entry.inputs)} inputs, not {names}")
+
+    def run(given: Mapping[str, Array]) -> list[Array]:
+        arrays = (given[name] for name in names)
+        outputs = executor.run(entry.name, dict(zip(entry.inputs, arrays, strict=True)))
+        return [outputs[name].copy() for name in entry.outputs]
+
+    return run
+
+
+def load(model: Path, variant: str) -> PartsRunner:
+    """Load an ``.onnx`` file or a module's folder; the variant is a device's name.
+
+    Raises
+    ------
+    InputError
+        If the model is neither, or the device's name is malformed.
+    NoSuchDeviceError
+        If there is no such device.
+    """
+    graph = graph_of(model)
+    # It ends with this process, which does nothing else.
+    session = open_device(variant or DEFAULT_PLATFORM)
+
+    def prepare(graph: Graph, part: Any, inputs: Mapping[str, Array]) -> Prepared:
+        del graph
+        return _prepare(session, part, inputs)
+
+    def versions() -> dict[str, str]:
+        device = session.device
+        return {device.name: f"{device.vendor_platform} {device.driver_version}"}
+
+    return PartsRunner(graph, prepare, versions, step=1)

@@ -1,0 +1,237 @@
+"""A torch module's program as nodes, and modules made of its parts.
+
+A module is what tapml reads without running anything of its folder: a recorded program
+(:func:`tapml.from_torch`) or a class of tapml's own. A node is named as in the program.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree
+
+from tapml.backends.runner import Array, Input, Node
+from tapml.models.huggingface import load_any
+from tapml.models.loaded import LoadedModule
+from tapml.models.recorded_module import RecordedModule
+from tapml_targets.errors import InputError, UnsupportedOperatorError
+
+
+@dataclass(frozen=True)
+class TorchPart:
+    """A module of tensors in order, to a tuple of tensors.
+
+    Attributes
+    ----------
+    module
+        The graph, with the weights it uses.
+    inputs, outputs
+        Names of the values, ``node`` or ``node:1`` for the second that it returns.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def tensors(self, arrays: Mapping[str, Array]) -> tuple[torch.Tensor, ...]:
+        """The arguments of the module."""
+        return tuple(torch.from_numpy(arrays[name].copy()) for name in self.inputs)
+
+    def run(self, function: Callable[..., Any], arrays: Mapping[str, Array]) -> list[Array]:
+        """What a function that stands for the module gives, tensor by tensor."""
+        with torch.no_grad():
+            return [each.numpy() for each in _pytree.tree_leaves(function(*self.tensors(arrays)))]
+
+
+class TorchGraph:
+    """A module's program, read.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no such module.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        model = load_any(folder)
+        if not isinstance(model, LoadedModule):
+            raise InputError(
+                f"{folder.name} is a language model; expected a module of tensors, as "
+                "tapml.from_torch(...).save(folder) writes it"
+            )
+        self._model = model
+        if isinstance(model, RecordedModule):
+            self._module = model.program.module(check_guards=False)
+        else:
+            prepared = model.stored.prepare(model.samples[0][0])
+            examples = tuple(torch.from_numpy(each.copy()) for each in prepared.values())
+            with torch.no_grad():
+                self._module = torch.export.export(model.module, examples).module()
+        self._nodes = {each.name: each for each in self._module.graph.nodes if _is_step(each)}
+        self._values = {name: _values_of(each) for name, each in self._nodes.items()}
+        given = [each for each in self._module.graph.nodes if each.op == "placeholder"]
+        names = [each.name for each in model.stored.inputs]
+        self._given = dict(zip(given, names, strict=True))
+        (end,) = (each for each in self._module.graph.nodes if each.op == "output")
+        self.outputs = [self._name_of(each) for each in end.all_input_nodes]
+
+    def inputs(self) -> list[Input]:
+        """The inputs; a symbol is an extent that may be any."""
+        return [
+            Input(
+                each.name,
+                tuple(extent if isinstance(extent, int) else None for extent in each.shape),
+                each.dtype,
+            )
+            for each in self._model.stored.inputs
+        ]
+
+    def nodes(self) -> list[Node]:
+        """Every operation that gives tensors."""
+        return [
+            Node(
+                name,
+                str(getattr(each.target, "__name__", each.target)).partition(".")[0],
+                tuple(self._place_of(source) for source in self._sources(each)),
+            )
+            for name, each in self._nodes.items()
+        ]
+
+    def whole(self) -> TorchPart:
+        """The program."""
+        return TorchPart(self._module, tuple(self._given.values()), tuple(self.outputs))
+
+    def names_of(self, part: TorchPart) -> list[str]:
+        """The names of a part's outputs."""
+        return list(part.outputs)
+
+    def with_all_outputs(self, *, computed: bool = False) -> TorchPart:
+        """The program with every value as an output."""
+        del computed
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        graph.graph_copy(self._module.graph, copies)
+        results, names = [], []
+        for name, node in self._nodes.items():
+            several = len(self._values[name]) > 1 or _is_tuple(node)
+            for place, value in enumerate(self._values[name]):
+                copy = copies[node]
+                item = graph.call_function(operator.getitem, (copy, place)) if several else copy
+                results.append(item)
+                names.append(value)
+        graph.output(tuple(results))
+        return TorchPart(
+            fx.GraphModule(self._module, graph), tuple(self._given.values()), tuple(names)
+        )
+
+    def alone(self, name: str, inputs: Sequence[Array]) -> tuple[TorchPart, dict[str, Array]]:
+        """A module of one operation, and its inputs by name."""
+        node = self._nodes[name]
+        sources = self._sources(node)
+        sizes = _sizes(sources, inputs)
+        graph = fx.Graph()
+        known = {each: graph.placeholder(f"given_{at}") for at, each in enumerate(sources)}
+
+        def argument(each: fx.Node) -> Any:
+            if each in known:
+                return known[each]
+            if each.op == "get_attr":
+                known[each] = graph.get_attr(str(each.target))
+                return known[each]
+            return _size(each, sizes, name)
+
+        made = graph.call_function(
+            node.target,
+            fx.node.map_arg(node.args, argument),
+            fx.node.map_arg(node.kwargs, argument),
+        )
+        values = self._values[name]
+        graph.output(
+            tuple(graph.call_function(operator.getitem, (made, at)) for at in range(len(values)))
+            if _is_tuple(node)
+            else (made,)
+        )
+        names = tuple(self._name_of(each) for each in sources)
+        part = TorchPart(fx.GraphModule(self._module, graph), names, tuple(values))
+        return part, dict(zip(names, inputs, strict=True))
+
+    def by_node(self, values: Mapping[str, Array]) -> dict[str, list[Array]]:
+        """Values by node."""
+        return {
+            name: [values[each] for each in names]
+            for name, names in self._values.items()
+            if all(each in values for each in names)
+        }
+
+    def _sources(self, node: fx.Node) -> list[fx.Node]:
+        """The tensors that a node reads, without weights."""
+        return [
+            each
+            for each in node.all_input_nodes
+            if each in self._given or each.name in self._nodes or _is_item(each)
+        ]
+
+    def _place_of(self, value: fx.Node) -> tuple[str, int]:
+        if value in self._given:
+            return self._given[value], 0
+        if _is_item(value):
+            whole: Any = value.args
+            return str(whole[0].name), int(whole[1])
+        return value.name, 0
+
+    def _name_of(self, value: fx.Node) -> str:
+        name, place = self._place_of(value)
+        return f"{name}:{place}" if place else name
+
+
+def _is_item(node: fx.Node) -> bool:
+    return node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+
+
+def _is_step(node: fx.Node) -> bool:
+    """Whether a node computes tensors; sizes and assertions do not."""
+    found = node.meta.get("val")
+    tensors = found if isinstance(found, tuple | list) else [found]
+    return (
+        node.op == "call_function"
+        and not _is_item(node)
+        and bool(tensors)
+        and all(isinstance(each, torch.Tensor) for each in tensors)
+    )
+
+
+def _is_tuple(node: fx.Node) -> bool:
+    return isinstance(node.meta["val"], tuple | list)
+
+
+def _values_of(node: fx.Node) -> list[str]:
+    count = len(node.meta["val"]) if _is_tuple(node) else 1
+    return [f"{node.name}:{at}" if at else node.name for at in range(count)]
+
+
+def _sizes(sources: Sequence[fx.Node], inputs: Sequence[Array]) -> dict[Any, int]:
+    """The symbols in the shapes of recorded tensors, from the arrays that stand for them."""
+    found = {}
+    for source, array in zip(sources, inputs, strict=True):
+        for extent, size in zip(source.meta["val"].shape, array.shape, strict=True):
+            expression = getattr(getattr(extent, "node", None), "expr", None)
+            if expression is not None and expression.is_Symbol:
+                found[expression] = size
+    return found
+
+
+def _size(node: fx.Node, sizes: Mapping[Any, int], name: str) -> int:
+    value: Any = node.meta.get("val")
+    expression: Any = getattr(getattr(value, "node", None), "expr", value)
+    try:
+        return int(expression.subs(sizes) if hasattr(expression, "subs") else expression)
+    except TypeError as error:
+        raise UnsupportedOperatorError(
+            f"{name} depends on the size {node.name} and cannot run alone"
+        ) from error

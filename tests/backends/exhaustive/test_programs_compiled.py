@@ -1,0 +1,36 @@
+"""TVM and a device of tapml: torch modules and ONNX models, against PyTorch and themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tapml.isolate.pool import Pool
+from tests.backends.test_programs import DEADLINE, JOBS
+from tests.comparing.small_cnn import write_cnn
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(JOBS, workers=1, deadline_seconds=DEADLINE) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", ["tvm", "cpu"])
+def test_a_module_agrees_with_pytorch(name: str, pool: Pool, tmp_path: Path) -> None:
+    model = str(tmp_path / "net")
+    pool.submit(JOBS[0], model).result()
+    found, right = (
+        pool.submit(JOBS[1], {"backend": each, "model": model}).result()
+        for each in (name, "torch-eager")
+    )
+    np.testing.assert_allclose(found, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tvm", "cpu"])
+def test_an_onnx_model(name: str, pool: Pool, tmp_path: Path) -> None:
+    model = write_cnn(tmp_path)
+    pool.submit(JOBS[2], {"backend": name, "model": str(model)}).result()
