@@ -225,7 +225,8 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         """
 
         def convert(node: fx.Node) -> Any:
-            source, axis, begin, end, step = (*node.args, *_SLICE[len(node.args) :])
+            arguments: list[Any] = list(node.args)
+            source, axis, begin, end, step = (*arguments, *_SLICE[len(arguments) :])
             given, left = (_extent(each, axis) for each in (source, node))
             operand = self.env[source]
             extent = operand.ty.shape[axis]

@@ -153,7 +153,8 @@ def _of_text(
         notes.append("bfloat16 weights are stored as float32, which is exact")
     if codec is None:
         notes.append(
-            "the folder has no tokenizer: prompts are synthetic token ids unless given (--tokens)"
+            f"the folder has no tokenizer ({family.tokenizer}): prompts are synthetic token ids "
+            "unless given (--tokens)"
         )
     loaded = (folder.name, module.config, codec, module, chosen, context, hash_weights(module))
     if family.workload == "encoder":

@@ -86,7 +86,7 @@ class TextStream:
         return new
 
 
-def load_codec(folder: Path) -> TextCodec | None:
+def load_codec(folder: Path) -> Codec | None:
     """Tokenizer of a model folder; None if the folder has no tokenizer files.
 
     Raises
@@ -94,6 +94,10 @@ def load_codec(folder: Path) -> TextCodec | None:
     InputError
         If there are tokenizer files that cannot be loaded.
     """
+    from tapml.models.longest_match import VOCABULARY, LongestMatch
+
+    if (folder / VOCABULARY).is_file():
+        return LongestMatch.open(folder / VOCABULARY)
     if not folder.is_dir() or not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     from transformers import AutoTokenizer

@@ -89,7 +89,7 @@ class FinishedSession:
         if own is None:
             raise InputError(
                 f"{self.model.name} has no tokenizer, so it takes no text: give token ids "
-                '(--tokens "1 2 3"), or put its tokenizer.json into the folder'
+                "(--tokens '1 2 3'), or put its tokenizer's file into the folder"
             )
         return own
 

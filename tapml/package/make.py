@@ -16,7 +16,6 @@ from tapml.package.manifest import (
     PLAN,
     README,
     RUN,
-    TOKENIZER,
     WEIGHTS,
     Manifest,
 )
@@ -87,7 +86,7 @@ def make_package(
         **shipped.licences,
     }
     if shipped.tokenizer is not None:
-        contents[TOKENIZER] = shipped.tokenizer
+        contents[shipped.note.file] = shipped.tokenizer
     total = sum(each.nbytes for each in shipped.weights.values())
     header = tensors_header(shipped.weights, shipped.dtypes)
     written = sum(map(len, contents.values())) + len(header) + total

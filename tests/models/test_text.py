@@ -13,7 +13,7 @@ from tapml.models.text import TextCodec, load_codec
 @pytest.fixture(scope="module")
 def codec() -> TextCodec:
     found = load_codec(resolve_model("pydoc-llama"))
-    assert found is not None
+    assert isinstance(found, TextCodec)
     return found
 
 

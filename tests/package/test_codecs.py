@@ -45,7 +45,7 @@ def test_a_tokenizer_that_does_more_than_its_file_says_is_not_packaged(
             return super().encode(text.lower())
 
     own = load_codec(resolve_model("pydoc-llama"))
-    assert own is not None
+    assert isinstance(own, TextCodec)
     monkeypatch.setattr(codecs, "load_codec", lambda _: Lowering(own._tokenizer))
     note, content = packaged_tokenizer(Path("model"), ("lower", "Upper"))
     assert (note.reader, content) == ("none", None)

@@ -21,6 +21,7 @@ def rwkv_family(architecture: str) -> Family:
         positions="context_length",
         embedding="rwkv.embeddings.weight",
         layer="rwkv.blocks.{}.",
+        tokenizer="rwkv_vocab_v20230424.txt",
         state=_state,
         register=_register,
         own_class=own_class,
