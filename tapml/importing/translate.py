@@ -33,7 +33,7 @@ _NAME = re.compile(r"^fx(\d+)__\d*$")
 _CONTRACTIONS = ("relax.matmul", "relax.nn.conv")
 _NARROW = ("float16", "bfloat16")
 # Tensor, axis, begin, end and step where a slice leaves them out.
-_SLICE = (None, 0, None, None, 1)
+_SLICE: tuple[Any, ...] = (None, 0, None, None, 1)
 
 
 class NodeNames:
@@ -225,7 +225,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         """
 
         def convert(node: fx.Node) -> Any:
-            arguments: list[Any] = list(node.args)
+            arguments: tuple[Any, ...] = tuple(node.args)
             source, axis, begin, end, step = (*arguments, *_SLICE[len(arguments) :])
             given, left = (_extent(each, axis) for each in (source, node))
             operand = self.env[source]

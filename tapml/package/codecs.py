@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.longest_match import VOCABULARY, LongestMatch
-from tapml.models.text import Codec, TextCodec, load_codec
+from tapml.models.text import Codec, TextCodec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.manifest import TokenizerNote
 from tapml_targets.errors import InputError

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.stored import StoredModel
-from tapml.models.text import Codec, load_codec
+from tapml.models.text import Codec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.runnable import Runnable

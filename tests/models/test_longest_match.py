@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.longest_match import VOCABULARY, LongestMatch
-from tapml.models.text import load_codec
 from tapml.package.codecs import open_codec, packaged_tokenizer
 from tapml_targets.errors import InputError
 

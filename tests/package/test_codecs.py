@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.resolve import resolve_model
-from tapml.models.text import TextCodec, load_codec
+from tapml.models.text import TextCodec
 from tapml.package import codecs
 from tapml.package.codecs import open_codec, packaged_tokenizer
 from tapml.package.manifest import TokenizerNote
