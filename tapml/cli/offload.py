@@ -111,8 +111,9 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         type=Path,
         metavar="FOLDER",
-        help="hand-written kernels shared between sessions (see tapml kernel); may be given "
-        "several times, and also applies to later runs of the session",
+        help="hand-written kernels shared between sessions (see tapml kernel), or own-operators, "
+        "for those that tapml has of its own operators; may be given several times, and also "
+        "applies to later runs of the session",
     )
     group.add_argument(
         "--device-memory",

@@ -8,6 +8,7 @@ of its node. Operations without a converter are all reported before the import s
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,8 @@ from tapml_targets.errors import UnsupportedOperatorError
 _NAME = re.compile(r"^fx(\d+)__\d*$")
 _CONTRACTIONS = ("relax.matmul", "relax.nn.conv")
 _NARROW = ("float16", "bfloat16")
+# Tensor, axis, begin, end and step where a slice leaves them out.
+_SLICE: tuple[Any, ...] = (None, 0, None, None, 1)
 
 
 class NodeNames:
@@ -115,6 +118,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["clamp.default"] = self._clamp_integers(self.convert_map["clamp.default"])
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
+        self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
         for own in own_operators().values():
             self.convert_map[f"{own.name}.default"] = self._own(own)
         self.convert_map[packed_weights.CONVERTER] = partial(packed_weights.convert, self)
@@ -214,6 +218,40 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
+    def _slice_of_rows(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        """Slice an extent that only the run knows by the length that torch has found.
+
+        TVM's converter clamps both ends to the extent in the kernel, in 64 bits.
+        """
+
+        def convert(node: fx.Node) -> Any:
+            arguments: tuple[Any, ...] = tuple(node.args)
+            source, axis, begin, end, step = (*arguments, *_SLICE[len(arguments) :])
+            given, left = (_extent(each, axis) for each in (source, node))
+            operand = self.env[source]
+            extent = operand.ty.shape[axis]
+            if step != 1 or given.is_Integer:
+                return converter(node)
+            if left.is_Integer:
+                length = tvm.tirx.IntImm("int64", int(left))
+            elif (given - left).is_Integer:
+                length = extent - int(given - left)
+            else:
+                return converter(node)
+            if end in {None, sys.maxsize}:
+                first = extent - length
+            elif isinstance(begin or 0, int) and (begin or 0) >= 0:
+                first = tvm.tirx.IntImm("int64", begin or 0)
+            else:
+                return converter(node)
+            simplify = tvm.sym.Analyzer().simplify
+            ends = [simplify(first)], [simplify(first + length)]
+            return self.block_builder.emit(
+                relax.op.strided_slice(operand, [axis], *ends, assume_inbound=True)
+            )
+
+        return convert
+
     def _index_from_end(self, converter: Callable[..., Any]) -> Callable[..., Any]:
         """The same for tensors of indices, whose values only the run knows."""
 
@@ -275,6 +313,12 @@ class NamingBuilder:
     def emit_te(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Emit a call of a tensor expression."""
         return self.emit(self._builder.call_te(function, *arguments, **options))
+
+
+def _extent(node: Any, axis: int) -> Any:
+    """The extent of a node's tensor, as an expression of symbols."""
+    extent = node.meta["val"].shape[axis]
+    return extent.node.expr if isinstance(extent, torch.SymInt) else sympy.Integer(extent)
 
 
 def _within_bounds(expression: Any) -> Any:

@@ -25,10 +25,10 @@ def spell_parameter(parameter: Parameter) -> str:
 
 
 def check_parameters(manifest: Manifest, operator: Operator) -> dict[str, Expression]:
-    """Map the manifest's symbols to the operator's.
+    """Map the manifest's symbols to the operator's symbols and numbers.
 
     Parameters that the manifest states must be the operator's, up to the names of symbols, which
-    differ between models.
+    differ between models; a symbol may also stand for an extent that is fixed in this model.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _compare(text: str, parameter: Parameter, meanings: dict[str, Expression]) -
             stated_extent = parse(extent, Scope(open=True))
         except ExpressionError as error:
             return error.problem
-        if isinstance(stated_extent, str) and isinstance(actual_extent, str):
+        if isinstance(stated_extent, str) and isinstance(actual_extent, str | int):
             meanings.setdefault(stated_extent, actual_extent)
         if substitute(stated_extent, lambda symbol: meanings.get(symbol, symbol)) != actual_extent:
             return "the shape differs"

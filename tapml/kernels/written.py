@@ -7,11 +7,13 @@
 A plan numbers its operators in order: ``softmax_2`` of two models may be two functions, and one
 function may have two names. The first folder, the session's own, is searched by name. A shared
 folder is searched by the operator's structural hash, regardless of folder names; a manifest without
-a hash applies there to the operator of its name with the parameters it states.
+a hash applies there to the operator of its name with the parameters it states. The name of an
+operator of our own says what it computes, so its kernel applies to all that a plan has of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from tapml.compiler.preflight import check
 from tapml.kernels.agreement import differing_parameter
 from tapml.kernels.assembly import assemble
 from tapml.kernels.manifest import MANIFEST, Manifest, read_manifest
+from tapml.own_operators import own_operators
 from tapml.plan.graph_plan import Operator
 from tapml_targets.errors import CompileError, InputError, LimitExceededError
 from tapml_targets.library import Library
@@ -31,6 +34,8 @@ OWN_FOLDER: Final = "kernels"
 MAX_KERNELS: Final = 4096
 """Most kernels of one platform in a shared folder."""
 
+# What a plan adds to the name of the second function of that name.
+_NUMBER: Final = re.compile(r"_\d+$")
 _Stamp: TypeAlias = tuple[int, int, int]
 _Shared: TypeAlias = "dict[Path, tuple[_Stamp, Manifest | str]]"
 
@@ -134,7 +139,9 @@ class WrittenKernels:
         for manifest in manifests:
             if manifest.hash == operator.hash:
                 return manifest.path
-        place = kernel_folder(folder, operator.name, self._target.platform) / MANIFEST
+        name = _NUMBER.sub("", operator.name)
+        name = name if name in own_operators() else operator.name
+        place = kernel_folder(folder, name, self._target.platform) / MANIFEST
         if not place.is_file():
             return None
         manifest = read_manifest(place)

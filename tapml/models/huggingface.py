@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tapml.models.checkpoint import Checkpoint, inspect_checkpoint
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.families.family import Family
 from tapml.models.input_files import Array, input_file
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
@@ -24,7 +25,6 @@ from tapml.models.packed.quantizers import quantize_module
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
-from tapml.models.text import load_codec
 from tapml.models.vision import load_vision
 from tapml.models.weights_hash import hash_weights
 from tapml_targets.errors import InputError
@@ -153,7 +153,8 @@ def _of_text(
         notes.append("bfloat16 weights are stored as float32, which is exact")
     if codec is None:
         notes.append(
-            "the folder has no tokenizer: prompts are synthetic token ids unless given (--tokens)"
+            f"the folder has no tokenizer ({family.tokenizer}): prompts are synthetic token ids "
+            "unless given (--tokens)"
         )
     loaded = (folder.name, module.config, codec, module, chosen, context, hash_weights(module))
     if family.workload == "encoder":

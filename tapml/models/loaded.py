@@ -25,7 +25,7 @@ from tapml.models.stored import (
     StoredModel,
     StoredModule,
 )
-from tapml.models.text import TextCodec
+from tapml.models.text import Codec
 
 _ROOTING_PROMPT: Final = 7
 # Of a comparison with the class's own forward.
@@ -84,7 +84,7 @@ class Loaded(ABC):
 
     name: str
     config: Any
-    tokenizer: TextCodec | None
+    tokenizer: Codec | None
     module: nn.Module
     dtype: str
     context_length: int

@@ -49,7 +49,7 @@ def prompt_from_text(model: LoadedModel, text: str) -> Prompt:
     if model.tokenizer is None:
         raise InputError(
             f"{model.name} has no tokenizer, so it does not accept text: give token ids "
-            '(--tokens "1 2 3"), or put its tokenizer.json into the folder'
+            f'(--tokens "1 2 3"), or put its {model.family.tokenizer} into the folder'
         )
     return _checked(model, Prompt(model.tokenizer.encode(text), text))
 

@@ -249,7 +249,7 @@ def _why_not(kept: KeptModel, settings: Settings, model_folder: Path) -> str:
 def _codec(kept: KeptModel) -> Codec | None:
     if kept.plain_tokenizer:
         return JsonTokenizer.open(kept.model_folder / TOKENIZER)
-    from tapml.models.text import load_codec
+    from tapml.models.codec_of_folder import load_codec
 
     return load_codec(kept.model_folder)
 

@@ -2,7 +2,8 @@
 
 A file defines ``OPERATOR``, an :class:`~tapml.own_operators.own_operator.OwnOperator`: the torch
 operation, from which the float64 twins follow, and the kernel function, from which every platform
-compiles. The importer, the torch oracle and the check of stored sub-graphs ask here.
+compiles. The importer, the torch oracle and the check of stored sub-graphs ask here. Kernels
+written by hand lie in ``kernels/<operator>/<platform>``, as in every folder shared by sessions.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from __future__ import annotations
 import pkgutil
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from typing import Final
 
 from tapml.own_operators.own_operator import NAMESPACE, OwnOperator
+
+KERNELS: Final = Path(__file__).parent / "kernels"
+"""Kernels of these operators written by hand, for heads, channels and tokens of any number."""
 
 
 @cache

@@ -5,8 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tapml.own_operators.own_operator import OwnOperator
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def recurrence(name: str, *, decay_by_token: bool) -> OwnOperator:
+    """The operator of one version: its decay is ``[heads, head size]``, or that for each token."""
+
+    def compute(
+        receptance: Tensor, key: Tensor, value: Tensor, decay: Tensor, bonus: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        decays = decay if decay_by_token else decay.expand(len(key), *decay.shape)
+        return run_recurrence(receptance, key, value, decays, bonus, state)
+
+    def shapes(receptance: Tensor, *rest: Tensor) -> tuple[Any, Any]:
+        return receptance.new_empty(receptance.shape), rest[-1].new_empty(rest[-1].shape)
+
+    return OwnOperator(
+        name=name,
+        schema="(Tensor receptance, Tensor key, Tensor value, Tensor decay, Tensor bonus, "
+        "Tensor state) -> (Tensor, Tensor)",
+        compute=compute,
+        shapes=shapes,
+        function=lambda *types: make_function(types, decay_by_token=decay_by_token),
+        # Outputs have the type of the receptance, the new state that of the old one.
+        results=lambda *types: [types[0], types[-1]],
+    )
 
 
 def run_recurrence(
@@ -46,11 +72,6 @@ def run_recurrence(
         outputs.append((r[:, :, None] * (bonus[:, :, None] * product + state)).sum(1))
         state = w[:, :, None] * state + product
     return torch.stack(outputs), state.clone()
-
-
-def types_of(*types: Any) -> list[Any]:
-    """Outputs have the type of the receptance, the new state that of the old one."""
-    return [types[0], types[-1]]
 
 
 def make_function(types: Sequence[Any], *, decay_by_token: bool) -> Any:

@@ -18,7 +18,7 @@ from tapml.durable.files import recover_folder
 from tapml.models.tensor_file import stream_tensors, tensors_header
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.files import is_package
-from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS
+from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS, TokenizerNote
 from tapml.package.sample_lines import sample_lines
 from tapml.package.shipped import Shipped, of_package, of_session, open_passed
 from tapml.package.texts import browser_readme
@@ -115,6 +115,9 @@ def write_browser_folder(
             f"{shipped.model.name} generates no text, and the page for a browser does only that: "
             "make a package without --browser"
         )
+    if shipped.note.reader not in {"tokenizers", "none"}:
+        note = TokenizerNote("none", f"{shipped.note.text}, and the page does not: give token ids")
+        shipped = replace(shipped, note=note, tokenizer=None)
     contents = _contents(shipped)
     total = sum(each.nbytes for each in shipped.weights.values())
     header = tensors_header(shipped.weights, shipped.dtypes)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tapml.models.text import Codec, load_codec
+from tapml.models.codec_of_folder import load_codec
+from tapml.models.longest_match import VOCABULARY, LongestMatch
+from tapml.models.text import Codec, TextCodec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.manifest import TokenizerNote
 from tapml_targets.errors import InputError
@@ -31,8 +33,9 @@ def packaged_tokenizer(
     Returns
     -------
     note, content
-        The content of ``tokenizer.json``, as the model's own tokenizer writes it: a folder without
-        that file, or with settings beside it, gives one as well. None where there is none.
+        The content of the vocabulary of a longest match, or of ``tokenizer.json`` as the model's
+        own tokenizer writes it: a folder without that file, or with settings beside it, gives one
+        as well. None where there is none.
 
     Raises
     ------
@@ -42,7 +45,10 @@ def packaged_tokenizer(
     own = load_codec(model_folder)
     if own is None:
         return TokenizerNote("none", f"the model has no tokenizer: {_GIVE_TOKENS}"), None
-    text = own.to_json_text()
+    if isinstance(own, LongestMatch):
+        note = TokenizerNote("longest-match", f"tapml reads the vocabulary {VOCABULARY}")
+        return note, (model_folder / VOCABULARY).read_bytes()
+    text = own.to_json_text() if isinstance(own, TextCodec) else None
     if text is None:
         missing = f"the model's tokenizer has no tokenizer.json: {_GIVE_TOKENS}"
         return TokenizerNote("none", missing), None
@@ -64,6 +70,8 @@ def open_codec(note: TokenizerNote, content: bytes) -> Codec:
     """
     if note.reader == "none":
         raise InputError(f"the package takes no text: {note.text}")
+    if note.reader == "longest-match":
+        return LongestMatch(content)
     return JsonTokenizer(content)
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from tapml.models.chat_template import read_chat_template
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.resolve import home_of
 from tapml.models.stored import StoredModel
-from tapml.models.text import Codec, load_codec
+from tapml.models.text import Codec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.runnable import Runnable
@@ -92,7 +93,7 @@ class FinishedSession:
         if own is None:
             raise InputError(
                 f"{self.model.name} has no tokenizer, so it takes no text: give token ids "
-                '(--tokens "1 2 3"), or put its tokenizer.json into the folder'
+                "(--tokens '1 2 3'), or put its tokenizer's file into the folder"
             )
         return own
 

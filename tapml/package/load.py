@@ -13,7 +13,7 @@ from tapml.models.stored import StoredModel
 from tapml.models.tensor_file import TensorFile
 from tapml.package.codecs import open_codec
 from tapml.package.files import PackageFiles, recover_package, unpack_programs
-from tapml.package.manifest import TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
+from tapml.package.manifest import TOKENIZER_CONFIG, WEIGHTS
 from tapml.package.runnable import Runnable
 from tapml.package.target_model import TargetModel
 from tapml.plan.graph_plan import GraphPlan
@@ -115,7 +115,9 @@ def open_package(
         plan=plan,
         library=library,
         weights=weights,
-        open_codec=lambda: open_codec(manifest.tokenizer, contents.get(TOKENIZER, b"")),
+        open_codec=lambda: open_codec(
+            manifest.tokenizer, contents.get(manifest.tokenizer.file, b"")
+        ),
         validated=manifest.device,
         sample=manifest.sample,
         chat_template=chat_template_of(contents.get(TOKENIZER_CONFIG), None, str(path)),

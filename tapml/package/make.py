@@ -16,7 +16,6 @@ from tapml.package.manifest import (
     PLAN,
     README,
     RUN,
-    TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
     Manifest,
@@ -88,7 +87,7 @@ def make_package(
         **shipped.licences,
     }
     if shipped.tokenizer is not None:
-        contents[TOKENIZER] = shipped.tokenizer
+        contents[shipped.note.file] = shipped.tokenizer
     if shipped.chat_template is not None:
         contents[TOKENIZER_CONFIG] = shipped.chat_template.to_bytes()
     total = sum(each.nbytes for each in shipped.weights.values())

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from tapml.models.longest_match import VOCABULARY
 from tapml.models.stored import StoredModel, decode_hook
 from tapml.package.sample import Sample
 from tapml_targets.errors import InputError
@@ -34,7 +35,7 @@ _FileName: TypeAlias = Annotated[
 ]
 _Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
-Reader: TypeAlias = Literal["tokenizers", "none", "tapml"]
+Reader: TypeAlias = Literal["tokenizers", "longest-match", "none", "tapml"]
 
 
 class _Head(msgspec.Struct):
@@ -78,7 +79,8 @@ class TokenizerNote:
     Attributes
     ----------
     reader
-        The library that reads ``tokenizer.json``; ``none`` where it takes token ids alone.
+        What reads its file: the library `tokenizers`, or tapml itself by the longest match;
+        ``none`` where it takes token ids alone.
     text
         The same as a sentence, for people.
     """
@@ -90,6 +92,11 @@ class TokenizerNote:
         # A reader of its own, in packages that were made with an earlier tapml.
         if self.reader == "tapml":
             object.__setattr__(self, "reader", "tokenizers")
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return VOCABULARY if self.reader == "longest-match" else TOKENIZER
 
 
 @dataclass(frozen=True)

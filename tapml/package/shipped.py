@@ -19,7 +19,7 @@ from tapml.package.codecs import packaged_tokenizer
 from tapml.package.files import PackageFiles
 from tapml.package.from_session import FinishedSession, open_finished
 from tapml.package.load import open_package
-from tapml.package.manifest import TOKENIZER, TokenizerNote, ValidatedDevice
+from tapml.package.manifest import TokenizerNote, ValidatedDevice
 from tapml.package.sample import Sample
 from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, Operator
 from tapml_targets.errors import InputError
@@ -42,7 +42,7 @@ class Shipped:
     """A moved model with the contents of its package.
 
     The plan has no functions, bodies or origins; weights are read when they are used; `tokenizer`
-    is the content of ``tokenizer.json``; `sample` is a text of the session for checks elsewhere.
+    is the content of the tokenizer's file; `sample` is a text of the session for checks elsewhere.
     """
 
     model: StoredModel
@@ -129,7 +129,7 @@ def of_package(path: Path, progress: Callable[[int, int], None] | None = None) -
         device=files.manifest.device,
         verdict=files.manifest.verdict,
         note=files.manifest.tokenizer,
-        tokenizer=contents.get(TOKENIZER),
+        tokenizer=contents.get(files.manifest.tokenizer.file),
         chat_template=runnable.chat_template,
         licences={name: each for name, each in contents.items() if is_licence(name)},
         versions=files.manifest.versions,

@@ -66,6 +66,7 @@ package.json holds the sizes and a SHA-256 of every file. It is checked when the
 def readme(manifest: Manifest, licences: Iterable[str]) -> str:
     """The text of a package's ``README.txt``."""
     tokens_only = manifest.tokenizer.reader == "none"
+    needs_library = manifest.tokenizer.reader == "tokenizers"
     workload = workload_of(manifest.model)
     stream = "model.generate_tokens([1, 2, 3])" if tokens_only else f"model.stream({_PROMPT})"
     call = f"list({stream})" if tokens_only else f"model.generate({_PROMPT})"
@@ -76,8 +77,8 @@ def readme(manifest: Manifest, licences: Iterable[str]) -> str:
     return _README.format(
         name=manifest.model.name,
         platform=manifest.device.platform,
-        extra="'s base install" if tokens_only else ", `tokenizers` for text",
-        install=install_hint(*(() if tokens_only else ("run",)), manifest.device.platform),
+        extra=", `tokenizers` for text" if needs_library else "'s base install",
+        install=install_hint(*(("run",) if needs_library else ()), manifest.device.platform),
         call=call,
         more=more,
         argument=workload.argument(takes_text=not tokens_only),

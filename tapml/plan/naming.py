@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tapml.own_operators import own_operators
+
 # TVM's name of a function, and the field's.
 _WORDS: Final = (("NT_matmul", "matmul_transposed"), ("tir_", ""), ("strided_slice", "slice"))
 # Sequences of operators that have a name in every transformer.
@@ -40,7 +42,7 @@ def readable(name: str) -> str:
 
 
 def _without_number(part: str) -> str:
-    for numbered in _NUMBERED:
+    for numbered in (*_NUMBERED, *own_operators()):
         if part.startswith(numbered):
             return numbered
     return re.sub(r"(?<=\D)\d+$", "", part)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tapml.own_operators import KERNELS as KERNELS_HERE
 from tapml_targets.errors import InputError
 from tapml_targets.limit_profiles import load_profile
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 POLICY: Final = "policy"
 KERNELS: Final = "kernels"
+OWN_OPERATORS: Final = "own-operators"
+"""``--kernels`` of tapml's own operators, in place of a folder."""
 LIMITS: Final = "limits"
 DEVICE_LIMITS: Final = "device"
 """In place of a profile's name: the device's own limits."""
@@ -58,7 +61,8 @@ def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
         If a given folder does not exist, or the journal's folders cannot be read.
     """
     if options.kernels is not None:
-        for folder in options.kernels:
+        given = [KERNELS_HERE if str(each) == OWN_OPERATORS else each for each in options.kernels]
+        for folder in given:
             # Otherwise a typing error would silently keep the compiler's kernels.
             if not folder.is_dir():
                 raise InputError(
@@ -66,7 +70,7 @@ def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
                     "OPERATOR/TARGET/kernel.toml in it, as `tapml kernel new --shared` writes it"
                 )
         # Absolute: the next run may have another working directory.
-        folders = [str(folder.absolute()) for folder in options.kernels]
+        folders = [str(folder.absolute()) for folder in given]
         journal.write_setting(KERNELS, json.dumps(folders))
         return tuple(map(Path, folders))
     try:

@@ -72,3 +72,21 @@ def test_the_end_of_a_dynamic_extent_is_that_of_the_run() -> None:
     for length in (4, 7, 64):
         x = torch.arange(4.0 * length * 3).reshape(4, length, 3)
         np.testing.assert_array_equal(computed(plan, x, ROWS), module(x, ROWS).numpy())
+
+
+def test_slices_of_a_dynamic_extent_are_those_of_the_run_and_clamp_nothing() -> None:
+    class Slices(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = torch.cat([x[:1] * 2, x])
+            return y[:-1] + y[1:], y[-3:] - y[1:4], y[2:-1]
+
+    rows = torch.export.Dim("rows", min=4, max=64)
+    imported = import_module(Slices(), (X[:, 0],), dynamic=({0: rows},))
+    entry, reference = imported.plan.entries["main"], compile_reference(imported.plan)
+    for length in (4, 7, 64):
+        x = torch.arange(length * 3.0).reshape(length, 3)
+        found = run_entry(entry, reference, {entry.inputs[0]: x.numpy()})
+        for name, expected in zip(entry.outputs, Slices()(x), strict=True):
+            np.testing.assert_array_equal(found[name], expected.numpy())
+    texts = [each.function for each in imported.plan.operators.values()]
+    assert not any("T.max" in each or "T.min" in each for each in texts)

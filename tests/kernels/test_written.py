@@ -30,6 +30,12 @@ def found(operator: Operator, *folders: Path) -> Path | None:
     return None if kernel is None else kernel.folder
 
 
+def replace_shape(parameter: Parameter, numbers: dict[str, int]) -> Parameter:
+    """The parameter with numbers in place of symbols."""
+    shape = tuple(numbers.get(str(extent), extent) for extent in parameter.shape)
+    return Parameter(parameter.name, shape, parameter.dtype, parameter.role)
+
+
 def test_without_a_kernel_there_is_none(tmp_path: Path) -> None:
     assert found(SCALE, tmp_path / "own", tmp_path / "shared") is None
 
@@ -124,6 +130,25 @@ def test_symbols_may_have_other_names_in_another_model(tmp_path: Path) -> None:
     shapes = [TensorShape(shape, "float32") for shape in ((1, 3, 128), (128,), (1, 3, 128))]
     (launch,) = plan_call(kernel.library, "scale", shapes, {}).launches
     assert launch.grid == (6, 1, 1)
+
+
+def test_a_symbol_of_a_shared_kernel_stands_for_a_number_where_a_model_has_one(
+    tmp_path: Path,
+) -> None:
+    wide = WITH_PARAMETERS.replace("128]", "N]").replace("output_0.size", "S * N")
+    put_kernel(tmp_path, wide)
+    fixed = replace(
+        SCALE, parameters=tuple(replace_shape(each, {"S": 3}) for each in SCALE.parameters)
+    )
+    kernel = WrittenKernels([tmp_path / "own", tmp_path], TARGET).find(fixed)
+    assert kernel is not None
+    shapes = [TensorShape(shape, "float32") for shape in ((1, 3, 128), (128,), (1, 3, 128))]
+    (launch,) = plan_call(kernel.library, "scale", shapes, {}).launches
+    assert launch.grid == (6, 1, 1)
+    # N is 128 in the first parameter, so it is that in the second.
+    uneven = (fixed.parameters[0], Parameter("input_1", (64,), "float32", "input"))
+    other = replace(fixed, parameters=(*uneven, fixed.parameters[2]))
+    assert found(other, tmp_path / "own", tmp_path) is None
 
 
 def test_a_broken_manifest_of_another_operator_costs_nothing_and_is_told(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tapml.models import resolve_model
-from tapml.models.text import TextCodec, load_codec
+from tapml.models.codec_of_folder import load_codec
+from tapml.models.text import TextCodec
 
 
 @pytest.fixture(scope="module")
 def codec() -> TextCodec:
     found = load_codec(resolve_model("pydoc-llama"))
-    assert found is not None
+    assert isinstance(found, TextCodec)
     return found
 
 

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tapml.models import tokenizer_json
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.resolve import resolve_model
-from tapml.models.text import load_codec
 from tapml.models.tokenizer_json import JsonTokenizer
 from tapml_targets.errors import InputError
 from tests.models.tokenizers import FAMILIES, TEXT, family

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tapml.models.codec_of_folder import load_codec
 from tapml.models.resolve import resolve_model
-from tapml.models.text import TextCodec, load_codec
+from tapml.models.text import TextCodec
 from tapml.package import codecs
 from tapml.package.codecs import open_codec, packaged_tokenizer
 from tapml.package.manifest import TokenizerNote
@@ -45,7 +46,7 @@ def test_a_tokenizer_that_does_more_than_its_file_says_is_not_packaged(
             return super().encode(text.lower(), special=special)
 
     own = load_codec(resolve_model("pydoc-llama"))
-    assert own is not None
+    assert isinstance(own, TextCodec)
     monkeypatch.setattr(codecs, "load_codec", lambda _: Lowering(own._tokenizer))
     note, content = packaged_tokenizer(Path("model"), ("lower", "Upper"))
     assert (note.reader, content) == ("none", None)

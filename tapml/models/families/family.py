@@ -51,6 +51,8 @@ class Family:
         The weight ``[vocabulary, width]``.
     layer
         What the names of a layer's weights begin with, ``{}`` for its number.
+    tokenizer
+        The file of its tokenizer in a folder.
     prefix
         What the names in some files lack.
     cache
@@ -90,6 +92,7 @@ class Family:
     other_names: tuple[tuple[str, str], ...] = ()
     embedding: str = "model.embed_tokens.weight"
     layer: str = "model.layers.{}."
+    tokenizer: str = "tokenizer.json"
     prefix: str = ""
     cache: Callable[[Any], tuple[CacheShape, ...]] = even_cache
     state: Callable[[Any], Mapping[str, tuple[int, ...]]] = lambda _: {}

@@ -22,8 +22,11 @@ from transformers import (
 import tapml as tml
 from tapml.models.huggingface import load_any, load_model
 from tapml.models.loaded import LoadedModule
+from tapml.own_operators import KERNELS
 from tests.conftest import RequireDevice
 from tests.models.families import make_family
+from tests.offload.commands import run_here
+from tests.offload.sessions import read_report
 from tests.offload.shipping import result_of, shipped
 
 
@@ -40,12 +43,13 @@ def test_gpt_neox_writes_what_transformers_generates(
     assert found["tokens"] == generated[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("platform", ["opencl"])
+@pytest.mark.parametrize("platform", ["webgpu"])
 def test_rwkv_writes_what_its_class_writes(
     tmp_path: Path, require_device: RequireDevice, platform: str
 ) -> None:
-    folder = make_family(tmp_path / "rwkv", "rwkv5", num_hidden_layers=1)
-    package = shipped(folder, tmp_path, require_device, platform, "--new-tokens", "2")
+    folder = make_family(tmp_path / "rwkv", "rwkv6", num_hidden_layers=1)
+    by_hand = ("--kernels", "own-operators")
+    package = shipped(folder, tmp_path, require_device, platform, "--new-tokens", "2", *by_hand)
     # The second prompt of one token begins with an empty state again.
     for prompt in ([5, 17, 99, 3], [42]):
         tokens = " ".join(map(str, prompt))
@@ -56,6 +60,27 @@ def test_rwkv_writes_what_its_class_writes(
                 logits = load_model(folder).module(ids).logits[0, -1]
                 ids = torch.cat([ids, logits.argmax()[None, None]], dim=1)
         assert found["tokens"] == ids[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("platform", ["opencl"])
+def test_a_recurrence_written_by_hand_moves_alone(
+    tmp_path: Path, require_device: RequireDevice, platform: str
+) -> None:
+    """Section IV-E of the paper: what is special about a model does not wait for the rest."""
+    folder = make_family(tmp_path / "rwkv", "rwkv5", num_hidden_layers=1)
+    device = f"{platform}:{min(each.index for each in require_device(platform))}"
+    arguments = ("--model", folder, "--device", device, "--session", tmp_path / "session")
+    chosen = ("--only", "wkv5*", "--kernels", "own-operators", "--tokens", "5 17 99 3")
+    ended = run_here("offload", *arguments, *chosen, "--new-tokens", "2", cache=tmp_path / "cache")
+    assert ended.exit_code == 0, ended.errors
+    report = read_report(tmp_path / "session")
+    assert report["outcome"]["status"] == "pass"
+    moved = {each["name"]: each for each in report["operators"] if each["state"] == "moved"}
+    # Any number of tokens, and one.
+    assert set(moved) == {"wkv5", "wkv5_2"}
+    for each in moved.values():
+        assert each["written"] == str(KERNELS / "wkv5" / platform)
+        assert each["tests"]["passed"] == each["tests"]["total"] > 0
 
 
 @pytest.mark.parametrize("platform", ["webgpu"])

@@ -12,11 +12,9 @@ from typing import Any, Final
 
 import torch
 
-from tapml.models.packed.formats.format import Format, Layer, nibbles, require
+from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
 from tapml.models.packed.weight import PackedWeight, pack
-from tapml_targets.errors import InputError
 
-_PER_WORD: Final = 8
 # The place in its word of each of eight neighbours.
 _PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 
@@ -28,13 +26,7 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
-    size = layer.config.get("group_size", 128)
-    size = columns if size == -1 else size
-    if not isinstance(size, int) or size < 1 or columns % size:
-        raise InputError(
-            f"{layer.path} has {columns} columns and a group_size of {size}: expected a divisor"
-        )
-    groups, words = columns // size, rows // _PER_WORD
+    groups, words = columns // layer.group_size(), rows // PER_WORD
     codes = nibbles(layer.tensor("qweight", columns, words, dtype=torch.int32), 1, _PLACES).T
     scales = layer.tensor("scales", groups, rows).to(torch.float32).T
     zeros = nibbles(layer.tensor("qzeros", groups, words, dtype=torch.int32), 1, _PLACES).T

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import torch
 
-from tapml.models.packed.formats.format import Format, Layer, nibbles, require
+from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
 from tapml.models.packed.weight import PackedWeight, pack
 from tapml_targets.errors import InputError
 
-_PER_WORD: Final = 8
 _MIDDLE: Final = 8
 
 
@@ -35,7 +34,7 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
-    words = layer.tensor("weight_packed", rows, -(-columns // _PER_WORD), dtype=torch.int32)
+    words = layer.tensor("weight_packed", rows, -(-columns // PER_WORD), dtype=torch.int32)
     given = layer.tensors.get("weight_scale")
     groups = int(given.shape[1]) if given is not None and given.dim() > 1 else 1
     scales = layer.tensor("weight_scale", rows, groups)
@@ -48,7 +47,7 @@ def _read(layer: Layer) -> PackedWeight:
             )
     zeros = None
     if "weight_zero_point" in layer.tensors:
-        packed = layer.tensor("weight_zero_point", -(-rows // _PER_WORD), groups, dtype=torch.int32)
+        packed = layer.tensor("weight_zero_point", -(-rows // PER_WORD), groups, dtype=torch.int32)
         zeros = (nibbles(packed, 0)[:rows] - _MIDDLE).to(torch.float32)
     codes = nibbles(words, 1)[:, :columns]
     return pack(codes, 4, _MIDDLE, scales=scales, zeros=zeros, name=layer.path)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from tapml.models.packed.weight import PackedWeight
 from tapml_targets.errors import InputError
+
+PER_WORD: Final = 8
+"""Codes of four bits in a word of 32."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,23 @@ class Layer:
             )
         return found
 
+    def group_size(self) -> int:
+        """The columns of a group, which its ``quantization_config`` names: all of them by -1.
+
+        Raises
+        ------
+        InputError
+            If it does not divide the columns.
+        """
+        columns = self.shape[1]
+        size = self.config.get("group_size", 128)
+        size = columns if size == -1 else size
+        if not isinstance(size, int) or size < 1 or columns % size:
+            raise InputError(
+                f"{self.path} has {columns} columns and a group_size of {size}: expected a divisor"
+            )
+        return size
+
 
 @dataclass(frozen=True)
 class Format:
@@ -99,7 +119,7 @@ def require(config: Mapping[str, Any], where: str, name: str, *allowed: Any) -> 
     return value
 
 
-def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = tuple(range(PER_WORD))) -> Tensor:
     """The eight codes of each 32-bit word, int32, along an axis; `order` is their position."""
     shifts = torch.tensor([4 * place for place in order], dtype=torch.int32)
     moved = words.movedim(axis, -1).unsqueeze(-1) >> shifts & 15

@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 
-from tapml.models.packed.formats.format import Format, Layer, nibbles, require
+from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
 from tapml.models.packed.weight import PackedWeight, pack
 from tapml_targets.errors import InputError
-
-_PER_WORD = 8
 
 
 def _check(config: Mapping[str, Any], where: str) -> None:
@@ -27,15 +25,10 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
-    size = layer.config.get("group_size", 128)
-    size = columns if size == -1 else size
-    if not isinstance(size, int) or size < 1 or columns % size:
-        raise InputError(
-            f"{layer.path} has {columns} columns and a group_size of {size}: expected a divisor"
-        )
+    size = layer.group_size()
     groups = columns // size
-    words = layer.tensor("qweight", columns // _PER_WORD, rows, dtype=torch.int32)
-    packed_zeros = layer.tensor("qzeros", groups, rows // _PER_WORD, dtype=torch.int32)
+    words = layer.tensor("qweight", columns // PER_WORD, rows, dtype=torch.int32)
+    packed_zeros = layer.tensor("qzeros", groups, rows // PER_WORD, dtype=torch.int32)
     scales = layer.tensor("scales", groups, rows).to(torch.float32).T
     codes = nibbles(words, 0).T
     zeros = nibbles(packed_zeros, 1).T
