@@ -1,4 +1,4 @@
-"""The ROCm platform: AMD GPUs through AMD's bindings, and behind them both widths of waves simulated."""
+"""The ROCm platform: AMD GPUs through AMD's bindings, and behind them two that are simulated."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ def list_devices() -> list[DeviceDescription]:
 
     found: list[DeviceDescription] = []
     missing: list[SetupError] = []
-    for listed in (every_gpu, lambda: _simulated(len(found))):
-        try:
-            found += listed()
-        except SetupError as error:
-            missing.append(error)
+    try:
+        found += every_gpu()
+    except SetupError as error:
+        missing.append(error)
+    try:
+        found += _simulated(len(found))
+    except SetupError as error:
+        missing.append(error)
     if len(missing) > 1:
         raise SetupError(f"{missing[0]}; {missing[1]}")
     return found

@@ -40,7 +40,7 @@ ALIGNMENT: Final = 16
 _LATER_BYTES: Final = 64 << 10
 _MOST_WRITING: Final = 256
 _PATTERNS: Final = (1, 2, 4)
-# Behind one of these nothing runs on the device any more in this process, in CUDA's and HIP's words.
+# In CUDA's and HIP's words: behind one of these nothing runs on the device in this process.
 _FATAL: Final = re.compile(
     r"illegal_?(?:address|instruction)|launch_?fail|launch_?time_?out|misaligned_?address"
     r"|hardware_?stack|invalid_?(?:pc|address_?space)|error_?assert|device_?(?:lost|unavailable)"

@@ -200,7 +200,7 @@ def hip(machine: Machine, texts: dict[bytes, bytes]) -> Any:
     def hipFuncGetAttribute(attrib: Any, hfunc: Any) -> Any:
         return Status.hipSuccess, 1024
 
-    def hipModuleLaunchKernel(
+    def hipModuleLaunchKernel(  # noqa: PLR0917 - as the binding has it
         f: Any, gridDimX: int, gridDimY: int, gridDimZ: int, blockDimX: int, blockDimY: int,
         blockDimZ: int, sharedMemBytes: int, stream: Any, kernelParams: Any, extra: Any,
     ) -> Any:  # fmt: skip
