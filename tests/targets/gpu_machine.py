@@ -87,7 +87,11 @@ class Machine:
         if self.found(address, nbytes) is None or address % len(pattern) or nbytes % len(pattern):
             raise Refused(f"a fill of {nbytes} bytes at {address:#x} with {pattern!r}")
         data = pattern * (nbytes // len(pattern))
-        self.enqueue(lambda: ctypes.memmove(address, data, nbytes) and None)
+
+        def fill() -> None:
+            ctypes.memmove(address, data, nbytes)
+
+        self.enqueue(fill)
 
     def run(
         self,
