@@ -1,4 +1,4 @@
-"""The ROCm platform: AMD GPUs of both widths of waves, simulated."""
+"""The ROCm platform: AMD GPUs through AMD's bindings, and behind them two that are simulated."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Final
 
 from tapml_targets.description import find_again
 from tapml_targets.driver import DeviceDescription, Driver
+from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.limits import Limits
 
 REMEDY: Final = (
-    f"AMD GPUs are simulated, on Linux: {install_hint('simulator')}; a real one is reached by the "
-    "platforms vulkan and opencl, not by HIP yet"
+    "a GPU takes AMD's driver and ROCm (rocminfo shows whether they work) and "
+    f"{install_hint('rocm')}; without a GPU kernels are simulated on Linux: "
+    f"{install_hint('simulator')}"
 )
 DIALECT: Final = "hip-c"
 # Architecture and lanes of its waves.
@@ -19,19 +21,28 @@ _SIMULATED: Final = (("gfx1100", 32), ("gfx90a", 64))
 
 
 def list_devices() -> list[DeviceDescription]:
-    """A simulated device for each width of waves.
+    """Every AMD GPU, in HIP's order, and behind them a simulated one for each width of waves.
 
     Raises
     ------
     SetupError
-        If ziglang is missing, or this is no machine to simulate on.
+        If neither AMD's bindings nor ziglang is installed.
     """
-    from tapml_targets.simulator.description import simulated_device
+    from tapml_targets.rocm.description import every_gpu
 
-    return [
-        simulated_device("rocm", index, architecture, _limits(architecture, width))
-        for index, (architecture, width) in enumerate(_SIMULATED)
-    ]
+    found: list[DeviceDescription] = []
+    missing: list[SetupError] = []
+    try:
+        found += every_gpu()
+    except SetupError as error:
+        missing.append(error)
+    try:
+        found += _simulated(len(found))
+    except SetupError as error:
+        missing.append(error)
+    if len(missing) > 1:
+        raise SetupError(f"{missing[0]}; {missing[1]}")
+    return found
 
 
 def open_device(description: DeviceDescription) -> Driver:
@@ -40,12 +51,30 @@ def open_device(description: DeviceDescription) -> Driver:
     Raises
     ------
     NoSuchDeviceError
-        If it is not there.
+        If it is not there any more.
+    SetupError
+        If it cannot be opened.
     """
-    from tapml_targets.simulator.driver import open_simulated
+    from tapml_targets.simulator.description import is_simulated
 
-    _, found = find_again(description, list_devices(), lambda each, _: each)
-    return open_simulated(found, DIALECT, found.limits.subgroup_widths[0])
+    if is_simulated(description):
+        from tapml_targets.simulator.driver import open_simulated
+
+        simulated = [each for each in list_devices() if is_simulated(each)]
+        _, found = find_again(description, simulated, lambda each, _: each)
+        return open_simulated(found, DIALECT, found.limits.subgroup_widths[0])
+    from tapml_targets.rocm.gpu import open_gpu
+
+    return open_gpu(description)
+
+
+def _simulated(index: int) -> list[DeviceDescription]:
+    from tapml_targets.simulator.description import simulated_device
+
+    return [
+        simulated_device("rocm", index + place, architecture, _limits(architecture, width))
+        for place, (architecture, width) in enumerate(_SIMULATED)
+    ]
 
 
 def _limits(architecture: str, width: int) -> Limits:

@@ -6,15 +6,24 @@ from typing import Final
 
 from tapml_targets.threaded_c.prologues import Prologue
 
+# hiprtc has types of these names, some of another spelling.
 _INTEGERS: Final = """\
-typedef __INT8_TYPE__ int8_t;
-typedef __INT16_TYPE__ int16_t;
-typedef __INT32_TYPE__ int32_t;
-typedef __INT64_TYPE__ int64_t;
-typedef __UINT8_TYPE__ uint8_t;
-typedef __UINT16_TYPE__ uint16_t;
-typedef __UINT32_TYPE__ uint32_t;
-typedef __UINT64_TYPE__ uint64_t;
+typedef __INT8_TYPE__ tapml_int8_t;
+#define int8_t tapml_int8_t
+typedef __INT16_TYPE__ tapml_int16_t;
+#define int16_t tapml_int16_t
+typedef __INT32_TYPE__ tapml_int32_t;
+#define int32_t tapml_int32_t
+typedef __INT64_TYPE__ tapml_int64_t;
+#define int64_t tapml_int64_t
+typedef __UINT8_TYPE__ tapml_uint8_t;
+#define uint8_t tapml_uint8_t
+typedef __UINT16_TYPE__ tapml_uint16_t;
+#define uint16_t tapml_uint16_t
+typedef __UINT32_TYPE__ tapml_uint32_t;
+#define uint32_t tapml_uint32_t
+typedef __UINT64_TYPE__ tapml_uint64_t;
+#define uint64_t tapml_uint64_t
 #define uchar unsigned char
 #define ushort unsigned short
 #define uint unsigned int
