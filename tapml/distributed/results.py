@@ -91,7 +91,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """A short name, such as ``ddp x 2`` or ``torchrec x 4 RW/EBCS``."""
+        """A short name, such as ``ddp x 2``; the options' values follow."""
         values = "/".join(self.options.values())
         return f"{self.engine} x {self.world} {values}".rstrip()
 
