@@ -16,7 +16,7 @@ from tapml.cli.model_arguments import number, positive
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tapml.distributed.results import Check, RunResult
+    from tapml.distributed.results import Check, RunResult, Setting
     from tapml.runs.events import Event
 
 _EXIT_CODES: Final = """\
@@ -29,7 +29,9 @@ _EPILOG: Final = """\
 examples:
   tapml distributed check train.py                       DDP and FSDP2 on 1, 2 and 4 ranks
   tapml distributed check train.py --world 1,2 --engine ddp --json
+  tapml distributed check train.py --engine torchrec --set sharding=RW,CW
   tapml distributed engines                              what can be checked here
+  tapml distributed settings --published                 the paper's settings, one by one
 
 A job is a Python file that defines model(), batch() and step(model, batch, optimizer). It may
 define optimizer(model), part(batch, rank, world), predict(model, batch), its own wrapping
@@ -41,10 +43,22 @@ examples:
   tapml distributed check train.py
   tapml distributed check train.py --world 1,2,4 --engine ddp,fsdp2 --report report.html
   tapml distributed check train.py --engine own --steps 3 --explain
+  tapml distributed check train.py --folder checked       killed, it goes on where it was
   tapml distributed check train.py --json > check.json
 
 Ranks are processes on this machine that talk over gloo; no GPU is needed.
 
+"""
+_SETTINGS_EPILOG: Final = """\
+examples:
+  tapml distributed settings                             all engines
+  tapml distributed settings --engine torchrec --set sharding=RW,GRID --set device=cpu
+  tapml distributed settings --published                 the paper's, one by one
+  tapml distributed settings --engine torchrec --set device=cpu --audit train.py
+
+exit codes:
+  0 listed; with --audit, no rule is out of date
+  1 a rule is out of date   2 usage, input or environment   130 interrupted
 """
 _MARKS: Final = {"equal": "green", "not run": "yellow", "refused by the library": "yellow"}
 
@@ -79,6 +93,14 @@ def add_parser(subparsers: Any) -> None:
         help="ways to distribute (default: own if the job defines distribute, else ddp,fsdp2)",
     )
     check.add_argument(
+        "--set",
+        action="append",
+        type=_assigned,
+        default=[],
+        metavar="NAME=VALUE,...",
+        help="values of an engine's own parameter (default: all that can run here)",
+    )
+    check.add_argument(
         "--steps", type=positive, metavar="N", help="training steps (default: STEPS, else 1)"
     )
     check.add_argument(
@@ -87,6 +109,12 @@ def add_parser(subparsers: Any) -> None:
         default=60.0,
         metavar="SECONDS",
         help="time limit of each run (default: %(default)g)",
+    )
+    check.add_argument(
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the results there; the same command then runs what is missing",
     )
     check.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
     check.add_argument("--explain", action="store_true", help="list every wrong tensor")
@@ -100,6 +128,32 @@ def add_parser(subparsers: Any) -> None:
     )
     engines.add_argument("--json", action="store_true", help="print JSON")
     engines.set_defaults(run=run_engines)
+    settings: argparse.ArgumentParser = commands.add_parser(
+        "settings",
+        help="list every combination of an engine's parameters",
+        description="List every combination of an engine's parameters: what runs here, what this\n"
+        "machine lacks, and which rule prunes the rest. With --audit, run what rules prune: a\n"
+        "rule is out of date if such a setting is equal to one device.",
+        epilog=_SETTINGS_EPILOG,
+    )
+    settings.add_argument(
+        "--engine",
+        type=_listed("a list of engines such as ddp,torchrec", str),
+        metavar="NAME,...",
+        help="engines (default: all)",
+    )
+    settings.add_argument(
+        "--set",
+        action="append",
+        type=_assigned,
+        default=[],
+        metavar="NAME=VALUE,...",
+        help="values of an engine's own parameter (default: all)",
+    )
+    settings.add_argument("--published", action="store_true", help="the settings of the paper")
+    settings.add_argument("--audit", type=Path, metavar="JOB.py", help="run what rules prune")
+    settings.add_argument("--json", action="store_true", help="print JSON")
+    settings.set_defaults(run=run_settings)
 
 
 def run_check(arguments: argparse.Namespace) -> int:
@@ -111,8 +165,10 @@ def run_check(arguments: argparse.Namespace) -> int:
             arguments.job,
             worlds=arguments.world,
             engines=arguments.engine,
+            options=dict(arguments.set),
             steps=arguments.steps,
             deadline_seconds=arguments.deadline,
+            folder=arguments.folder,
             watcher=watcher,
         )
     if arguments.report is not None:
@@ -139,6 +195,31 @@ def run_engines(arguments: argparse.Namespace) -> int:
         for name, title in titles.items():
             print(f"{name:8} {title}")
     return 0
+
+
+def run_settings(arguments: argparse.Namespace) -> int:
+    """List settings, or audit the rules; 1 if one is out of date."""
+    from tapml.cli.distributed_settings import audit_settings, list_published, list_settings
+
+    if arguments.published:
+        return list_published(arguments.engine, as_json=arguments.json)
+    asked = {name: tuple(values) for name, values in arguments.set}
+    if arguments.audit is None:
+        return list_settings(arguments.engine, asked, as_json=arguments.json)
+    with _progress() as watcher:
+        return audit_settings(
+            arguments.engine, asked, arguments.audit, watcher, as_json=arguments.json
+        )
+
+
+def _assigned(text: str) -> tuple[str, list[str]]:
+    name, equals, values = text.partition("=")
+    words = [word.strip() for word in values.split(",")]
+    if not name or not equals or not all(words):
+        raise argparse.ArgumentTypeError(
+            f"expected NAME=VALUE,... such as kernel=fused, got {text!r}"
+        )
+    return name.strip(), words
 
 
 def _listed(expected: str, read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -212,7 +293,7 @@ def _table(found: Check) -> Table:
         table.add_column(title, overflow="fold")
     for each in found.results:
         table.add_row(
-            Text(each.setting.name),
+            Text(_short_name(each.setting, found)),
             Text(str(each.outcome), style=_MARKS.get(str(each.outcome), "red")),
             Text(each.first_wrong or "-"),
             Text(", ".join(map(str, each.ranks)) or "-"),
@@ -220,6 +301,16 @@ def _table(found: Check) -> Table:
             Text(each.published or "-"),
         )
     return table
+
+
+def _short_name(setting: Setting, found: Check) -> str:
+    """The name without the values that all settings share."""
+    shown = {
+        name: value
+        for name, value in setting.options.items()
+        if any(each.setting.options.get(name, value) != value for each in found.results)
+    }
+    return f"{setting.engine} x {setting.world} {'/'.join(shown.values())}".rstrip()
 
 
 def _paragraph(each: RunResult) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -21,17 +21,18 @@ from typing import Any, Final
 
 from tapml.distributed.comparing import Comparison, first_line
 from tapml.distributed.culprits import blame
-from tapml.distributed.engine import Engine, engine_packages, find_engine
+from tapml.distributed.engine import Engine, find_engine
 from tapml.distributed.judging import FLOAT32, judge, not_finite
-from tapml.distributed.plan import Plan
+from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
+from tapml.distributed.plan import USUAL, Plan
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
 from tapml.distributed.runner import PREPARE, READY, RUN, SLICES, Pair, Runner
+from tapml.distributed.settings_space import check_options, settings_of
 from tapml.distributed.triggers import with_triggers
 from tapml.isolate.death import ChildDiedError, GroupDiedError
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 from tapml.runs.events import Event, Watcher, ignore
-from tapml.runs.phases import Phases
 from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.installed import install_hint, package_version
 
@@ -62,8 +63,11 @@ def check(
     *,
     worlds: Iterable[int] | None = None,
     engines: Iterable[str] | None = None,
+    options: Mapping[str, Iterable[str]] | None = None,
+    pruned: bool = False,
     steps: int | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
+    folder: str | os.PathLike[str] | None = None,
     watcher: Watcher = ignore,
     pool: Pool | None = None,
 ) -> Check:
@@ -80,10 +84,18 @@ def check(
     engines
         Names of engines; default: ``own`` if the job defines ``distribute``, else ``ddp`` and
         ``fsdp2``.
+    options
+        Values of the engines' own parameters, such as ``{"sharding": ["RW"]}``; default: all that
+        can run here. Combinations that a rule prunes are left out.
+    pruned
+        Run just what the rules prune, to see whether they are right.
     steps
         Training steps; default: the job's ``STEPS``, else 1.
     deadline_seconds
         Time limit of each run.
+    folder
+        Keeps the results: the next check there, of the same job, runs what is missing. Default:
+        nothing is kept.
     watcher
         Receives the events.
     pool
@@ -99,18 +111,18 @@ def check(
     InputError
         If the job cannot be used, also on one device, or an argument is wrong.
     SetupError
-        If PyTorch is missing, or no process can be started.
+        If PyTorch is missing, no process can be started, or the folder is held or full.
     """
     path = Path(job).resolve()
     names = None if engines is None else tuple(engines)
+    asked = {name: tuple(values) for name, values in (options or {}).items()}
     payload = {
         "job": str(path),
         "worlds": None if worlds is None else _checked(worlds),
         "steps": steps,
         "deadline": deadline_seconds,
     }
-    for name in names or ():
-        find_engine(name)
+    check_options([find_engine(name) for name in names or ()], asked)
     if not deadline_seconds >= SHORTEST_DEADLINE:
         raise InputError(
             f"a deadline of at least {SHORTEST_DEADLINE:g} s is needed, got {deadline_seconds:g}"
@@ -122,43 +134,61 @@ def check(
     if find_spec("torch") is None:
         raise SetupError(f"this needs PyTorch; install the toolkit: {install_hint('host')}")
     started = time.monotonic()
-    phases = Phases(watcher)
-    with nullcontext(pool) if pool is not None else open_pool() as used:
+    versions = {
+        "tapml": package_version("tapml") or "",
+        "python": platform.python_version(),
+        "torch": package_version("torch") or "",
+    }
+    place = None if folder is None else Path(folder)
+    with (
+        keeping(place, watcher) as (journal, phases),
+        nullcontext(pool) if pool is not None else open_pool() as used,
+    ):
         with phases.phase("prepare") as phase:
             future = used.group(1, PREPARE, payload, folder=True, deadline_seconds=deadline_seconds)
             (answer,) = _on_one_device(future)
             plan = Plan.of(path, answer, deadline_seconds)
             phase.detail = f"{len(plan.parameters)} parameters, {plan.samples} samples"
-        runner = Runner(used, plan, _environment_of(used, plan))
-        with phases.phase("one device") as phase:
-            facts, unusable = _reference(runner)
-            phase.detail = "with a float64 twin" if facts.twin else "float32 only"
-        settings = [
-            (Setting(engine=engine.name, world=world), engine)
+        chosen = [
+            (setting, engine)
             for engine in plan.engines(names)
-            for world in plan.worlds
+            for setting in settings_of(engine, plan.worlds, asked, pruned=pruned)
         ]
-        comparison = Comparison(runner, facts.random)
+        kept = Kept(
+            journal,
+            versions | {"plan": digest_of(plan), "deadline": f"{deadline_seconds:g}"},
+        )
+        earlier = {setting.name: kept.result(setting) for setting, _ in chosen}
+        told = kept.one_device()
+        comparison = None
+        if told is None or not all(earlier.values()):
+            environment = _environment_of(used, plan, [engine.name for _, engine in chosen])
+            runner = Runner(used, plan, environment)
+            with phases.phase("one device") as phase:
+                told = _reference(runner)
+                phase.detail = "with a float64 twin" if told.facts.twin else "float32 only"
+            kept.keep_one_device(told)
+            comparison = Comparison(runner, told.facts.random)
         results = []
-        with phases.phase("settings", total=len(settings)) as phase:
-            for number, (setting, engine) in enumerate(settings, 1):
-                phase.progress(number - 1, len(settings), setting.name)
-                found = _result(setting, engine, comparison, unusable)
-                results.append(found)
-                watcher(SettingChecked(found, number, len(settings)))
+        with phases.phase("settings", total=len(chosen)) as phase:
+            for number, (setting, engine) in enumerate(chosen, 1):
+                phase.progress(number - 1, len(chosen), setting.name)
+                found = earlier[setting.name]
+                if found is None and comparison is not None:
+                    found = _result(setting, engine, comparison, told)
+                    kept.keep(found)
+                if found is not None:
+                    results.append(found)
+                    watcher(SettingChecked(found, number, len(chosen)))
             count = sum(each.is_finding for each in results)
             phase.detail = f"{count} finding{'s' * (count != 1)}"
     return Check(
         job=str(path),
         digest=hashlib.sha256(content).hexdigest(),
         steps=plan.steps,
-        facts=facts,
+        facts=told.facts,
         results=tuple(with_triggers(results)),
-        versions={
-            "tapml": package_version("tapml") or "",
-            "python": platform.python_version(),
-            "torch": package_version("torch") or "",
-        },
+        versions=versions,
         seconds=time.monotonic() - started,
     )
 
@@ -168,16 +198,13 @@ def open_pool() -> Pool:
     return Pool([PREPARE, READY, RUN, SLICES], environment=_environment())
 
 
-def _reference(runner: Runner) -> tuple[JobFacts, tuple[Outcome, str] | None]:
-    """Run one device in both precisions, and once more for its determinism.
-
-    Returns what is known of the job, and the outcome of every setting if it cannot be judged.
-    """
+def _reference(runner: Runner) -> OneDevice:
+    """Run one device in both precisions, and once more for its determinism."""
     plan = runner.plan
     futures = [
-        runner.start(None, 1, "float32"),
-        runner.start(None, 1, "float32", observe=True),
-        runner.start(None, 1, "float64", observe=True),
+        runner.start(None, None, "float32"),
+        runner.start(None, None, "float32", observe=True),
+        runner.start(None, None, "float64", observe=True),
     ]
     for future in futures[:2]:
         _on_one_device(future)
@@ -208,35 +235,35 @@ def _reference(runner: Runner) -> tuple[JobFacts, tuple[Outcome, str] | None]:
     if infinite is not None:
         phase, step, name = infinite
         said = f"the {tensor_words(phase, name)} is NaN or infinite on one device (step {step})"
-        return facts, (Outcome.REFERENCE_NOT_FINITE, said)
+        return OneDevice(facts, Outcome.REFERENCE_NOT_FINITE, said)
     differing = judge(first, second, runner.tensors, FLOAT32).deviations
     if differing:
         said = (
             f"two runs on one device differ: {differing[0].words}; seed what step() draws, and "
             "use no clock"
         )
-        return facts, (Outcome.NOT_DETERMINISTIC, said)
-    return facts, None
+        return OneDevice(facts, Outcome.NOT_DETERMINISTIC, said)
+    return OneDevice(facts)
 
 
 def _result(
     setting: Setting,
     engine: Engine,
     comparison: Comparison,
-    unusable: tuple[Outcome, str] | None,
+    told: OneDevice,
 ) -> RunResult:
-    if unusable is None:
+    if told.outcome is None:
         return comparison.result(setting, engine)
-    outcome, reason = unusable
-    return RunResult(setting=setting, outcome=outcome, reason=reason)
+    return RunResult(setting=setting, outcome=told.outcome, reason=told.reason)
 
 
-def _environment_of(pool: Pool, plan: Plan) -> Environment:
-    """The environment of the runs: with the job's imports preloaded, if that works."""
+def _environment_of(pool: Pool, plan: Plan, names: Iterable[str]) -> Environment:
+    """The environment of the runs: with the imports of engines and job preloaded, if that works."""
     usual = _environment()
-    if not plan.preload:
+    filled = _environment((*USUAL, *names))
+    filled = replace(filled, preload=tuple(dict.fromkeys((*filled.preload, *plan.preload))))
+    if filled == usual:
         return usual
-    filled = replace(usual, preload=(*usual.preload, *plan.preload))
     try:
         pool.submit(READY, environment=filled).result()
     except ChildDiedError:
@@ -244,9 +271,9 @@ def _environment_of(pool: Pool, plan: Plan) -> Environment:
     return filled
 
 
-def _environment() -> Environment:
+def _environment(names: Iterable[str] = USUAL) -> Environment:
     preload = dict.fromkeys(_PRELOAD)
-    for name in engine_packages():
+    for name in names:
         preload |= dict.fromkeys(find_engine(name).settings.PRELOAD)
     loopback = "lo" if sys.platform == "linux" else "lo0"
     return Environment(

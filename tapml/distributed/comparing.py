@@ -51,12 +51,12 @@ class Comparison:
 
     def _compared(self, setting: Setting, engine: Engine) -> RunResult:
         runner = self.runner
-        pair = runner.pair(engine, setting.world)
+        pair = runner.pair(engine, setting)
         judgement, precision = runner.judge(pair)
         before = judgement
         if judgement.deviations:
             # Once more, with the values of all replicas. It also shows what differs by chance.
-            pair = runner.pair(engine, setting.world, send_all=True)
+            pair = runner.pair(engine, setting, send_all=True)
             judgement, precision = runner.judge(pair)
         reference = runner.reference(())
         common = RunResult(
@@ -105,13 +105,13 @@ class Comparison:
         runner, world = self.runner, setting.world
         kinds = self._kinds()
         for off in _choices(kinds):
-            if self._is_equal_without(engine, world, off):
+            if self._is_equal_without(engine, setting, off):
                 return _joined([APART[kind] for kind in off]), off
         off = ()
         try:
             if kinds:
                 # Something else is wrong as well: look at it without the noise of these layers.
-                quiet = runner.pair(engine, world, off=kinds, send_all=True)
+                quiet = runner.pair(engine, setting, off=kinds, send_all=True)
                 judgement, precision = runner.judge(quiet, kinds)
                 off, pair = kinds, quiet
 
@@ -132,9 +132,9 @@ class Comparison:
         found = (BATCH_NORM,) if plan.batch_norm else ()
         return (*found, DROPOUT) if plan.dropout or self.random else found
 
-    def _is_equal_without(self, engine: Engine, world: int, off: tuple[str, ...]) -> bool:
+    def _is_equal_without(self, engine: Engine, setting: Setting, off: tuple[str, ...]) -> bool:
         try:
-            pair = self.runner.pair(engine, world, off=off)
+            pair = self.runner.pair(engine, setting, off=off)
             return not self.runner.judge(pair, off)[0].deviations
         except GroupDiedError:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -10,9 +11,11 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tapml.distributed import engines
+from tapml.distributed.results import Setting
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from tapml.distributed.job_file import Job
@@ -21,6 +24,49 @@ GROUP: Final = "tapml.engines"
 """The entry points of engines in other packages."""
 OWN: Final = "own"
 """The engine that calls the job's ``distribute``."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named reason why settings are invalid.
+
+    Attributes
+    ----------
+    name
+        Such as ``dense-is-data-parallel``.
+    reason
+        What the library says, or why the values contradict each other.
+    prunes
+        Whether a setting is invalid.
+    """
+
+    name: str
+    reason: str
+    prunes: Callable[[Setting], bool]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What settings may depend on in a job.
+
+    Attributes
+    ----------
+    has_distribute
+        Whether it defines ``distribute``.
+    modules
+        Names of the classes of all its modules, by path.
+    """
+
+    has_distribute: bool
+    modules: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A setting of the paper, in its words; `missing` says why it cannot run here, or is empty."""
+
+    name: str
+    missing: str
 
 
 class EngineSettings(Protocol):
@@ -32,19 +78,61 @@ class EngineSettings(Protocol):
         What it distributes with, for the user.
     PRELOAD
         Modules that its ranks import.
+    FLOAT64
+        Whether it runs in float64.
+    OPTIONS
+        Its own parameters of a setting and their values.
+    RULES
+        Prune the combinations that are invalid; the first that applies counts.
     """
 
     TITLE: str
     PRELOAD: tuple[str, ...]
+    FLOAT64: bool
+    OPTIONS: Mapping[str, tuple[str, ...]]
+    RULES: tuple[Rule, ...]
 
-    def refuse(self, world: int, *, has_distribute: bool) -> str:
-        """Why a world cannot be run, from the library's documentation; empty if it can."""
+    def missing(self, setting: Setting) -> str:
+        """What this machine lacks to run a setting, and how to get it; empty if nothing."""
+
+    def refuse(self, setting: Setting, traits: Traits) -> str:
+        """Why a job cannot run under a setting; empty if it can."""
+
+    def published(self) -> list[Published]:
+        """The settings of the paper that this engine stands for."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter whose shards a library keeps in its own way.
+
+    Attributes
+    ----------
+    name, shape
+        Of the whole parameter.
+    blocks
+        The local shards, and where each begins in the whole.
+    rate
+        Learning rate of plain SGD, if the library takes the step during backward: the gradient is
+        then the update over it. Zero if the gradient is not known.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    blocks: tuple[tuple[tuple[int, ...], torch.Tensor], ...]
+    rate: float = 0.0
 
 
 class EngineRanks(Protocol):
-    """The module ``ranks`` of an engine."""
+    """The module ``ranks`` of an engine.
 
-    def distribute(self, model: nn.Module, job: Job, rank: int, world: int) -> nn.Module:
+    It may also have ``held(model) -> tuple[frozenset[str], list[Held]]``: the names of all
+    parameters that the library keeps in its own way, and this rank's shards of them.
+    """
+
+    def distribute(
+        self, model: nn.Module, job: Job, rank: int, world: int, **options: str
+    ) -> nn.Module:
         """Wrap the model. The default process group exists, and all ranks call this."""
 
 

@@ -119,7 +119,7 @@ def _observed(deviation: Deviation, reference: Run, run: Run, tensors: Tensors) 
             value = tensors.get(own.digest) if own.digest else expected
             if value is not None and not own.digest:
                 value = np.zeros_like(value)
-        if own is not None and value is not None:
+        if own is not None and value is not None and own.placement != "blocks":
             held[rank] = value, own.offset if own.placement == "shard" else ()
     before = reference.ranks[0].get((key[0], key[1] - 1, key[2]))
     earlier = tensors.get(before.digest) if before is not None and before.digest else None

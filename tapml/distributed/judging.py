@@ -135,13 +135,10 @@ class _Judge:
         """The reference's part that a rank should hold."""
         if whole is None or actual is None or own.placement == "whole":
             return whole
-        if own.placement == "shard":
+        if own.placement in ("shard", "blocks"):
             if not actual.size:
                 return actual  # More ranks than rows; that nothing is lost is checked apart.
-            if own.shape != whole.shape:
-                return whole
-            ends = zip(own.offset, actual.shape, strict=True)
-            return whole[tuple(slice(start, start + size) for start, size in ends)]
+            return _cut(whole, own, actual.shape) if own.shape == whole.shape else whole
         count = len(record.rows)
         if not count or whole.shape[0] % count or whole.shape[1:] != actual.shape[1:]:
             return None
@@ -220,9 +217,11 @@ class _Judge:
     def lost(self, key: Key) -> str:
         """What the shards of all ranks lack of the whole; empty if nothing."""
         held = {
-            own.offset: (own.shape, self.tensors.get(own.digest))
+            own.blocks or own.offset: (own.shape, self.tensors.get(own.digest))
             for records in self.run.ranks
-            if (own := records.get(key)) is not None and own.placement == "shard" and own.digest
+            if (own := records.get(key)) is not None
+            and own.placement in ("shard", "blocks")
+            and own.digest
         }
         if not held:
             return ""
@@ -395,6 +394,15 @@ def _group(key: Key) -> tuple[str, int, str]:
     """Tensors that share a floor: a phase of a step, by kind of the optimizer's state."""
     phase, step, name = key
     return phase, step, name.rpartition(" ")[2] if phase == "state" else ""
+
+
+def _cut(whole: NDArray[np.float64], own: Record, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """The block of the whole that a rank holds, or its blocks, flat."""
+    found = []
+    for offset, size in own.blocks or ((own.offset, shape),):
+        ends = zip(offset, size, strict=True)
+        found.append(whole[tuple(slice(start, start + length) for start, length in ends)])
+    return np.concatenate([each.ravel() for each in found]) if own.blocks else found[0]
 
 
 def _largest(value: NDArray[np.float64]) -> float:

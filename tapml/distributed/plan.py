@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.distributed.engine import OWN, Engine, find_engine
+from tapml.distributed.engine import OWN, Engine, Traits, find_engine
 from tapml.distributed.results import Setting
 
 DEFAULT_ENGINES: Final = ("ddp", "fsdp2")
+USUAL: Final = (*DEFAULT_ENGINES, OWN)
+"""Engines whose modules every check imports."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Plan:
         The worlds to run.
     has
         Which optional functions the file defines.
+    modules
+        Names of the classes of all modules, by path.
     weights
         Packed parameters and buffers by name.
     batches
@@ -41,6 +45,8 @@ class Plan:
         Names of layers of these kinds.
     preload
         Modules that the job imports slowly.
+    sources
+        Hashes of the job's file and of the modules beside it that it imports, by name.
     deadline_seconds
         Of each run.
     """
@@ -49,6 +55,7 @@ class Plan:
     steps: int
     worlds: tuple[int, ...]
     has: Mapping[str, bool]
+    modules: Mapping[str, str]
     weights: Mapping[str, Any]
     batches: tuple[Any, ...]
     parts: Mapping[str, Any]
@@ -57,6 +64,7 @@ class Plan:
     batch_norm: tuple[str, ...]
     dropout: tuple[str, ...]
     preload: tuple[str, ...]
+    sources: Mapping[str, str]
     deadline_seconds: float
 
     @classmethod
@@ -83,7 +91,9 @@ class Plan:
 
     def why_not(self, setting: Setting, engine: Engine) -> str:
         """Why a setting cannot be run; empty if it can."""
-        refused = engine.settings.refuse(setting.world, has_distribute=self.has["distribute"])
+        library = engine.settings
+        traits = Traits(self.has["distribute"], self.modules)
+        refused = library.missing(setting) or library.refuse(setting, traits)
         return refused or str(self.parts[str(setting.world)]["reason"])
 
     def samples_of(self, world: int, step: int) -> list[int]:
@@ -102,7 +112,7 @@ class Plan:
         self,
         *,
         engine: Engine | None,
-        world: int,
+        setting: Setting | None,
         precision: str,
         off: tuple[str, ...] = (),
         send_all: bool = False,
@@ -110,14 +120,15 @@ class Plan:
         perturb: int = 0,
         roundoff: float = 0.0,
     ) -> dict[str, Any]:
-        """The payload of :func:`tapml.distributed.rank.run`; no engine for the reference."""
-        if engine is None:
+        """The payload of :func:`tapml.distributed.rank.run`; one device has no setting."""
+        if setting is None:
             every = [[[batch, list(range(self.samples))]] for batch in self.batches]
         else:
-            every = self.parts[str(world)]["steps"]
+            every = self.parts[str(setting.world)]["steps"]
         return {
             "job": str(self.job),
             "engine": None if engine is None else engine.package,
+            "options": {} if setting is None else setting.options,
             "precision": precision,
             "weights": dict(self.weights),
             "steps": every,

@@ -6,6 +6,7 @@ rank that consumes random numbers in another order must not look like a bug.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
 import time
@@ -53,9 +54,11 @@ def prepare(member: Member, payload: dict[str, Any]) -> dict[str, Any]:
     slow = seconds > _SLOW_SECONDS and threads_now == threads
     return {
         "preload": _importable(modules, job.path.parent) if slow else [],
+        "sources": _sources(job, modules),
         "steps": steps,
         "worlds": worlds,
         "has": {name: job.has(name) for name in ("distribute", "predict", "part", "optimizer")},
+        "modules": {path: type(each).__name__ for path, each in model.named_modules()},
         "weights": {name: pack_tensor(tensor, name) for name, tensor in weights.items()},
         "batches": [pack(batch, "the batch") for batch in batches],
         "parts": {str(world): _parts(job, batches, world) for world in worlds},
@@ -93,6 +96,19 @@ def _importable(before: set[str], folder: Path) -> list[str]:
         ):
             found.append(name)
     return found
+
+
+def _sources(job: Job, before: set[str]) -> dict[str, str]:
+    """Hashes of the job's file and of what it imported from its folder, by name."""
+    found = {MODULE: job.path}
+    for name, module in list(sys.modules.items()):
+        origin = Path(getattr(module, "__file__", None) or "/")
+        if name not in before and origin.is_relative_to(job.path.parent) and origin.is_file():
+            found[name] = origin
+    return {
+        name: hashlib.sha256(origin.read_bytes()).hexdigest()
+        for name, origin in sorted(found.items())
+    }
 
 
 def _constant(job: Job, name: str, given: int | None, default: int) -> int:

@@ -94,13 +94,14 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     witness.stage = "model()"
     model = build(job, payload, dtype)
     reference = payload["engine"] is None
-    recorder = Recorder(model, sends=member.rank == 0 or payload["send_all"])
+    held = None if reference else getattr(ranks_of(payload["engine"]), "held", None)
+    recorder = Recorder(model, sends=member.rank == 0 or payload["send_all"], held=held)
     if reference:
         recorder.watch_backward(model)
         wrapped = model
     else:
         witness.stage = "distribute"
-        wrapped = _distribute(job, payload["engine"], model, member)
+        wrapped = _distribute(job, payload, model, member)
     witness.stage = "optimizer()"
     with job.calling("optimizer()"):
         optimizer = job.optimizer(wrapped)
@@ -135,9 +136,10 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     }
 
 
-def _distribute(job: Job, package: str, model: nn.Module, member: Member) -> nn.Module:
+def _distribute(job: Job, payload: dict[str, Any], model: nn.Module, member: Member) -> nn.Module:
+    package, options = payload["engine"], payload["options"]
     try:
-        return ranks_of(package).distribute(model, job, member.rank, member.size)
+        return ranks_of(package).distribute(model, job, member.rank, member.size, **options)
     except Exception as error:
         if package.endswith(".own"):
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from tapml.distributed.engine import Held
 from tapml.distributed.packing import tensors_in, to_array
 
 ROOT: Final = "(model)"
@@ -34,13 +36,25 @@ class Recorder:
         The model before it is distributed; its names are the records' names.
     sends
         Whether this rank sends the values of replicated tensors, or their digests only.
+    held
+        Reads what the engine's library keeps in its own way
+        (:class:`~tapml.distributed.engine.EngineRanks`).
     """
 
-    def __init__(self, model: nn.Module, *, sends: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sends: bool,
+        held: Callable[[nn.Module], tuple[frozenset[str], list[Held]]] | None = None,
+    ) -> None:
+        self._held = held
+        self._held_before: dict[str, list[torch.Tensor]] = {}
         self.records: list[dict[str, Any]] = []
         self.not_compared: dict[str, str] = {}
         self.root_calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        self._names = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+        named = [*model.named_parameters(), *model.named_buffers()]
+        self._names = {name: tuple(each.shape) for name, each in named}
         self._sends = sends
         self._listening = False
         self._root_call: int | None = None
@@ -74,12 +88,18 @@ class Recorder:
         """Record the weights before the first step."""
         for name, tensor in self._tensors(model):
             self._add("start", 0, name, tensor)
+        for each in self._shards(model):
+            self._add_held("start", 0, each, [to_array(block) for _, block in each.blocks])
 
     def begin_step(self, model: nn.Module) -> None:
         """Listen to a step."""
         self._calls, self._bytes, self._gradients = {}, 0, None
         self._seen, self._root_call, self.root_calls = {}, None, []
         self._before = {name: _local(each).clone() for name, each in self._tensors(model)}
+        self._held_before = {
+            each.name: [block.detach().clone() for _, block in each.blocks]
+            for each in self._shards(model)
+        }
         self._listening = True
 
     def take_gradients(self, model: nn.Module) -> None:
@@ -107,6 +127,8 @@ class Recorder:
                 self._add_update(step, name, tensor, before)
             else:
                 self._add("buffer", step, name, tensor)
+        for each in self._shards(model):
+            self._add_held_step(step, each)
 
     def predictions(self, values: list[Any], step: int, rows: list[int] | None) -> None:
         """Record what the trained model predicts for this rank's samples, call by call."""
@@ -189,14 +211,15 @@ class Recorder:
         if place is None:
             self.not_compared[name] = "its shards are not contiguous"
             return
-        self._add_placed(self._record(phase, step, name, to_array(_local(tensor)), order), place)
+        value = self._shaped(name, to_array(_local(tensor)))
+        self._add_placed(self._record(phase, step, name, value, order), place)
 
     def _add_update(self, step: int, name: str, tensor: torch.Tensor, before: torch.Tensor) -> None:
         place = _place(tensor)
         if place is None:
             self.not_compared[name] = "its shards are not contiguous"
             return
-        after, earlier = to_array(_local(tensor)), to_array(before)
+        after, earlier = (self._shaped(name, to_array(each)) for each in (_local(tensor), before))
         if after.dtype.kind == "f":
             # The difference of two float32 numbers is exact in float64 or nearly so.
             changed = after.astype(np.float64) - earlier.astype(np.float64)
@@ -205,6 +228,45 @@ class Recorder:
         record = self._record("update", step, name, changed, -1)
         record["weight"] = _largest(after)
         self._add_placed(record, place)
+
+    def _add_held_step(self, step: int, held: Held) -> None:
+        """The update of what a library keeps, and its gradient if that follows from the update."""
+        after = [to_array(block) for _, block in held.blocks]
+        changed = [
+            now.astype(np.float64) - to_array(before).astype(np.float64)
+            for now, before in zip(after, self._held_before[held.name], strict=True)
+        ]
+        weight = max(map(_largest, after), default=0.0)
+        self._add_held("update", step, held, changed, weight)
+        if held.rate:
+            gradient = [each / -held.rate for each in changed]
+            self._add_held("gradient", step, held, gradient, weight / held.rate)
+        else:
+            self.not_compared[held.name] = "its gradient is not known: the library takes the step"
+
+    def _add_held(
+        self, phase: str, step: int, held: Held, values: list[NDArray[Any]], weight: float = 0.0
+    ) -> None:
+        offsets = [offset for offset, _ in held.blocks]
+        if len(values) == 1:
+            record = self._record(phase, step, held.name, values[0], -1)
+            place: dict[str, Any] = {"placement": "shard", "offset": list(offsets[0])}
+        else:
+            joined = np.concatenate([each.ravel() for each in values])
+            record = self._record(phase, step, held.name, joined, -1)
+            blocks = [
+                [list(offset), list(each.shape)]
+                for offset, each in zip(offsets, values, strict=True)
+            ]
+            place = {"placement": "blocks", "blocks": blocks}
+        record["weight"] = weight
+        self.records.append({**record, **place, "shape": list(held.shape)})
+
+    def _shaped(self, name: str, value: NDArray[Any]) -> NDArray[Any]:
+        """A value as one device has it: a library may keep whole parameters flat."""
+        shape = self._names.get(name, value.shape)
+        flat = self._held is not None and value.ndim == 1 and value.size == math.prod(shape)
+        return value.reshape(shape) if flat else value
 
     def _add_placed(self, record: dict[str, Any], place: Mapping[str, Any]) -> None:
         if place["placement"] == "whole" and not self._sends:
@@ -224,12 +286,25 @@ class Recorder:
         }
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+        held, _ = self._read_held(model)
         for name, parameter in model.named_parameters():
-            yield self._reference_name(name), parameter
+            own = self._reference_name(name)
+            if own not in held:
+                yield own, parameter
 
     def _tensors(self, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            yield self._reference_name(name), tensor
+        yield from self._parameters(model)
+        for name, tensor in model.named_buffers():
+            own = self._reference_name(name)
+            if self._held is None or own in self._names:
+                # Such a library makes buffers for itself.
+                yield own, tensor
+
+    def _shards(self, model: nn.Module) -> list[Held]:
+        return [each for each in self._read_held(model)[1] if each.blocks]
+
+    def _read_held(self, model: nn.Module) -> tuple[frozenset[str], list[Held]]:
+        return (frozenset(), []) if self._held is None else self._held(model)
 
     def _reference_name(self, name: str) -> str:
         if name in self._names:

@@ -81,15 +81,29 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         Name of a folder in ``tapml/distributed/engines``, or of an entry point.
     world
         The number of ranks.
+    options
+        Values of the engine's own parameters, in its order.
     """
 
     engine: str
     world: int
+    options: dict[str, str] = {}
 
     @property
     def name(self) -> str:
-        """A short name, such as ``ddp x 2``."""
-        return f"{self.engine} x {self.world}"
+        """A short name, such as ``ddp x 2``; the options' values follow."""
+        values = "/".join(self.options.values())
+        return f"{self.engine} x {self.world} {values}".rstrip()
+
+    def differs_in(self, other: Setting) -> list[str]:
+        """Names of the parameters with another value, of two settings of one engine.
+
+        Of different engines, ``engine`` and perhaps ``world``: their own parameters are not alike.
+        """
+        found = ["world"] if self.world != other.world else []
+        if self.engine != other.engine:
+            return ["engine", *found]
+        return found + [name for name in self.options if self.options[name] != other.options[name]]
 
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True):

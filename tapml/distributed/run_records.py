@@ -24,8 +24,10 @@ class Record:
     digest
         Hash of the local values; empty if there is no tensor, such as a gradient that is None.
     placement
-        ``whole``, ``shard`` (the block of the whole that begins at `offset`), or ``rows`` (the
-        samples `rows`).
+        ``whole``, ``shard`` (the block of the whole that begins at `offset`), ``blocks`` (several
+        such, flat and one after the other), or ``rows`` (the samples `rows`).
+    blocks
+        Where each block begins, and its shape.
     weight
         For updates, the largest magnitude of the weights.
     """
@@ -38,6 +40,7 @@ class Record:
     offset: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     weight: float = 0.0
+    blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
 @dataclass
@@ -108,6 +111,9 @@ def read_run(answers: Iterable[Mapping[str, Any]], tensors: Tensors) -> Run:
                 offset=tuple(each.get("offset", ())),
                 rows=tuple(each.get("rows", ())),
                 weight=each.get("weight", 0.0),
+                blocks=tuple(
+                    (tuple(start), tuple(shape)) for start, shape in each.get("blocks", ())
+                ),
             )
         ranks.append(records)
         seconds = max(seconds, answer["seconds"])

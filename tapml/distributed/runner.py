@@ -11,6 +11,7 @@ from tapml.distributed.engine import Engine
 from tapml.distributed.judging import FLOAT32, Judgement, Limits, judge
 from tapml.distributed.judging import FLOAT64 as FLOAT64_LIMITS
 from tapml.distributed.plan import Plan
+from tapml.distributed.results import Setting
 from tapml.distributed.run_records import Run, Tensors, read_run
 from tapml.distributed.sensitivity import sensitivity_limits
 from tapml.isolate.death import GroupDiedError
@@ -69,7 +70,7 @@ class Runner:
     def start(
         self,
         engine: Engine | None,
-        world: int,
+        setting: Setting | None,
         precision: str,
         *,
         off: tuple[str, ...] = (),
@@ -81,7 +82,7 @@ class Runner:
         """Start a run; see :meth:`tapml.distributed.plan.Plan.payload`."""
         payload = self.plan.payload(
             engine=engine,
-            world=world,
+            setting=setting,
             precision=precision,
             off=off,
             send_all=send_all,
@@ -89,7 +90,7 @@ class Runner:
             perturb=perturb,
             roundoff=roundoff,
         )
-        return self._group(world, RUN, payload)
+        return self._group(1 if setting is None else setting.world, RUN, payload)
 
     def read(self, future: Future[list[Any]]) -> Run:
         """Wait for a run. Raises GroupDiedError if it failed."""
@@ -98,24 +99,24 @@ class Runner:
     def reference(self, off: tuple[str, ...]) -> Pair:
         """One device without these kinds of layers; run once."""
         if off not in self.references:
-            plain = self.start(None, 1, "float32", off=off)
-            twin = self.start(None, 1, FLOAT64, off=off) if self.twin else None
+            plain = self.start(None, None, "float32", off=off)
+            twin = self.start(None, None, FLOAT64, off=off) if self.twin else None
             self.references[off] = Pair(self.read(plain), None if twin is None else self.read(twin))
         return self.references[off]
 
     def pair(
         self,
         engine: Engine,
-        world: int,
+        setting: Setting,
         *,
         off: tuple[str, ...] = (),
         send_all: bool = False,
     ) -> Pair:
         """Run a setting in both precisions side by side. Raises GroupDiedError."""
-        plain = self.start(engine, world, "float32", off=off, send_all=send_all)
+        plain = self.start(engine, setting, "float32", off=off, send_all=send_all)
         twin = None
-        if self.twin:
-            twin = self.start(engine, world, FLOAT64, off=off, send_all=send_all)
+        if self.twin and engine.settings.FLOAT64:
+            twin = self.start(engine, setting, FLOAT64, off=off, send_all=send_all)
         found = self.read(plain)
         try:
             return Pair(found, None if twin is None else self.read(twin))
@@ -145,7 +146,7 @@ class Runner:
     ) -> Sequence[Mapping[str, Any]]:
         """The gradients of each rank's samples alone. Raises GroupDiedError."""
         ranks = self.plan.parts[str(world)]["steps"][step - 1]
-        payload = self.plan.payload(engine=None, world=1, precision=precision, off=off)
+        payload = self.plan.payload(engine=None, setting=None, precision=precision, off=off)
         payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
         (found,) = self._group(1, SLICES, payload).result()
         return list(found)
@@ -165,7 +166,7 @@ class Runner:
         """Limits of float32, measured once."""
         if off not in self._limits:
             futures = [
-                self.start(None, 1, "float32", off=off, perturb=seed + 1, roundoff=self.roundoff)
+                self.start(None, None, "float32", off=off, perturb=seed + 1, roundoff=self.roundoff)
                 for seed in range(_PERTURBED)
             ]
             runs = [self.read(each) for each in futures]

@@ -17,12 +17,11 @@ def with_triggers(results: Sequence[RunResult]) -> list[RunResult]:
     equal = [each.setting for each in results if each.outcome is Outcome.EQUAL]
     found = []
     for each in results:
-        mine = each.setting
         triggers = list(each.triggers)
         if each.is_finding:
-            if any(other.engine == mine.engine for other in equal):
-                triggers.append("world")
-            if any(other.world == mine.world for other in equal):
-                triggers.append("engine")
+            changed = [each.setting.differs_in(other) for other in equal]
+            alone = {names[0]: None for names in changed if len(names) == 1}
+            order = ["world", "engine", *each.setting.options]
+            triggers += sorted(alone, key=order.index)
         found.append(msgspec.structs.replace(each, triggers=tuple(triggers)))
     return found

@@ -82,7 +82,7 @@ class LongestMatch(Codec):
             raise InputError(f"the tokenizer in {path} cannot be used: {error}") from error
 
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
-        """Token ids of a text.
+        """Token ids of a text. `special` changes nothing: no token begins a text.
 
         Raises
         ------

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tapml.distributed.job_file import Job
 
 
-def distribute(model: nn.Module, job: Job, rank: int, world: int) -> nn.Module:
+def distribute(model: nn.Module, job: Job, rank: int, world: int, **options: str) -> nn.Module:
     """Wrap the model with the library's defaults."""
-    del job, rank, world
+    del job, rank, world, options
     return DistributedDataParallel(model)

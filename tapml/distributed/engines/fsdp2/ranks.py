@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from tapml.distributed.job_file import Job
 
 
-def distribute(model: nn.Module, job: Job, rank: int, world: int) -> nn.Module:
+def distribute(model: nn.Module, job: Job, rank: int, world: int, **options: str) -> nn.Module:
     """Shard every block by itself, as the library's tutorial does, and the rest with the root."""
-    del job, rank
+    del job, rank, options
     mesh = init_device_mesh("cpu", (world,))
     for block in _blocks(model):
         fully_shard(block, mesh=mesh)

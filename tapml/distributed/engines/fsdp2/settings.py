@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+from tapml.distributed.engine import Published, Rule, Traits
+from tapml.distributed.results import Setting
 
 TITLE: Final = "FSDP2 (fully_shard)"
 PRELOAD: Final = ("torch.distributed.fsdp", "torch.distributed.device_mesh")
+FLOAT64: Final = True
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
+RULES: Final[tuple[Rule, ...]] = ()
 
 
-def refuse(world: int, *, has_distribute: bool) -> str:
-    """It takes any world; ranks without rows of a parameter hold an empty shard."""
-    del world, has_distribute
+def missing(setting: Setting) -> str:
+    """It comes with PyTorch."""
+    del setting
     return ""
+
+
+def refuse(setting: Setting, traits: Traits) -> str:
+    """It takes any world; ranks without rows of a parameter hold an empty shard."""
+    del setting, traits
+    return ""
+
+
+def published() -> list[Published]:
+    """The paper has no such settings."""
+    return []

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tapml.distributed.job_file import Job
 
 
-def distribute(model: nn.Module, job: Job, rank: int, world: int) -> nn.Module:
+def distribute(model: nn.Module, job: Job, rank: int, world: int, **options: str) -> nn.Module:
     """Wrap the model as the job does."""
+    del options
     return job.distribute(model, rank, world)

@@ -1,0 +1,1 @@
+"""TorchRec: embedding tables sharded over the ranks, dense layers replicated."""

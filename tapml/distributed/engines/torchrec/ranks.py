@@ -1,0 +1,155 @@
+"""Shards the embedding tables of a model with TorchRec, and tells which shards a rank has."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, EmbeddingBagSharder
+from torchrec.distributed.global_settings import set_propogate_device
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ShardingEnv, ShardingType
+
+from tapml.distributed.engine import Held
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tapml.distributed.job_file import Job
+
+_SHARDINGS: Final = {
+    "TW": ShardingType.TABLE_WISE,
+    "RW": ShardingType.ROW_WISE,
+    "CW": ShardingType.COLUMN_WISE,
+    "DP": ShardingType.DATA_PARALLEL,
+    "TWRW": ShardingType.TABLE_ROW_WISE,
+    "TWCW": ShardingType.TABLE_COLUMN_WISE,
+    "GRID": ShardingType.GRID_SHARD,
+}
+_SHARDERS: Final = {"EBCS": EmbeddingBagCollectionSharder, "EBS": EmbeddingBagSharder}
+_OF_HOSTS: Final = ("TWRW", "GRID")
+_RATE: Final = "_tapml_rate"
+
+
+def distribute(
+    model: nn.Module,
+    job: Job,
+    rank: int,
+    world: int,
+    *,
+    sharding: str,
+    sharder: str,
+    kernel: str,
+    device: str,
+    **formats: str,
+) -> nn.Module:
+    """Shard all tables in one way; dense layers get DistributedDataParallel.
+
+    The fused kernel takes the step of the job's optimizer in backward.
+
+    Raises
+    ------
+    ValueError
+        If the fused kernel has no such optimizer.
+    """
+    del rank, formats
+    # Else tables are made for a GPU where there is none.
+    set_propogate_device(True)
+    # Several hosts of two ranks, for what is sharded within hosts.
+    hosts = sharding in _OF_HOSTS and world > 2 and world % 2 == 0
+    local = 2 if hosts else world
+    os.environ["LOCAL_WORLD_SIZE"] = str(local)
+    kind = _SHARDINGS[sharding].value
+    base: Any = _SHARDERS[sharder]
+
+    class Sharder(base):  # type: ignore[misc]
+        """Offers what was asked for, whatever the library would offer on this device."""
+
+        def sharding_types(self, compute_device_type: str) -> list[str]:
+            return [kind]
+
+        def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+            return [kernel]
+
+    before = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    rate = _rate(job, model) if kernel == "fused" else 0.0
+    fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": rate}
+    chosen = Sharder(fused_params=fused if rate else None)
+    topology = Topology(world_size=world, compute_device=device, local_world_size=local)
+    tables = {
+        name
+        for module in model.modules()
+        if type(module) is chosen.module_type
+        for name in chosen.shardable_parameters(module)
+    }
+    constraints = {name: ParameterConstraints(sharding_types=[kind]) for name in tables}
+    # Every rank plans by itself: the planner gives all the same plan.
+    plan = EmbeddingShardingPlanner(topology=topology, constraints=constraints).plan(
+        model, [chosen]
+    )
+    wrapped: nn.Module = DistributedModelParallel(
+        model,
+        env=ShardingEnv.from_process_group(dist.group.WORLD),
+        device=torch.device(device),
+        plan=plan,
+        sharders=[chosen],
+    )
+    names = frozenset(
+        f"{path}.{name}"
+        for path, of_module in plan.plan.items()
+        for name in _parameter_names(model, path, of_module)
+    )
+    vars(wrapped)[_RATE] = (rate, names if sharding != "DP" else frozenset())
+    _restore(wrapped, before)
+    return wrapped
+
+
+def _restore(model: nn.Module, values: dict[str, torch.Tensor]) -> None:
+    """Give sharded tables their values: the library makes them anew."""
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if not hasattr(value, "local_shards"):
+                value.copy_(values[name])
+                continue
+            for each in value.local_shards():
+                cut = zip(each.metadata.shard_offsets, each.metadata.shard_sizes, strict=True)
+                block = values[name][tuple(slice(start, start + size) for start, size in cut)]
+                each.tensor.copy_(block)
+
+
+def held(model: nn.Module) -> tuple[frozenset[str], list[Held]]:
+    """The tables that are sharded, and this rank's shards."""
+    rate, names = vars(model)[_RATE]
+    found = []
+    for name, value in model.state_dict().items():
+        if name in names:
+            blocks = tuple(
+                (tuple(each.metadata.shard_offsets), each.tensor.detach())
+                for each in value.local_shards()
+            )
+            found.append(Held(name, tuple(value.size()), blocks, rate))
+    return names, found
+
+
+def _parameter_names(model: nn.Module, path: str, of_module: Any) -> list[str]:
+    """Names of a module's parameters: a collection's plan is by table."""
+    tables = hasattr(model.get_submodule(path), "embedding_bags")
+    return [f"embedding_bags.{name}.weight" if tables else name for name in of_module]
+
+
+def _rate(job: Job, model: nn.Module) -> float:
+    """The learning rate of the job's optimizer, which must be plain SGD."""
+    optimizer = job.optimizer(model)
+    (group, *others) = optimizer.param_groups
+    plain = type(optimizer) is torch.optim.SGD and not others
+    if not plain or group["momentum"] or group["weight_decay"] or group["maximize"]:
+        raise ValueError(
+            "the fused kernel is compared with plain SGD only: let optimizer(model) return "
+            "torch.optim.SGD without momentum and weight decay, or set kernel=dense, sharding=DP"
+        )
+    return float(group["lr"])

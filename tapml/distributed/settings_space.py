@@ -1,0 +1,110 @@
+"""Every combination of an engine's parameters: which are valid, and which can run here (D3, III-C).
+
+A combination that a named rule prunes is never run by a check; an audit runs it all the same, to
+see whether the library still refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from tapml.distributed.engine import Engine, Rule
+from tapml.distributed.results import Setting
+from tapml_targets.errors import InputError
+
+WORLDS: Final = (1, 2, 3, 4, 8)
+"""The paper's (table I)."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A combination.
+
+    Attributes
+    ----------
+    setting
+        The combination.
+    rule
+        What prunes it; None if it is valid.
+    missing
+        What this machine lacks for it; empty if nothing.
+    """
+
+    setting: Setting
+    rule: Rule | None
+    missing: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is valid and can run here."""
+        return self.rule is None and not self.missing
+
+
+def candidates(
+    engine: Engine,
+    worlds: Iterable[int] = WORLDS,
+    asked: Mapping[str, tuple[str, ...]] | None = None,
+) -> list[Candidate]:
+    """Every combination of the worlds and the engine's parameters; `asked` narrows some of them."""
+    library = engine.settings
+    names = list(library.OPTIONS)
+    values = [(asked or {}).get(name, library.OPTIONS[name]) for name in names]
+    found = []
+    for chosen in product(*values):
+        for world in worlds:
+            options = dict(zip(names, chosen, strict=True))
+            setting = Setting(engine=engine.name, world=world, options=options)
+            rule = next((each for each in library.RULES if each.prunes(setting)), None)
+            found.append(Candidate(setting, rule, library.missing(setting)))
+    return found
+
+
+def settings_of(
+    engine: Engine,
+    worlds: Iterable[int],
+    asked: Mapping[str, tuple[str, ...]],
+    *,
+    pruned: bool = False,
+) -> list[Setting]:
+    """The valid settings to run: those that can run here, else those that cannot, to be told why.
+
+    With `pruned`, those that rules prune and nothing is missing for.
+
+    Raises
+    ------
+    InputError
+        If all combinations are pruned; with `pruned`, if none is.
+    """
+    found = candidates(engine, worlds, asked)
+    if pruned:
+        out = [each.setting for each in found if each.rule is not None and not each.missing]
+        if not out:
+            raise InputError(f"no rule prunes a setting of {engine.name} that can run here")
+        return out
+    valid = [each for each in found if each.rule is None]
+    if not valid:
+        rule = found[0].rule
+        reason = "" if rule is None else f": {rule.reason} ({rule.name})"
+        raise InputError(f"{engine.name} has no valid setting with these values{reason}")
+    here = [each.setting for each in valid if not each.missing]
+    return here or [each.setting for each in valid]
+
+
+def check_options(engines: Sequence[Engine], asked: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise InputError if no engine has a parameter of that name, or none knows a value."""
+    for name, values in asked.items():
+        known = {
+            value: None for engine in engines for value in engine.settings.OPTIONS.get(name, ())
+        }
+        if not known:
+            names = sorted({each for engine in engines for each in engine.settings.OPTIONS})
+            raise InputError(
+                f"the engines have no parameter {name!r}; "
+                + (f"known: {', '.join(names)}" if names else "choose one that has with --engine")
+            )
+        for value in values:
+            if value not in known:
+                raise InputError(f"{name} can be {', '.join(known)}; got {value!r}")

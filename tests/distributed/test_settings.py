@@ -1,0 +1,71 @@
+"""Settings: every combination, why some are pruned, and the paper's one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tapml.cli.main import main
+from tapml.distributed.engine import find_engine
+from tapml.distributed.settings_space import candidates, settings_of
+from tapml_targets.errors import InputError
+from tests.distributed.conftest import CheckJob
+
+
+def test_every_combination_is_listed_with_what_becomes_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["distributed", "settings", "--engine", "torchrec", "--json"]) == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 5 * 7 * 3 * 2 * 3 * 3 * 2
+    valid = [row for row in rows if row["rule"] is None]
+    trained = [
+        row
+        for row in valid
+        if row["options"]["sharder"] != "quantized" and row["options"]["device"] == "cpu"
+    ]
+    assert len(trained) == 35 + 25
+    assert all(row["reason"] for row in rows if not row["runs"])
+
+
+def test_the_77_settings_of_the_paper_are_listed_one_by_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["distributed", "settings", "--published", "--json"]) == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert len({row["setting"] for row in rows}) == 77
+    kinds = Counter(row["setting"].split(" ")[0] for row in rows)
+    assert kinds == {"one": 6, "EBCS": 35, "EBS": 20, "quantized": 16}
+    assert sum("gpu" in row["setting"] for row in rows) == 46
+
+
+def test_values_that_contradict_each_other_are_refused_by_the_rule() -> None:
+    engine = find_engine("torchrec")
+    asked = {"kernel": ("dense",), "sharding": ("RW",)}
+
+    assert {each.rule is None for each in candidates(engine, [2], asked)} == {False}
+    with pytest.raises(InputError, match="no valid setting"):
+        settings_of(engine, [2], asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"colour": ["red"]}, "no parameter 'colour'"), ({"sharding": ["XY"]}, "sharding can be TW")],
+)
+def test_an_unknown_parameter_or_value_is_refused(
+    check_job: CheckJob, options: dict[str, list[str]], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        check_job(engines=["torchrec"], options=options)
+
+
+def test_a_setting_that_cannot_run_here_says_what_is_missing(check_job: CheckJob) -> None:
+    found = check_job(engines=["torchrec"], worlds=[1], options={"device": ["gpu"]})
+
+    assert {str(each.outcome) for each in found.results} == {"not run"}
+    assert "a GPU and NCCL" in found.results[0].reason
+    assert found.exit_code == 2

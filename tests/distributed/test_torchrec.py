@@ -1,0 +1,74 @@
+"""TorchRec as an engine: its shards are compared where they lie, its faults are found and named."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from tapml.distributed.results import Outcome
+from tests.distributed.conftest import CheckJob
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torchrec") is None or find_spec("fbgemm_gpu") is None,
+    reason="torchrec and fbgemm-gpu-cpu are not installed (docs/distributed.md)",
+)
+_JOB = """
+from tests.distributed.jobs import recommendation
+from tests.distributed.jobs.recommendation import *
+"""
+_SUMMED = """
+from torchrec.distributed.comm_ops import set_gradient_division
+set_gradient_division(False)
+"""
+_DEADLINE = 300.0
+
+
+def _check(check_job: CheckJob, code: str = "", **options: object) -> dict[str, tuple[str, ...]]:
+    found = check_job(_JOB + code, engines=["torchrec"], deadline_seconds=_DEADLINE, **options)
+    return {
+        f"{each.setting.options['sharding']} x {each.setting.world}": (
+            str(each.outcome),
+            each.tensor,
+            each.mistake,
+        )
+        for each in found.results
+    }
+
+
+def test_tables_of_a_collection_are_equal_however_they_are_sharded(check_job: CheckJob) -> None:
+    found = _check(check_job, worlds=[1, 2], options={"sharder": ["EBCS"]})
+
+    assert len(found) == 14
+    assert {outcome for outcome, _, _ in found.values()} == {Outcome.EQUAL}
+
+
+def test_single_bags_are_equal_however_they_are_sharded(check_job: CheckJob) -> None:
+    code = "recommendation.BAGS = True\n"
+    found = _check(check_job, code, worlds=[2], options={"sharder": ["EBS"]})
+
+    assert len(found) == 5
+    assert {outcome for outcome, _, _ in found.values()} == {Outcome.EQUAL}
+
+
+def test_summed_gradients_of_sharded_tables_are_named(check_job: CheckJob) -> None:
+    """The paper's bug 1: data parallel tables are immune."""
+    options = {"sharder": ["EBCS"], "sharding": ["RW", "CW", "DP"]}
+    found = _check(check_job, _SUMMED, worlds=[2], options=options)
+
+    assert found["DP x 2"][0] == Outcome.EQUAL
+    for sharding in ("RW", "CW"):
+        outcome, tensor, mistake = found[f"{sharding} x 2"]
+        assert outcome == Outcome.INCONSISTENT
+        assert tensor.startswith("features.tables.embedding_bags.")
+        assert "gradients are summed over the ranks, not averaged" in mistake
+
+
+def test_means_of_tables_in_a_grid_are_sums(check_job: CheckJob) -> None:
+    """A bug of TorchRec 1.8.0: it divides for ROW_WISE and TABLE_ROW_WISE, not for GRID_SHARD."""
+    code = "recommendation.POOLING = 'MEAN'\n"
+    options = {"sharder": ["EBCS"], "sharding": ["RW", "TWRW", "GRID"]}
+    found = _check(check_job, code, worlds=[2], options=options)
+
+    assert found["RW x 2"][0] == found["TWRW x 2"][0] == Outcome.EQUAL
+    assert found["GRID x 2"][:2] == (Outcome.INCONSISTENT, "features")
