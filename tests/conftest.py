@@ -56,7 +56,11 @@ def _settings_as_found() -> Iterator[None]:
 
 
 def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("TAPML_")}
+    # OpenCL's loader reads its folder once per process, so the first search sets it for good.
+    mine = (
+        name for name in os.environ if name.startswith("TAPML_") and name != "TAPML_ICD_VENDORS"
+    )
+    return {name: os.environ[name] for name in mine}
 
 
 class RequireDevice(Protocol):

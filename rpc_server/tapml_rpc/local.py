@@ -67,8 +67,8 @@ class LocalServer:
     lease: str
     """The secret in its client's hello.
 
-    Every user of this machine can reach loopback, and this server may.
-    do whatever this user may: it serves only those whom this process gives the lease.
+    Every user of this machine can reach loopback, and the server may do whatever this user may. So
+    it serves only those to whom this process gives the lease.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ reports which descriptor was closed, and a message by which descriptor it came.
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ GONE: Final = (
 _HANDSHAKE_MILLISECONDS: Final = 3000
 # With more of them libzmq waits until they are read, and their reader may be running a kernel.
 _UNREAD_EVENTS: Final = 1 << 16
+# Their last messages are read long before that many more connections end.
+_LOST_KEPT: Final = 256
 _NO_CHUNK: Final = memoryview(b"")
 
 
@@ -122,6 +125,7 @@ class RouterWatch:
         # Who speaks on each open descriptor; b"" where nobody has yet.
         self._speakers: dict[int, bytes] = {}
         self._known: set[bytes] = set()
+        self._lost: deque[bytes] = deque(maxlen=_LOST_KEPT)
         self._gone: list[bytes] = []
 
     def heard(self, frame: zmq.Frame) -> None:
@@ -131,7 +135,8 @@ class RouterWatch:
         message is there, so are the events of everything that preceded its connection.
         """
         identity = frame.bytes
-        if identity in self._known:
+        # What a lost connection left unread comes by a number that may be another's by now.
+        if identity in self._known or identity in self._lost:
             return
         self._hear()
         descriptor = int(frame.get(zmq.SRCFD))
@@ -174,4 +179,5 @@ class RouterWatch:
 
     def _lose(self, identity: bytes) -> None:
         self._known.discard(identity)
+        self._lost.append(identity)
         self._gone.append(identity)

@@ -21,7 +21,7 @@ def test_a_driver_that_is_left_out_is_named_with_what_it_did_and_what_to_do(
         said = run_process(*listing, cache=tmp_path, **CRASHING).output
         assert "opencl, the driver of pocl.icd: left out for a day" in said
         assert "SIGABRT" in said and "`tapml devices --probe`" in said
-    ended = run_process("devices", "--json", cache=tmp_path, **CRASHING)
+    ended = run_process(*listing, "--json", cache=tmp_path, **CRASHING)
     left_out = json.loads(ended.output)["left_out"]
     assert {platform: list(drivers) for platform, drivers in left_out.items()} == {
         "opencl": ["pocl.icd"]

@@ -126,6 +126,22 @@ def test_a_message_may_be_taken_when_its_number_is_anothers(connections: Connect
     assert connections.gone() == [b"bob"]
 
 
+def test_the_last_message_of_a_lost_connection_costs_nobody_else_its_own(
+    connections: Connections,
+) -> None:
+    connections.open(5)
+    connections.heard(b"ada", 5)
+    connections.shut(5)
+    assert connections.gone() == [b"ada"]
+    connections.open(5)
+    connections.heard(b"bob", 5)
+    # It waited in its own queue while bob's was read.
+    connections.heard(b"ada", 5)
+    assert connections.gone() == []
+    connections.shut(5)
+    assert connections.gone() == [b"bob"]
+
+
 def test_a_real_connection_is_missed_and_its_messages_are_taken_first(context: Context) -> None:
     socket, watch = bind_router(context, "tcp://127.0.0.1:0", Bounds(), False)
     socket.rcvtimeo = int(PATIENCE * 1000)
