@@ -126,8 +126,8 @@ def _make(options: argparse.Namespace) -> int:
 
     chosen = [each for each in OPERATORS if _matches(each.name, options.operators)]
     if not chosen:
-        names = ", ".join(each.name for each in OPERATORS)
-        raise InputError(f"no operator is like {' or '.join(options.operators)}: there are {names}")
+        known = ", ".join(each.name for each in OPERATORS)
+        raise InputError(f"no operator is like {' or '.join(options.operators)}: there are {known}")
     devices = list(_devices(options.devices))
     cases = [Case(*each) for each in product(chosen, DTYPES, SHAPES)]
     with ExitStack() as stack:
@@ -278,7 +278,8 @@ class _LazyCompiler:
 
 def _key(case: Case, device: RankedDevice) -> ResultKey:
     """All that a cell depends on."""
-    from tapml.compiler.cache import compiler_versions, generator_hash
+    from tapml.compiler.cache import generator_hash
+    from tapml_targets.installed import compiler_versions
 
     return ResultKey.of(
         case=str(case),
@@ -485,8 +486,8 @@ def to_json(table: Table, names: Sequence[str], devices: Sequence[RankedDevice])
 
 def to_page(table: Table, names: Sequence[str], devices: Sequence[RankedDevice]) -> str:
     """The matrix as one file of HTML, a table for every dtype and kind of shapes."""
-    heads = ["device", "name", *LETTERS]
-    counted = [
+    heads: list[str] = ["device", "name", *LETTERS]
+    counted: list[list[Any]] = [
         [each.spec, each.description.name, *(_counts(table, each)[word] for word in LETTERS)]
         for each in devices
     ]

@@ -111,7 +111,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 OPERATORS: Final = tuple(
-    SupportedOperator(name, function, operands)
+    SupportedOperator(name, function, tuple(operands))
     for name, function, *operands in (
         ("abs", torch.abs, _ROWS),
         ("add", torch.add, _ROWS, _ROWS),
