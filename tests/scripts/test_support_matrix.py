@@ -1,0 +1,90 @@
+"""The support matrix: three operators on one device, its three forms, and what a cell says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scripts.support_matrix import Outcome, _outcome, main
+from tapml.matrix.report import Cell
+from tapml.verdicts.verdict import Cause
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.ranking import RankedDevice
+from tests.conftest import RequireDevice
+
+PASSED = Cell("pass", 0.5, 1, "", Cause.NONE)
+OPERATORS = ["softmax", "matrix product", "largest"]
+
+
+@pytest.fixture
+def pocl(require_device: RequireDevice) -> DeviceDescription:
+    return require_device("opencl", vendor="Portable Computing Language")[0]
+
+
+def test_three_operators_on_one_device_are_replayed_once_and_then_known(
+    pocl: DeviceDescription, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PoCL 3.1 has no float16; torch's amax cannot be imported."""
+    spec = f"opencl:{pocl.index}"
+    files = [f"--{form}={tmp_path / form}" for form in ("markdown", "json", "page")]
+    command = [
+        "--devices", spec, "--operators", *OPERATORS, "--folder", str(tmp_path / "kept"), *files,
+    ]  # fmt: skip
+    assert main(command) == 1, "an operator that is not run is no success"
+    first = json.loads((tmp_path / "json").read_text())
+    found = {(c["operator"], c["dtype"], c["shapes"]): c for c in first["cells"]}
+    assert len(found) == len(OPERATORS) * 4
+    for shapes in ("static", "dynamic"):
+        for name in OPERATORS[:2]:
+            assert found[name, "float32", shapes]["support"] == "pass"
+            assert found[name, "float16", shapes]["support"] == "refused by limit"
+            assert 0 < found[name, "float32", shapes]["worst_ratio"] < 50
+        assert "amax" in found["largest", "float32", shapes]["reason"]
+    markdown = (tmp_path / "markdown").read_text()
+    assert "| softmax | `pp rr` |" in markdown
+    assert "| largest | `-- --` |" in markdown
+    assert "amax" in markdown
+    assert '"text":"refused by limit"' in (tmp_path / "page").read_text()
+    capsys.readouterr()
+    # What is known needs no time; the rest is not begun.
+    assert main([*command, "--minutes", "0"]) == 1
+    again = json.loads((tmp_path / "json").read_text())["cells"]
+    assert [c for c in again if c["operator"] != "largest"] == [
+        c for c in first["cells"] if c["operator"] != "largest"
+    ]
+    assert {c["reason"] for c in again if c["operator"] == "largest"} == {"the time given was over"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--operators", "nosuch"], "no operator is like nosuch"),
+        (["--devices", "nosuch"], "there is no device of nosuch"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_case_is_what_its_gravest_operator_is(pocl: DeviceDescription) -> None:
+    real = RankedDevice(pocl, None)
+    wrong = Cell("fail", 900.0, 1, "worst error\nat [0]", Cause.WRONG_VALUES)
+    assert _outcome([PASSED, wrong], real, "float32") == Outcome(
+        "fail", "worst error at [0]", 900.0
+    )
+    too_large = Cell("fail", 0.0, 0, "too many threads", Cause.LIMIT)
+    assert _outcome([PASSED, too_large], real, "float32").support == "refused by limit"
+    unprinted = Cell("fail", 0.0, 0, "no such node", Cause.NO_KERNEL)
+    assert _outcome([unprinted], real, "float32").support == "fail"
+    assert _outcome([unprinted], real, "float16").support == "refused by limit"
+
+
+def test_a_pass_on_a_simulator_is_never_called_a_pass(pocl: DeviceDescription) -> None:
+    simulated = RankedDevice(replace(pocl, device_type="simulated"), None)
+    assert _outcome([PASSED], simulated, "float32").support == "simulated"
