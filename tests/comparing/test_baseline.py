@@ -57,7 +57,7 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
 def test_the_command_accepts_a_fault_and_fails_for_another(
     cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.savez(tmp_path / "data.npz", **make_images(4))
+    np.savez(tmp_path / "data.npz", x=make_images(4)["x"])
     accepted = tmp_path / "accepted.json"
     command = ["compare", str(cnn), "--backends", "onnxruntime,planted:epsilon", "--quiet",
                "--data", str(tmp_path / "data.npz")]  # fmt: skip
