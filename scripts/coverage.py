@@ -124,6 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         cells = _read(ROWS)
         platforms = _platforms(options.platforms)
+        for platform in platforms if not options.show else ():
+            default_device(platform)
+        if options.jobs < 1:
+            raise InputError(f"--jobs {options.jobs}: expected at least 1")
         chosen = _rows_of(options.families)
     except TapmlError as error:
         print(f"scripts/coverage.py: {error}", file=sys.stderr)

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.runner import Array, Runner
-from tapml_targets.errors import InputError, UnsupportedOperatorError
+from tapml_targets.errors import (
+    InputError,
+    NoSuchDeviceError,
+    UnreachableError,
+    UnsupportedOperatorError,
+)
 
 JOBS: Final = tuple(
     f"{__name__}:{job}" for job in ("hold", "load", "run", "hidden", "replay", "replay_all")
@@ -100,6 +105,8 @@ def _guarded(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if not isinstance(error, UnsupportedOperatorError):
             raise
         return _failure("unsupported", error)
+    except (NoSuchDeviceError, UnreachableError):
+        raise  # This machine lacks something: nothing is found about the backend.
     except MemoryError as error:
         return _failure("out of memory", error)
     except Exception as error:

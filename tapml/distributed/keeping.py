@@ -68,8 +68,8 @@ class Kept:
         return None if found is None else msgspec.convert(found.data, RunResult)
 
     def keep(self, result: RunResult) -> None:
-        """Write a result, unless the setting was not run: that may have another reason now."""
-        if result.outcome is not Outcome.NOT_RUN:
+        """Write a result, unless another try may end otherwise: not run, or out of time."""
+        if result.outcome not in (Outcome.NOT_RUN, Outcome.HANG, Outcome.SLOW):
             self._keep(result.setting.name, result.outcome, result)
 
     def _key(self, subject: str) -> ResultKey:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -62,3 +63,6 @@ def live_page(report: Callable[[], CheckReport], lock: threading.Lock, port: int
         finally:
             server.shutdown()
             thread.join()
+            # A forked child, such as a worker of a DataLoader, may hold a copy that still listens.
+            with suppress(OSError):
+                server.socket.shutdown(socket.SHUT_RDWR)

@@ -146,13 +146,15 @@ def chat_template_of(
     try:
         if config is not None:
             found = json.loads(config)
+        if not isinstance(found, dict):
+            raise ValueError("expected a table")
         text = found.get("chat_template") if template is None else template.decode()
     except (ValueError, RecursionError, AttributeError) as error:
         raise InputError(f"the chat template in {where} is damaged: {error}") from error
     if isinstance(text, list):
         # Several by name; the others are for tools and retrieval.
-        named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
-        text = named.get("default")
+        named = [each for each in text if isinstance(each, dict)]
+        text = next((each.get("template") for each in named if each.get("name") == "default"), None)
     if text is None:
         return None
     if not isinstance(text, str) or len(text) > MAX_TEMPLATE_CHARACTERS:

@@ -22,6 +22,8 @@ _Token: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 31)]
 # Fields that would change the answer, with the values that do not: others are refused, because an
 # answer without them would be another one than asked for.
+# The longest token of any tokenizer that is read here has fewer.
+_CHARACTERS_OF_A_TOKEN: Final = 256
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "n": (1,),
     "best_of": (1,),
@@ -106,7 +108,16 @@ class Wish:
         """The prompt's tokens. Raises InputError if the model has no chat template or jinja2."""
         if self.prompt is None:
             return model.chat(self.messages)
-        return model.encode(self.prompt) if isinstance(self.prompt, str) else self.prompt
+        if not isinstance(self.prompt, str):
+            return self.prompt
+        # A tokenizer lets nothing else run meanwhile: it does not begin what cannot fit.
+        most = _CHARACTERS_OF_A_TOKEN * model.context_length
+        if len(self.prompt) > most:
+            raise InputError(
+                f"the prompt has {len(self.prompt)} characters, the context of "
+                f"{model.context_length} tokens takes at most {most}: shorten the prompt"
+            )
+        return model.encode(self.prompt)
 
 
 def read_wish(content: bytes, *, chat: bool) -> Wish:

@@ -135,6 +135,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(*_trouble(error))
 
     def _check_client(self) -> None:
+        lengths = self.headers.get_all("Content-Length") or []
+        if "Transfer-Encoding" in self.headers or len(lengths) > 1:
+            # A proxy in front may take the other for the body's end.
+            raise _Refusal(
+                HTTPStatus.LENGTH_REQUIRED, "expected one Content-Length and no Transfer-Encoding"
+            )
+        if self.command == "GET" and lengths:
+            self.close_connection = True  # A body that nobody reads is no next request.
         if not self.server.admits(self.headers.get("Authorization")):
             raise _Refusal(HTTPStatus.UNAUTHORIZED, "expected Authorization: Bearer and the token")
         hosts = self.headers.get_all("Host") or []

@@ -53,7 +53,7 @@ def test_killed_between_two_settings_it_goes_on(check_job: CheckJob, tmp_path: P
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 120
+    until = time.monotonic() + 400
     while time.monotonic() < until and process.poll() is None:
         if RunFolder(folder, KIND).exists and "ddp x 1" in _subjects_if_written(folder):
             break

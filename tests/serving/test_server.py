@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -75,13 +76,15 @@ class Serving:
 
     def device_process(self) -> int:
         """The process that drives the device."""
-        while True:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
             # A thread of the server, and with it its file, may end meanwhile.
             for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, ProcessLookupError):
                     for child in (task / "children").read_text().split():
                         if b"tapml_rpc" in Path(f"/proc/{child}/cmdline").read_bytes():
                             return int(child)
+        raise AssertionError("no process drives a device")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tapml.importing.imported import ImportedModel
 from tapml.importing.importer import import_model, import_module
 from tapml.models.onnx_file import load_onnx
 from tapml_rpc.reach import open_device
-from tapml_targets.errors import UnsupportedOperatorError
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 
 def _imported(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
+    """Raises UnsupportedOperatorError for a part that cannot be imported, whatever the reason."""
+    try:
+        return _read_part(part, inputs)
+    except UnsupportedOperatorError:
+        raise
+    except InputError as error:
+        raise UnsupportedOperatorError(str(error)) from error
+
+
+def _read_part(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
     import onnx
 
     if isinstance(part, TorchPart):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from contextlib import ExitStack
 from pathlib import Path
@@ -83,7 +84,8 @@ class Attached:
                 *optimizers,
                 invariants=self._invariants,
                 on_violation=kind,
-                port=self._port,
+                # One page for a machine: that of its first rank.
+                port=self._port if os.environ.get("LOCAL_RANK", "0") == "0" else None,
             )
             self._watched = self._stack.enter_context(watching)
         set_meta(planned_steps=planned_steps)

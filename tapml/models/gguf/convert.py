@@ -149,6 +149,9 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     if config["hidden_size"] % heads or heads % groups:
         raise InputError(f"{path} has {heads} heads over {groups} for {config['hidden_size']} wide")
     scaling = fields.get("llama.rope.scaling.type")
+    factor = fields.get("llama.rope.scaling.factor", fields.get("llama.rope.scale_linear"))
+    if scaling is None and factor not in (None, 0.0, 1.0):
+        scaling = "linear"  # Older files name no type.
     if scaling not in (None, "none", "linear"):
         raise InputError(
             f"{path} has RoPE scaling {str(scaling)[:40]!r}: expected none or linear; take the "
@@ -164,7 +167,6 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         "torch_dtype": "float32",
     }
     if scaling == "linear":
-        factor = fields.get("llama.rope.scaling.factor")
         if not isinstance(factor, float) or not 1 <= factor <= _LARGEST:
             raise InputError(f"{path} has RoPE scaling by {str(factor)[:40]}: expected 1 or more")
         theta = config["rope_theta"]

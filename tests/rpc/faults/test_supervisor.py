@@ -133,5 +133,6 @@ def test_a_supervisor_that_is_killed_leaves_no_process_and_its_next_life_takes_n
         assert (answer["type"], answer["sequence"]) == ("error", 7)
         assert answer["error"]["kind"] == "DeviceRestartedError"
     session.close()
-    # Fewer where what an earlier test left has been collected meanwhile.
-    wait_for(lambda: open_descriptors() <= descriptors)
+    # Fewer where what an earlier test left has been collected meanwhile; one or two more where a
+    # thread that it left has opened some. A session that leaks has more than that.
+    wait_for(lambda: open_descriptors() <= descriptors + 2)
