@@ -279,7 +279,7 @@ def _trouble(error: TapmlError) -> tuple[HTTPStatus, str]:
     if isinstance(error, DeviceLostError):
         return (
             HTTPStatus.SERVICE_UNAVAILABLE,
-            f"the device was lost ({line}): ask again, the model is opened anew",
+            f"the device was lost ({line}): the model is opened again at the next request",
         )
     away = isinstance(error, SetupError | NoSuchDeviceError)
     return (HTTPStatus.SERVICE_UNAVAILABLE if away else HTTPStatus.INTERNAL_SERVER_ERROR), line

@@ -110,7 +110,7 @@ def distribute(
 
 
 def _restore(model: nn.Module, values: dict[str, torch.Tensor]) -> None:
-    """Give sharded tables their values: the library makes them anew."""
+    """Give sharded tables their values, because the library makes new ones."""
     with torch.no_grad():
         for name, value in model.state_dict().items():
             if not hasattr(value, "local_shards"):
