@@ -96,9 +96,13 @@ class APISequence(Relation):
         return frozenset({needed, topic(needed)})
 
 
-def _events(window: Window) -> Iterator[list[Record]]:
-    for process in window.processes:
-        yield [
+def _events(window: Window) -> list[list[Record]]:
+    return window.kept(_events_in)
+
+
+def _events_in(window: Window) -> list[list[Record]]:
+    return [
+        [
             record
             for record in process
             if record.name in _LOOP
@@ -106,6 +110,8 @@ def _events(window: Window) -> Iterator[list[Record]]:
             and record.context.get("stage") == "train"
             and "raised" not in record.fields
         ]
+        for process in window.processes
+    ]
 
 
 RELATION = APISequence()

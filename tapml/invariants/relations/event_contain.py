@@ -15,7 +15,7 @@ class EventContain(Relation):
     """Every call of an API directly contains a call of another one, or a change."""
 
     name = "EventContain"
-    apis = ("parent", "child")
+    apis = ("parent",)
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Everything seen inside a call, once training has begun."""
@@ -51,6 +51,10 @@ class EventContain(Relation):
             kind, _, attribute = variable.partition(".")
             return f"Inside {parent}, the {attribute} of at least one {kind} {came}."
         return f"{parent} calls {short_name(child)}."
+
+    def contents(self, params: Params) -> Iterable[tuple[str, str]]:
+        """The child inside the parent."""
+        yield params["parent"], params["child"]
 
     def concerns(self, params: Params) -> frozenset[str]:
         """Both events."""
