@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -36,6 +35,7 @@ from tapml.invariants.record import (
     FORWARD,
     INITIALISE,
     OVERWRITE,
+    PARTS,
     SAVE,
     STEP,
     VARIABLE,
@@ -133,6 +133,9 @@ class Instruments:
         """Record inside the block; functions and tensor methods only if they are needed."""
         with ExitStack() as stack:
             self._patches = stack
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                self.recorder.rank = torch.distributed.get_rank()
+                self.recorder.world = torch.distributed.get_world_size()
             stack.enter_context(current(self.recorder))
             for handle in (
                 register_module_forward_pre_hook(self._before_forward),
@@ -261,6 +264,8 @@ class Instruments:
                 number = recorder.enter_blind(name)
             else:
                 fields["module.training"] = module.training
+                if module._modules:
+                    fields[PARTS] = sorted(_parts(module))
                 fields.update(summarise_call(args, {}))
                 number = recorder.enter(name, fields)
         self._modules.append((module, number))
@@ -299,7 +304,7 @@ class Instruments:
                 fields[VARIABLE] = self.variables.number(tensor)
                 # The line itself, which may be PyTorch's: its layers refine what their parts did.
                 caller = sys._getframe(2)
-                fields["line"] = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+                fields["line"] = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self._call(
             INITIALISE + name, lambda: original(*args, **kwargs), fields, inside=False
         )
@@ -508,6 +513,17 @@ def _is_model(module: torch.nn.Module) -> bool:
     # A parametrization has the parameter that it computes another one from.
     part = type(module).__module__.startswith("torch.nn.utils.")
     return not part and next(module.parameters(), None) is not None
+
+
+def _parts(module: torch.nn.Module) -> set[str]:
+    """The APIs of a module's parts; lists and dictionaries are not called themselves."""
+    found: set[str] = set()
+    for part in module._modules.values():
+        if isinstance(part, torch.nn.ModuleList | torch.nn.ModuleDict):
+            found |= _parts(part)
+        elif part is not None:
+            found.add(module_name(part))
+    return found
 
 
 def module_name(module: torch.nn.Module) -> str:

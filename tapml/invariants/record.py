@@ -39,6 +39,8 @@ INITIALISE: Final = "torch.nn.init."
 """How the names of functions begin that give a variable its first values."""
 VARIABLE: Final = "variable"
 """The field of such a call with the variable's number in its process."""
+PARTS: Final = "parts"
+"""The field of a module's forward call with the APIs of the modules that it has as parts."""
 OVERWRITE: Final = "torch.nn.Module.__setattr__"
 """An attribute of a module gets another value, and not from the module itself."""
 
