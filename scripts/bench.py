@@ -28,6 +28,7 @@ PARTS: Final = (
     "decode",
     "webgpu",
     "watch",
+    "invariants",
     "carve",
     "replay",
     "oracle",
@@ -38,7 +39,7 @@ PARTS: Final = (
     "resume",
 )
 # Only on request.
-LONG_PARTS: Final = ("size",)
+LONG_PARTS: Final = ("size", "traincheck")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     for part in options.part or PARTS:
         print(f"\n{part}", flush=True)
         measure = importlib.import_module(f"scripts.bench_{part}").measure
-        measured = measure(options.gigabytes) if part in LONG_PARTS else measure()
+        measured = measure(options.gigabytes) if part == "size" else measure()
         print_table(measured)
         rows += measured
     if options.json is not None:

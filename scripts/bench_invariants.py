@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -19,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from tapml.invariants.inference import infer
-from tapml.invariants.invariant import InvariantSet, merged, read_set
+from tapml.invariants.invariant import InvariantSet, read_set
 from tapml.invariants.recording import recorded
 from tapml.invariants.watching import watch
 
@@ -86,7 +87,7 @@ class Training:
             self.optimizer.zero_grad()
             logits = self.model(inputs)
             loss = functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
-            loss.backward()
+            torch.autograd.backward(loss)
             self.optimizer.step()
             seconds.append(time.thread_time() - begun)
             losses.append(loss.item())
@@ -143,13 +144,11 @@ def watched_set(make: Callable[[], Training]) -> InvariantSet:
             make().run(5)
         runs.append(recording.run())
     learned = infer(runs)
-    from pathlib import Path
-
     known = {each.id for each in learned.invariants}
     curated = read_set(Path("pytorch"))
     more = [each for each in curated.invariants if each.id not in known]
-    chosen = merged([learned.selected(WATCHED)]).invariants
-    return InvariantSet(learned.format, learned.runs, [*chosen, *more][:WATCHED])
+    chosen = [*learned.selected(WATCHED).invariants, *more]
+    return InvariantSet(learned.format, learned.runs, chosen[:WATCHED])
 
 
 def overhead(name: str) -> dict[str, Any]:
