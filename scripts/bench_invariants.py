@@ -26,6 +26,10 @@ from tapml.invariants.watching import watch
 
 WATCHED: Final = 100
 ROUNDS: Final = 12
+# Steps of the short and the long run, and what a row may cost more in the long one.
+LENGTHS: Final = (25, 200)
+REPEATS: Final = 5
+LINEAR: Final = 1.25
 
 
 class Gpt(nn.Module):
@@ -188,7 +192,31 @@ def overhead(name: str) -> dict[str, Any]:
     }
 
 
+def growth() -> dict[str, Any]:
+    """Learning from a trace of many steps beside one of few."""
+    seconds, rows = [], []
+    for steps in LENGTHS:
+        with recorded() as recording:
+            cnn().run(steps)
+        infer([recording.run()])
+        begun = time.process_time()
+        for _ in range(REPEATS):
+            infer([recording.run()])
+        seconds.append((time.process_time() - begun) / REPEATS)
+        rows.append(len(recording.rows))
+    ratio = (seconds[1] / rows[1]) / (seconds[0] / rows[0])
+    return {
+        "part": "invariants",
+        "name": f"learning per row, {LENGTHS[1]} steps beside {LENGTHS[0]}",
+        "rows": rows,
+        "ms": [round(1e3 * each, 1) for each in seconds],
+        "ratio": round(ratio, 2),
+        "at_most": LINEAR,
+        "met": ratio <= LINEAR,
+    }
+
+
 def measure() -> list[dict[str, Any]]:
     """All rows."""
     torch.set_num_threads(1)
-    return [overhead(name) for name in WORKLOADS]
+    return [*(overhead(name) for name in WORKLOADS), growth()]

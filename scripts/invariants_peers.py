@@ -14,6 +14,7 @@ import argparse
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -97,7 +98,10 @@ def outlier_factor(values: np.ndarray, rising: bool) -> Sequence[int]:
     from sklearn.neighbors import LocalOutlierFactor
 
     del rising
-    return list(np.flatnonzero(LocalOutlierFactor(2).fit_predict(values[:, None]) < 0))
+    with warnings.catch_warnings():
+        # Equal values of an accuracy over a few rows.
+        warnings.simplefilter("ignore", UserWarning)
+        return list(np.flatnonzero(LocalOutlierFactor(2).fit_predict(values[:, None]) < 0))
 
 
 def forest(values: np.ndarray, rising: bool) -> Sequence[int]:
