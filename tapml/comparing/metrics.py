@@ -7,6 +7,7 @@ the other way looks to them like a fault.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,13 @@ from tapml.backends.runner import Array
 TOP_K: Final = 5
 CLASS_BINS: Final = ("16", "15-8", "7-4", "3-2", "1", "0")
 MAD_BINS: Final = ("0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1")
+TOP_KS: Final = (1, 2, 3, 4, 5)
+CLASS_STEPS: Final = tuple(map(float, range(1, 17)))
+"""What T_C may be."""
+MAD_STEPS: Final = tuple(round(0.05 * each, 2) for each in range(1, 21))
+"""What T_M may be."""
+RELATIVE_STEPS: Final = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+"""What the elementwise threshold may be."""
 _FLOOR: Final = 1e-30
 
 Floats = NDArray[np.float64]
@@ -105,6 +113,17 @@ def one_hot(labels: Array, classes: int) -> Floats:
 def accuracy(outputs: Array, labels: Array, top_k: int) -> float:
     """The share of instances whose label is among the first `top_k`: the paper's baseline."""
     return float(np.mean(ranks(outputs, labels) <= top_k))
+
+
+def counts_above(distances: Floats, steps: Sequence[float]) -> list[int]:
+    """The number of instances at or above each step.
+
+    Examples
+    --------
+    >>> counts_above(np.array([0.0, 8.0, 16.0]), [1.0, 8.0, 16.0])
+    [2, 2, 1]
+    """
+    return [int(np.count_nonzero(distances >= each)) for each in steps]
 
 
 def class_pattern(distances: Floats) -> dict[str, int]:
