@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="models to match")
     parser.add_argument("--table", action="store_true", help="only write docs/compare.md")
     options = parser.parse_args(arguments)
-    os.nice(10)
+    os.nice(max(0, 10 - os.nice(0)))
     results = options.folder / "causes"
     results.mkdir(exist_ok=True)
     if not options.table:

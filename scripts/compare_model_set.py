@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="names to match")
     parser.add_argument("--tables", action="store_true", help="only write docs/compare.md")
     options = parser.parse_args(arguments)
-    os.nice(10)
+    os.nice(max(0, 10 - os.nice(0)))
     cases = [each for each in CASES if fnmatchcase(each.name, options.only)
              and (options.packages is not None or each.suffix == ".keras")]  # fmt: skip
     if not options.tables:

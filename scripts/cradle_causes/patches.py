@@ -64,17 +64,13 @@ def _noted(right: Function, wrong: Function) -> Function:
     return function
 
 
-def _norm_epsilon(
-    right: Function, x: Any, mean: Any, variance: Any, axis: int, **named: Any
-) -> Any:
-    return right(x, mean, variance, axis, **{**named, "epsilon": 0.0})
+def _norm_epsilon(right: Function, *values: Any) -> Any:
+    return right(*values[:-1], 0.0)
 
 
-def _norm_deviation(
-    right: Function, x: Any, mean: Any, variance: Any, axis: int, **named: Any
-) -> Any:
-    epsilon = named.get("epsilon", 1e-3)
-    return right(x, mean, (variance + epsilon) ** 2 - epsilon, axis, **named)
+def _norm_deviation(right: Function, x: Any, mean: Any, variance: Any, *how: Any) -> Any:
+    epsilon = how[-1]
+    return right(x, mean, (variance + epsilon) ** 2 - epsilon, *how)
 
 
 def _sides(extent: int, kernel: int, stride: int) -> int:

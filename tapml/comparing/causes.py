@@ -29,7 +29,6 @@ class Found:
     layer: str
     decade: int | None
     """Of the first guilty node's deviation over its scale; None where nothing was measured."""
-    share: float
 
 
 @dataclass(frozen=True)
@@ -100,23 +99,33 @@ def unique_inconsistencies(documents: Iterable[Document]) -> set[tuple[str, Patt
 def causes(documents: Sequence[Document]) -> list[Cause]:
     """What is behind all faults, the most frequent first."""
     groups: dict[tuple[str, str, str, str], list[Found]] = {}
+    backends: dict[tuple[str, str, str, str], set[str]] = {}
     for document in documents:
-        places = {each["name"]: each["failure"]["place"] for each in document["backends"]
-                  if each["failure"]}  # fmt: skip
+        places = {
+            each["name"]: each["failure"]["place"]
+            for each in document["backends"]
+            if each["failure"]
+        }
         for pair in faults(document):
             failed = [name for name in pair["backends"] if name in places]
-            equal = len({places[name] for name in failed}) == 1
-            place = places[failed[0]] if failed and equal else ""
-            # What fails at one line of code is one cause, whichever backends came there.
-            backend = pair["blamed"] or " / ".join(sorted(failed or pair["backends"]))
-            if len(failed) == 2 and equal:
-                backend = "all"
-            key = pair["status"], pair["layer_kind"] or "", backend, place
+            own = failed or ([pair["blamed"]] if pair["blamed"] else sorted(pair["backends"]))
+            # What fails at one line of code is one cause, whichever backends come there.
+            place = " and ".join(sorted({places[name] for name in failed}))
+            key = pair["status"], pair["layer_kind"] or "", "" if failed else " / ".join(own), place
+            backends.setdefault(key, set()).update(own)
             groups.setdefault(key, []).append(
-                Found(document["model"], tuple(pair["backends"]), pair["layer"] or "",
-                      _decade(pair), pair["metrics"].get("share", 1.0))
-            )  # fmt: skip
-    found = [Cause(*key, tuple(each)) for key, each in groups.items()]
+                Found(
+                    document["model"],
+                    tuple(pair["backends"]),
+                    pair["layer"] or "",
+                    _decade(pair),
+                )
+            )
+    found = [
+        Cause(status, kind, " / ".join(sorted(backends[key])), place, tuple(groups[key]))
+        for key in groups
+        for status, kind, _, place in [key]
+    ]
     return sorted(found, key=lambda each: -len(each.found))
 
 
