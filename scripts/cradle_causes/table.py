@@ -9,7 +9,7 @@ from typing import Any, Final
 from scripts.cradle_causes.causes import CAUSES
 
 BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --table writes from here -->"
-END: Final = "<!-- to here -->"
+END: Final = "<!-- end of the causes -->"
 
 
 def misses(studied: Sequence[dict[str, Any]]) -> list[str]:

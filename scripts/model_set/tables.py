@@ -10,7 +10,7 @@ from typing import Any, Final
 from tapml.comparing.causes import causes, faults, unique_inconsistencies
 
 BEGIN: Final = "<!-- scripts/compare_model_set.py FOLDER --tables writes from here -->"
-END: Final = "<!-- to here -->"
+END: Final = "<!-- end of the tables -->"
 
 # (kind of layer, backend): the script that shows it alone. Any other difference is a false
 # accusation until one is written. A failure needs none: the backend did not run the model.

@@ -54,11 +54,16 @@ def class_distance(first: Array, second: Array, labels: Array, top_k: int = TOP_
     >>> class_distance(first, second, np.array([0]))
     array([8.])
     """
-    scores = []
-    for outputs in (first, second):
-        rank = ranks(outputs, labels)
-        scores.append(np.where(rank <= top_k, 2.0 ** (top_k - np.minimum(rank, top_k)), 0.0))
-    return np.asarray(np.abs(scores[0] - scores[1]))
+    return rank_distance(ranks(first, labels), ranks(second, labels), top_k)
+
+
+def rank_distance(first: Integers, second: Integers, top_k: int = TOP_K) -> Floats:
+    """D_CLASS of the labels' ranks, see :func:`class_distance`."""
+    one, other = (
+        np.where(each <= top_k, 2.0 ** (top_k - np.minimum(each, top_k)), 0.0)
+        for each in (first, second)
+    )
+    return np.asarray(np.abs(one - other))
 
 
 def mad_distance(first: Array, second: Array, truth: Array) -> Floats:
@@ -110,9 +115,9 @@ def one_hot(labels: Array, classes: int) -> Floats:
     return np.asarray(np.eye(classes)[labels.astype(np.int64)])
 
 
-def accuracy(outputs: Array, labels: Array, top_k: int) -> float:
+def accuracy(ranks_of_labels: Integers, top_k: int) -> float:
     """The share of instances whose label is among the first `top_k`: the paper's baseline."""
-    return float(np.mean(ranks(outputs, labels) <= top_k))
+    return float(np.mean(ranks_of_labels <= top_k))
 
 
 def counts_above(distances: Floats, steps: Sequence[float]) -> list[int]:

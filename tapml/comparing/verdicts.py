@@ -154,7 +154,9 @@ def judge(
         target = truth.labels
         if truth.task == "classification":
             one, other = _classes(one), _classes(other)
-            distance = metrics.class_distance(one, other, truth.labels, limits.top_k)
+            placed = [metrics.ranks(each, truth.labels) for each in (one, other)]
+            distance = metrics.rank_distance(*placed, limits.top_k)
+            apart = relative >= TIE
             published = distance >= limits.class_distance
             found["D_CLASS"] = _tier(published, limits.class_distance, float(distance.max())) | {
                 "pattern": metrics.class_pattern(distance),
@@ -162,19 +164,14 @@ def judge(
                 "ties": int((published & (relative < TIE)).sum()),
                 "counts": [
                     metrics.counts_above(
-                        np.where(
-                            relative >= TIE,
-                            metrics.class_distance(one, other, truth.labels, k), 0.0,
-                        ),
-                        metrics.CLASS_STEPS,
+                        metrics.rank_distance(*placed, k)[apart], metrics.CLASS_STEPS
                     )
                     for k in metrics.TOP_KS
                 ],
                 "accuracy": [
-                    [metrics.accuracy(each, truth.labels, k) for k in metrics.TOP_KS]
-                    for each in (one, other)
+                    [metrics.accuracy(each, k) for k in metrics.TOP_KS] for each in placed
                 ],
-            }  # fmt: skip
+            }
             triggers = triggers | (published & (relative >= TIE))
             order.insert(0, np.where(relative >= TIE, distance, 0.0))
             target = metrics.one_hot(truth.labels, one.shape[1])
