@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 
+from scripts.processes import children_processor_seconds
 from tapml.backends.child import JOBS
 from tapml.comparing.run import compare
 from tapml.comparing.verdicts import Thresholds, Truth, judge
@@ -57,8 +57,7 @@ def _whole() -> dict[str, Any]:
         for pair in _PAIRS:
             with Pool(JOBS) as pool:
                 compare(model, pair, make_images(), pool=pool)
-                servers = psutil.Process().children()
-                took.append(sum(sum(each.cpu_times()[:4]) for each in servers))
+                took.append(children_processor_seconds())
     return _row("end to end, a model and a pair", took, PAIR_BAR_SECONDS)
 
 

@@ -26,8 +26,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
@@ -36,6 +34,7 @@ from scripts.model_set.case import Case  # noqa: E402
 from scripts.model_set.packaged import PACKAGED, make_packaged  # noqa: E402
 from scripts.model_set.tables import false_accusations, write_tables  # noqa: E402
 from scripts.model_set.trained import TRAINED  # noqa: E402
+from scripts.processes import children_processor_seconds  # noqa: E402
 from tapml.backends.child import JOBS  # noqa: E402
 from tapml.comparing.run import compare  # noqa: E402
 from tapml.durable.files import write_json  # noqa: E402
@@ -102,10 +101,10 @@ def compare_all(folder: Path, cases: Sequence[Case]) -> None:
             key, file = _key(case, folder), _file(folder, case.name)
             if file.exists() and json.loads(file.read_text("utf-8"))["key"] == key:
                 continue
-            before = _processor_seconds()
+            before = children_processor_seconds()
             comparison = compare(case.model(folder), case.backends, case.data(folder), pool=pool)
             result = {"key": key, "name": case.name, "group": case.group,
-                      "processor_seconds": round(_processor_seconds() - before, 1),
+                      "processor_seconds": round(children_processor_seconds() - before, 1),
                       **comparison.to_json()}  # fmt: skip
             file.parent.mkdir(exist_ok=True)
             write_json(file, to_strict(result))
@@ -131,11 +130,6 @@ def _key(case: Case, folder: Path) -> str:
     libraries = [f"{name} {version(name)}" for name in _LIBRARIES]
     state.update(json.dumps([case.backends, libraries]).encode())
     return state.hexdigest()
-
-
-def _processor_seconds() -> float:
-    """Of the pool's servers, and of the processes they have ended."""
-    return sum(sum(each.cpu_times()[:4]) for each in psutil.Process().children())
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def make_packaged(name: str, packages: Path, model_file: Path, data_file: Path) 
                 extent.dim_param = extent.dim_param or f"{each.name}_{place}"
     del graph.value_info[:]
     data = packaged.data(packages)
-    np.savez(data_file, **data)
+    np.savez(data_file, **data)  # type: ignore[arg-type]
     onnx.save(model, model_file)
 
 

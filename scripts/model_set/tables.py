@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.comparing.causes import causes, faults, unique_inconsistencies
+from tapml.comparing.causes import Document, causes, faults, unique_inconsistencies
 
 BEGIN: Final = "<!-- scripts/compare_model_set.py FOLDER --tables writes from here -->"
 END: Final = "<!-- end of the tables -->"
@@ -59,7 +59,7 @@ def false_accusations(results: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _confirmed_by(pair: dict[str, Any]) -> str | None:
+def _confirmed_by(pair: Document) -> str | None:
     # A single accuser has no majority; the layer's kind and the pair then say it.
     named = [pair["blamed"]] if pair["blamed"] else pair["backends"]
     scripts = (CONFIRMED.get((pair["layer_kind"], each)) for each in named)

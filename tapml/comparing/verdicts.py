@@ -154,8 +154,8 @@ def judge(
         target = truth.labels
         if truth.task == "classification":
             one, other = _classes(one), _classes(other)
-            placed = [metrics.ranks(each, truth.labels) for each in (one, other)]
-            distance = metrics.rank_distance(*placed, limits.top_k)
+            placed = metrics.ranks(one, truth.labels), metrics.ranks(other, truth.labels)
+            distance = metrics.rank_distance(*placed, top_k=limits.top_k)
             apart = relative >= TIE
             published = distance >= limits.class_distance
             found["D_CLASS"] = _tier(published, limits.class_distance, float(distance.max())) | {
@@ -164,7 +164,7 @@ def judge(
                 "ties": int((published & (relative < TIE)).sum()),
                 "counts": [
                     metrics.counts_above(
-                        metrics.rank_distance(*placed, k)[apart], metrics.CLASS_STEPS
+                        metrics.rank_distance(*placed, top_k=k)[apart], metrics.CLASS_STEPS
                     )
                     for k in metrics.TOP_KS
                 ],
