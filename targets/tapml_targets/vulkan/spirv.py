@@ -12,6 +12,7 @@ from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import CompileError
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.vulkan.glslang import compile_glsl, compiler_name
+from tapml_targets.vulkan_loader.validation import is_checking
 
 _FORMAT: Final = b"tapml-spirv-1"
 
@@ -41,7 +42,10 @@ def spirv_of(module: CodeModule, kernel: Kernel) -> bytes:
             f"the module has no kernel {kernel.symbol!r}: it is to define "
             f"`void {kernel.symbol}()` and call it in `main`"
         )
-    return _cached(text, lambda: compile_glsl(text, kernel.name))
+    # The layer that checks says which line of the text it means.
+    lines = is_checking()
+    kept = f"{text}\0lines" if lines else text
+    return _cached(kept, lambda: compile_glsl(text, kernel.name, lines=lines))
 
 
 def _cached(text: str, build: Callable[[], bytes]) -> bytes:
