@@ -75,7 +75,7 @@ def is_silenced(text: str) -> bool:
 
 def _message(entry: _Entry) -> Message:
     told = f"{entry.identifier}: {entry.text}"
-    kind = next((named for pattern, named in _FAULTS if pattern.search(told)), "other")
+    kind: Kind = next((named for pattern, named in _FAULTS if pattern.search(told)), "other")
     kernel = next((each.name for each in entry.objects if each.type == "VkPipeline"), "")
     message = Message(kind, _headline(entry), kernel, tuple(_places(entry)))
     if entry.identifier.startswith("SharedMemoryDataRace"):
