@@ -22,6 +22,7 @@ from tapml.models.module_folder import load_module_folder
 from tapml.models.onnx_file import load_onnx
 from tapml.models.packed.build import build_packed
 from tapml.models.packed.quantizers import quantize_module
+from tapml.models.published import load_published
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
@@ -208,6 +209,11 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     folder = checkpoint.folder
     checkpoint.family.register()
     try:
+        published = checkpoint.family.published
+        if published is not None:
+            made: Any = load_published(checkpoint, published, getattr(torch, dtype))
+            _check_rope(made.config, folder)
+            return made.requires_grad_(False).eval()
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_class(config, checkpoint)
         _check_rope(config, folder)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from tapml.models.families.masks import plain
+from tapml.models.families.published import Published
 from tapml.models.stored import Measure
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ def even_cache(config: Any) -> tuple[CacheShape, ...]:
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return (CacheShape(heads, int(size), int(size)),) * int(config.num_hidden_layers)
+
+
+# transformers' other ways depend on data: how many tokens an expert has.
+BATCHED_EXPERTS: Final = (("experts_implementation", "batched_mm"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +74,15 @@ class Family:
     image
         Of a module that reads images: their channels, height and width, from the configuration.
     around
-        Of an encoder-decoder: what holds while an entry runs, and not in the class's own forward.
+        What holds while an entry runs, and not in the class's own forward.
     prepare
         Changes a module after it is loaded, before its entries are exported.
     register
         Makes a class of tapml's own known to ``transformers``.
     own_class
         Gives the class if it is tapml's own; a plain module's takes ``config.json``.
+    published
+        Of one whose class has other names: how its folder becomes that of `own_class`.
     loading
         Further arguments of ``from_pretrained``.
     """
@@ -104,6 +111,7 @@ class Family:
     prepare: Callable[[nn.Module], None] = lambda _: None
     register: Callable[[], None] = lambda: None
     own_class: Callable[[], Any] | None = None
+    published: Published | None = None
     loading: tuple[tuple[str, Any], ...] = ()
 
     @property
