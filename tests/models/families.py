@@ -121,6 +121,21 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
         {"num_key_value_heads": None, "attention_bias": True},
     ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "mamba2": (
+        "Mamba2Config",
+        "Mamba2ForCausalLM",
+        {
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "max_position_embeddings": None,
+            "num_heads": 6,
+            "head_dim": 24,
+            "state_size": 10,
+            "n_groups": 2,
+            "chunk_size": 4,
+            "expand": 2,
+        },
+    ),
     "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": WINDOW}),
     "mixtral": (
         "MixtralConfig",
@@ -221,7 +236,9 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 def randomise_rwkv(module: Any) -> None:
     """Decays of 0.1 to 0.9 and mixing weights around a half, as trained ones have."""
     for name, value in module.named_parameters():
-        if name.endswith(("time_decay", "time_faaaa")):
+        if name.endswith("time_state"):
+            value.normal_()
+        elif name.endswith(("time_decay", "time_faaaa")):
             value.uniform_(-2.0, 0.8)
         elif "time_mi" in name or ("time_maa" in name and not name.endswith(("w1", "w2"))):
             value.uniform_(0.2, 0.8)

@@ -150,18 +150,20 @@ def test_a_step_that_forgets_its_distance_is_named(tmp_path: Path) -> None:
         root_wrapper(model)
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize(
+    ("family", "part"), [("rwkv6", 0), ("rwkv6", 1), ("rwkv6", 2), ("mamba2", 0), ("mamba2", 1)]
+)
 def test_a_recurrent_state_that_is_not_carried_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, part: int
 ) -> None:
-    """Each of a layer's three: two last inputs, which the next run reads, and the matrix."""
+    """Each that a layer keeps: last inputs, which the next run reads, and the matrix."""
 
     def forward(self: RecurrentForward, token_ids: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        output = self.model(input_ids=token_ids, state=state)
-        kept = [*output.state]
+        logits, after = self.family.step(self.model, token_ids, state)
+        kept = [*after]
         kept[part] = state[part]
-        return (output.logits, *kept)
+        return (logits, *kept)
 
     monkeypatch.setattr(RecurrentForward, "forward", forward)
     with pytest.raises(MismatchError, match=r"decode differs .* at step 1 \(position 8\)"):
-        root_wrapper(sample(tmp_path, "rwkv6"))
+        root_wrapper(sample(tmp_path, family))
