@@ -366,7 +366,8 @@ def _settle_rope(module: nn.Module) -> None:
     exceeds (:func:`_context_length`).
     """
     for part in module.modules():
-        if getattr(part, "rope_type", None) in {"dynamic", "longrope"}:
+        # A name, or (Gemma 3) a dict of one for each kind of layer, which no set can be asked for.
+        if getattr(part, "rope_type", None) in ("dynamic", "longrope"):
             part.rope_type = "default"  # type: ignore[assignment]
 
 
