@@ -27,7 +27,7 @@ from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
 from tapml.distributed.plan import USUAL, Plan
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
 from tapml.distributed.runner import PREPARE, READY, RUN, SLICES, Pair, Runner
-from tapml.distributed.settings_space import check_options, settings_of
+from tapml.distributed.settings_space import candidates_here, check_options, settings_of
 from tapml.distributed.triggers import with_triggers
 from tapml.isolate.death import ChildDiedError, GroupDiedError
 from tapml.isolate.environment import Environment
@@ -193,9 +193,10 @@ def check(
     )
 
 
-def open_pool() -> Pool:
-    """A pool for several checks, a context manager; importing PyTorch takes seconds."""
-    return Pool([PREPARE, READY, RUN, SLICES], environment=_environment())
+def open_pool(engines: Iterable[str] = ()) -> Pool:
+    """A pool for several checks, a context manager; importing PyTorch and engines takes seconds."""
+    names = [name for name in engines if candidates_here(find_engine(name))]
+    return Pool([PREPARE, READY, RUN, SLICES], environment=_environment((*USUAL, *names)))
 
 
 def _reference(runner: Runner) -> OneDevice:

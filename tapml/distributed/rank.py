@@ -125,7 +125,11 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     seconds = time.monotonic() - started
     drew = not torch.equal(random_before, torch.get_rng_state())
     witness.stage = "predict"
+    if payload["hidden"]:
+        recorder.begin_hidden()
     _predict(job, wrapped, batch, recorder, len(payload["steps"]), rows)
+    if payload["hidden"]:
+        recorder.end_hidden(len(payload["steps"]), rows)
     witness.stage = "done"
     return {
         "records": recorder.records,
@@ -166,7 +170,8 @@ def _predict(
             recorder.predictions(found, step, rows)
             return
         try:
-            found = [model(*args, **named) for args, named in recorder.root_calls]
+            calls = list(recorder.root_calls)
+            found = [model(*args, **named) for args, named in calls]
         except Exception as error:
             # A model may not run outside its step; all ranks then fail alike.
             recorder.not_compared["(prediction)"] = describe(error, job.path)
