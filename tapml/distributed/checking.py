@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -156,7 +157,9 @@ def check(
         ]
         kept = Kept(
             journal,
-            versions | {"plan": digest_of(plan), "deadline": f"{deadline_seconds:g}"},
+            versions
+            | _library_versions(engine for _, engine in chosen)
+            | {"plan": digest_of(plan), "deadline": f"{deadline_seconds:g}"},
         )
         earlier = {setting.name: kept.result(setting) for setting, _ in chosen}
         told = kept.one_device()
@@ -256,6 +259,16 @@ def _result(
     if told.outcome is None:
         return comparison.result(setting, engine)
     return RunResult(setting=setting, outcome=told.outcome, reason=told.reason)
+
+
+def _library_versions(engines: Iterable[Engine]) -> dict[str, str]:
+    """Versions of what the engines import besides torch, by package."""
+    roots = {each.partition(".")[0] for engine in engines for each in engine.settings.PRELOAD}
+    if not roots - {"torch"}:
+        return {}
+    providers = packages_distributions()
+    names = {name for root in roots - {"torch"} for name in providers.get(root, ())}
+    return {name: package_version(name) or "" for name in sorted(names)}
 
 
 def _environment_of(pool: Pool, plan: Plan, names: Iterable[str]) -> Environment:

@@ -133,12 +133,13 @@ class Comparison:
                 off, pair = kinds, quiet
 
             def slices_of(step: int, weights: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-                return runner.slices(world, step, weights, precision, off)
+                return runner.slices(engine, world, step, weights, precision, off)
 
             reference = runner.reference(off).of(precision)
             run = pair.of(precision)
+            plan = runner.plan.given_to(engine)
             return explain(
-                judgement, reference, run, runner.tensors, runner.plan, precision, slices_of
+                judgement, reference, run, runner.tensors, plan, precision, slices_of
             ), ()
         except GroupDiedError:
             return None, ()  # The step does not run so.

@@ -105,6 +105,10 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     witness.stage = "optimizer()"
     with job.calling("optimizer()"):
         optimizer = job.optimizer(wrapped)
+    shard = None if reference else getattr(ranks_of(payload["engine"]), "shard_optimizer", None)
+    holder = optimizer
+    if shard is not None:
+        optimizer, holder = shard(optimizer, wrapped)
     _KEPT.append((model, wrapped, optimizer, recorder))
     recorder.start(wrapped)
     hook = getattr(optimizer, "register_step_pre_hook", None)
@@ -121,7 +125,7 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
         recorder.begin_step(wrapped)
         with precisions if payload["observe"] else nullcontext(), job.calling("step()"):
             job.step(wrapped, batch, optimizer)
-        recorder.end_step(wrapped, optimizer, step, rows)
+        recorder.end_step(wrapped, holder, step, rows, sends_state=holder is not optimizer)
     seconds = time.monotonic() - started
     drew = not torch.equal(random_before, torch.get_rng_state())
     witness.stage = "predict"

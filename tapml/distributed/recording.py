@@ -127,8 +127,19 @@ class Recorder:
                 for name, each in self._parameters(model)
             }
 
-    def end_step(self, model: nn.Module, optimizer: Any, step: int, rows: list[int] | None) -> None:
-        """Record a step; `rows` are the indices of this rank's samples."""
+    def end_step(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        step: int,
+        rows: list[int] | None,
+        *,
+        sends_state: bool = False,
+    ) -> None:
+        """Record a step; `rows` are the indices of this rank's samples.
+
+        With `sends_state` the state of the optimizer is sent by each rank that has it.
+        """
         self._listening = False
         self.take_gradients(model)
         self._record_forward("forward", step, rows)
@@ -136,7 +147,7 @@ class Recorder:
             self._add("gradient", step, name, gradient, order=self._backward.get(name, -1))
         for name, parameter in self._parameters(model):
             for key, value in _state(optimizer, parameter):
-                self._add("state", step, f"{name} {key}", value)
+                self._add("state", step, f"{name} {key}", value, sends=sends_state)
         learned = {name for name, _ in self._parameters(model)}
         for name, tensor in self._tensors(model):
             before = self._before[name]
@@ -229,7 +240,14 @@ class Recorder:
             self.records.append({**record, "placement": "rows", "rows": rows})
 
     def _add(
-        self, phase: str, step: int, name: str, tensor: torch.Tensor | None, order: int = -1
+        self,
+        phase: str,
+        step: int,
+        name: str,
+        tensor: torch.Tensor | None,
+        order: int = -1,
+        *,
+        sends: bool = False,
     ) -> None:
         if tensor is None:
             record = self._record(phase, step, name, None, order)
@@ -240,7 +258,7 @@ class Recorder:
             self.not_compared[name] = "its shards are not contiguous"
             return
         value = self._shaped(name, to_array(_local(tensor)))
-        self._add_placed(self._record(phase, step, name, value, order), place)
+        self._add_placed(self._record(phase, step, name, value, order), place, sends=sends)
 
     def _add_update(self, step: int, name: str, tensor: torch.Tensor, before: torch.Tensor) -> None:
         place = _place(tensor)
@@ -296,8 +314,10 @@ class Recorder:
         flat = self._held is not None and value.ndim == 1 and value.size == math.prod(shape)
         return value.reshape(shape) if flat else value
 
-    def _add_placed(self, record: dict[str, Any], place: Mapping[str, Any]) -> None:
-        if place["placement"] == "whole" and not self._sends:
+    def _add_placed(
+        self, record: dict[str, Any], place: Mapping[str, Any], *, sends: bool = False
+    ) -> None:
+        if place["placement"] == "whole" and not self._sends and not sends:
             record["value"] = None
         self.records.append({**record, **place})
 

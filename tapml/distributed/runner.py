@@ -151,6 +151,7 @@ class Runner:
 
     def slices(
         self,
+        engine: Engine,
         world: int,
         step: int,
         weights: Mapping[str, Any],
@@ -158,7 +159,7 @@ class Runner:
         off: tuple[str, ...],
     ) -> Sequence[Mapping[str, Any]]:
         """The gradients of each rank's samples alone. Raises GroupDiedError."""
-        ranks = self.plan.parts[str(world)]["steps"][step - 1]
+        ranks = self.plan.given_to(engine).parts[str(world)]["steps"][step - 1]
         payload = self.plan.payload(engine=None, setting=None, precision=precision, off=off)
         payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
         (found,) = self._group(1, SLICES, payload).result()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from tapml.distributed import engines
 from tapml.distributed.engine import find_engine
 from tapml.distributed.results import RunResult
 from tapml_targets.errors import InputError
 
-_DISTRIBUTE: Final = "distribute"
+_ENTRIES: Final = ("distribute", "shard_optimizer")
 _HEAD: Final = '''"""{title}
 
 {reason}
@@ -53,9 +55,14 @@ def train_one(_, folder):
 def train_rank(rank, folder):
     network, whole = start(rank, WORLD, folder)
     rows = len(whole["score"]) // WORLD
-    part = {{name: each[rank * rows : (rank + 1) * rows] for name, each in whole.items()}}
+    part = whole
+    if {splits}:
+        part = {{name: each[rank * rows : (rank + 1) * rows] for name, each in whole.items()}}
     wrapped = distribute(network, JOB, rank, WORLD, **OPTIONS)
-    step(wrapped, part, optimizer(wrapped))
+    made = optimizer(wrapped)
+    if "shard_optimizer" in globals():
+        made, _ = shard_optimizer(made, wrapped)
+    step(wrapped, part, made)
     state = {{name.removeprefix("module."): each for name, each in wrapped.state_dict().items()}}
     for name, wanted in torch.load(Path(folder, "one.pt")).items():
         if name in state and wanted.is_floating_point():
@@ -110,27 +117,41 @@ def script_of(job: str, result: RunResult, patch: str = "") -> str:
     )
     # The patch comes before the engine's imports, as in a run.
     parts = [head + text, patch, engine_source(setting.engine)]
-    main = _MAIN.format(world=setting.world, options=setting.options)
+    main = _MAIN.format(
+        world=setting.world,
+        options=setting.options,
+        splits=find_engine(setting.engine).settings.SPLITS,
+    )
     return "\n\n\n".join(each.strip("\n") for each in parts if each) + main
 
 
 def engine_source(name: str) -> str:
-    """The engine's `distribute` and what it uses, without tapml's modules."""
-    spec = find_spec(f"{find_engine(name).package}.ranks")
-    if spec is None or spec.origin is None:
-        raise InputError(f"the engine {name} has no file for its ranks")
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    named = {each: statement for statement in tree.body for each in _defined(statement)}
-    used = _reached(_DISTRIBUTE, named)
+    """The engine's functions for its ranks and what they use, without tapml's modules."""
+    statements = list(_statements(f"{find_engine(name).package}.ranks"))
+    named = {each: statement for statement in statements for each in _defined(statement)}
+    used = set().union(*(_reached(each, named) for each in _ENTRIES))
     kept = [
         statement
-        for statement in tree.body
-        if (isinstance(statement, ast.Import | ast.ImportFrom) and not _is_ours(statement))
-        or any(each in used for each in _defined(statement))
+        for statement in statements
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        or any(named[each] is statement and each in used for each in _defined(statement))
     ]
     for statement in kept:
         _forget_annotations(statement)
     return "\n\n".join(ast.unparse(each) for each in kept)
+
+
+def _statements(module: str) -> Iterator[ast.stmt]:
+    """A module's statements, those of other engines' modules in place of their imports."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise InputError(f"{module} is no Python file, so it cannot be part of a script")
+    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom) and _is_ours(statement):
+            if (statement.module or "").startswith(f"{engines.__name__}."):
+                yield from _statements(str(statement.module))
+        elif not (isinstance(statement, ast.Import) and _is_ours(statement)):
+            yield statement
 
 
 def _defined(statement: ast.stmt) -> list[str]:
