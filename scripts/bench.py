@@ -4,6 +4,7 @@
     python3 scripts/bench.py --part replay      one part
     python3 scripts/bench.py --part size        a suite of 6 GB in little memory (half an hour);
                                                 --gigabytes 0.5 for a smaller one
+    python3 scripts/bench.py --part traincheck  learning beside TrainCheck 0.2.0, which it says how to install
     python3 scripts/bench.py --json out.json    the rows and the machine as data
 
 Run it in the project's environment (scripts/test.py makes it) on a machine with nothing else to do.
@@ -29,6 +30,7 @@ PARTS: Final = (
     "webgpu",
     "watch",
     "compare",
+    "invariants",
     "carve",
     "replay",
     "oracle",
@@ -39,7 +41,7 @@ PARTS: Final = (
     "resume",
 )
 # Only on request.
-LONG_PARTS: Final = ("size",)
+LONG_PARTS: Final = ("size", "traincheck")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     for part in options.part or PARTS:
         print(f"\n{part}", flush=True)
         measure = importlib.import_module(f"scripts.bench_{part}").measure
-        measured = measure(options.gigabytes) if part in LONG_PARTS else measure()
+        measured = measure(options.gigabytes) if part == "size" else measure()
         print_table(measured)
         rows += measured
     if options.json is not None:

@@ -1,7 +1,7 @@
-"""False alarms and transfer of invariants, after figures 7 and 8 of the paper.
+"""False alarms, transfer and false negatives of invariants, after sections 5.3 to 5.6 of the paper.
 
 python scripts/invariants_study.py             go on where the last run stopped, print the tables
-python scripts/invariants_study.py alarms      one of the two: alarms, transfer
+python scripts/invariants_study.py alarms      one: alarms, transfer, negatives, selection
 python scripts/invariants_study.py --write     and write them into docs/invariants.md
 python scripts/invariants_study.py --again     forget what was measured
 
@@ -28,6 +28,8 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from scripts.clean_programs import OPTIMIZERS, PROGRAMS, SCHEDULERS, Program  # noqa: E402
+from scripts.training_errors import one_process  # noqa: E402, F401 - it registers cases
+from scripts.training_errors.case import CASES, TWIN_SEED, Case  # noqa: E402
 from tapml.invariants.checking import Checker  # noqa: E402
 from tapml.invariants.inference import Run, infer  # noqa: E402
 from tapml.invariants.invariant import InvariantSet  # noqa: E402
@@ -40,6 +42,9 @@ RIGHT_SEEDS: Final = (1, 2)
 INPUTS: Final = (2, 3, 5, 6)
 DRAWS: Final = 1
 KINDS: Final = tuple(dict.fromkeys(each.kind for each in PROGRAMS))
+SAMPLES: Final = 20
+SAMPLED: Final = (1, 2, 3, 5)
+SELECTED: Final = (100, 50, 25)
 SETTINGS: Final = ("new seed", "new optimizer", "new configuration", "new pipeline", "other class")
 
 
@@ -218,9 +223,103 @@ def table_of_transfer(kept: Kept) -> list[str]:
     return lines
 
 
+ERRORS: Final = [each for each in CASES.values() if each.ranks == 1]
+
+
+@functools.cache
+def case_run(case: Case, seed: int, buggy: bool = False) -> Run:
+    """A re-created error or its clean twin, recorded."""
+    with recorded() as recording:
+        case.run(seed, buggy)
+    return recording.run(f"{case.id}, seed {seed}")
+
+
+def detects(learned: InvariantSet, case: Case) -> bool:
+    """Whether the error violates an invariant that its clean twin does not."""
+    wrong = set(checked(learned, case_run(case, TWIN_SEED, True)).findings)
+    return bool(wrong - set(checked(learned, case_run(case, TWIN_SEED)).findings))
+
+
+def seeds_of(case: Case, count: int) -> InvariantSet:
+    """Learned from clean runs of the program that has the error, with other seeds."""
+    return infer([case_run(case, TWIN_SEED + 1 + number) for number in range(count)])
+
+
+def negatives(setting: str, count: int, sample: int) -> dict[str, list[str]]:
+    """Which errors are detected by what some programs show, all invariants or the first ones."""
+    chance = random.Random(f"{setting} {count} {sample}")  # noqa: S311 - a draw that repeats
+    found: dict[str, list[str]] = {"all": [], **{str(each): [] for each in SELECTED}}
+    shared = None
+    if setting == "clean programs":
+        taken = chance.sample(PROGRAMS, count)
+        shared = infer([run_of(each, RIGHT_SEEDS[0]) for each in taken])
+    for case in ERRORS:
+        if setting == "same program":
+            learned = seeds_of(case, count)
+        elif shared is None:
+            # The twins of other errors: programs like this one, but another.
+            others = chance.sample([each for each in ERRORS if each is not case], count)
+            learned = infer([case_run(each, RIGHT_SEEDS[0]) for each in others])
+        else:
+            learned = shared
+        if detects(learned, case):
+            found["all"].append(case.id)
+            for limit in SELECTED:
+                if detects(learned.selected(limit), case):
+                    found[str(limit)].append(case.id)
+    return found
+
+
+WAYS: Final = {
+    "same program, other seeds": ("same program", 1),
+    "programs of other errors": ("other twins", SAMPLES),
+    "any of the 60 programs": ("clean programs", SAMPLES),
+}
+
+
+def _shares(kept: Kept, way: str, count: int) -> dict[str, float] | None:
+    setting, samples = WAYS[way]
+    found = [
+        kept.get(
+            f"negatives {setting} {count} {sample}",
+            functools.partial(negatives, setting, count, sample),
+        )
+        for sample in range(samples)
+    ]
+    if None in found:
+        return None
+    return {
+        name: 100 * sum(len(each[name]) for each in found) / (samples * len(ERRORS))
+        for name in found[0]
+    }
+
+
+def table_of_negatives(kept: Kept) -> list[str]:
+    """Figure 9."""
+    lines = [f"| learned from | {' | '.join(map(str, SAMPLED))} |", "|---" * 5 + "|"]
+    for way in WAYS:
+        shares = [_shares(kept, way, count) for count in SAMPLED]
+        cells = ["-" if each is None else f"{each['all']:.0f} %" for each in shares]
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return lines
+
+
+def table_of_selection(kept: Kept) -> list[str]:
+    """Section 5.6: what is still detected by the first invariants of a set."""
+    names = ("all", *map(str, SELECTED))
+    lines = [f"| {SAMPLED[-1]} inputs | {' | '.join(names)} |", "|---" * 5 + "|"]
+    for way in WAYS:
+        shares = _shares(kept, way, SAMPLED[-1])
+        if shares is not None:
+            lines.append(f"| {way} | {' | '.join(f'{shares[name]:.0f} %' for name in names)} |")
+    return lines
+
+
 TABLES: Final = {
     "alarms": table_of_alarms,
     "transfer": table_of_transfer,
+    "negatives": table_of_negatives,
+    "selection": table_of_selection,
 }
 
 

@@ -11,9 +11,9 @@ import msgspec
 
 from tapml.durable.strict_json import to_strict
 from tapml.invariants.invariant import Invariant, InvariantSet
-from tapml.invariants.precondition import applies, text_of
+from tapml.invariants.precondition import ALWAYS, applies, text_of
 from tapml.invariants.record import BEFORE_TRAINING, Record, Window, windows_of
-from tapml.invariants.relation import Memory, relations
+from tapml.invariants.relation import Memory, Relation, relations
 from tapml.invariants.trace import Trace
 from tapml.runs.wording import counted
 
@@ -98,28 +98,42 @@ class Checker:
     def __init__(self, invariants: InvariantSet) -> None:
         self.set = invariants
         known = relations()
-        self._tests = [(each, known[each.relation]) for each in invariants.invariants]
-        self._memory: list[Memory] = [{} for _ in self._tests]
+        self._tests = [
+            _Test(each.id, each, known[each.relation], each.precondition == ALWAYS)
+            for each in invariants.invariants
+        ]
         self.applied: Counter[str] = Counter()
         self.findings: dict[str, Finding] = {}
 
     def check(self, window: Window) -> list[Finding]:
         """Test a window; returns the findings that are new in it."""
         new = []
-        for (invariant, relation), memory in zip(self._tests, self._memory, strict=True):
-            for example in relation.examples(window, invariant.params, memory):
-                if not applies(invariant.precondition, example.records):
+        for test in self._tests:
+            invariant, applied = test.invariant, 0
+            for example in test.relation.examples(window, invariant.params, test.memory):
+                if not test.always and not applies(invariant.precondition, example.records):
                     continue
-                self.applied[invariant.id] += 1
+                applied += 1
                 if example.holds:
                     continue
                 violation = _violation(example.last, example.subject, example.found)
-                finding = self.findings.get(invariant.id)
+                finding = self.findings.get(test.id)
                 if finding is None:
-                    finding = self.findings[invariant.id] = Finding(invariant, violation)
+                    finding = self.findings[test.id] = Finding(invariant, violation)
                     new.append(finding)
                 finding.add(violation)
+            if applied:
+                self.applied[test.id] += applied
         return new
+
+
+@dataclass(frozen=True)
+class _Test:
+    id: str
+    invariant: Invariant
+    relation: Relation
+    always: bool
+    memory: Memory = field(default_factory=dict)
 
 
 def _violation(record: Record, subject: str, found: str) -> Violation:

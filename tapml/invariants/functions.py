@@ -6,16 +6,19 @@ seen, which is also what keeps this cheap. Inside an optimizer step, each functi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
-from torch.overrides import (
+from torch.overrides import (  # type: ignore[attr-defined]
     TorchFunctionMode,
     _get_current_function_mode,
+    _len_torch_function_stack,
     _pop_mode_temporarily,
 )
 
+from tapml.invariants.needs import Needs
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import summarise_call, summarise_result
 
@@ -60,6 +63,10 @@ _QUERIES: Final = frozenset(
 ) | {"torch.is_complex", "torch.is_floating_point", "torch._set_grad_enabled", "torch.is_tensor"}
 
 
+# Others have functions of their own, which must run.
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
 class FunctionMode(TorchFunctionMode):
     """Records function calls while it is entered.
 
@@ -67,15 +74,21 @@ class FunctionMode(TorchFunctionMode):
     ----------
     recorder
         Takes the calls.
-    only
-        Names to record; None for all.
+    needs
+        What to record; None for all.
     """
 
-    def __init__(self, recorder: Recorder, only: Collection[str] | None = None) -> None:
+    def __init__(self, recorder: Recorder, needs: Needs | None = None) -> None:
         super().__init__()
         self._recorder = recorder
-        self._only = only
+        self._needs = needs
+        self._only = None if needs is None else needs.functions
+        # Of an optimizer step in which it may stop listening: what it still waits for.
+        self._awaited: set[str] | None = None
+        self._listened: dict[str, set[str]] = {}
+        self._deaf: AbstractContextManager[None] | None = None
         self._names: dict[Any, str] = {}
+        self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
 
@@ -88,32 +101,88 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Run the function between two rows."""
         kwargs = kwargs or {}
+        name = self._names.get(func)
+        # Most calls read an attribute.
+        if name == "":
+            return func(*args, **kwargs)
         recorder = self._recorder
         if recorder.muted or torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        name = self._names.get(func)
         if name is None:
             name = self._names[func] = self._name(func)
         if not name or self._repeats(name):
             return func(*args, **kwargs)
-        with recorder.mute():
-            number = recorder.enter(name, summarise_call(args, kwargs))
+        awaited = self._awaited
+        if awaited is not None:
+            awaited.discard(name)
+            if not awaited:
+                # Here this mode itself is off the stack.
+                self._stop_hearing(others=_len_torch_function_stack())
+        if self._needs is not None and name not in self._needs.whole:
+            recorder.touch(name)
+            return func(*args, **kwargs)
+        number = recorder.enter(name, summarise_call(args, kwargs))
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
             recorder.leave(number, {"raised": type(error).__name__})
             raise
-        with recorder.mute():
-            recorder.leave(number, summarise_result(result))
+        recorder.leave(number, summarise_result(result))
         return result
+
+    def optimizer_begins(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
+        """An optimizer steps: when what is needed of it was seen, the rest runs unheard.
+
+        It reads attributes of every parameter, and each reading would come through this mode. Its
+        first step is heard to the end, to know what it calls.
+        """
+        if not self._may_stop(parameters):
+            return
+        heard = self._listened.get(name)
+        if heard is None:
+            self._hearing = name
+            self._in_step.clear()
+        elif heard:
+            self._awaited = set(heard)
+        else:
+            self._stop_hearing(others=_len_torch_function_stack() - 1)
+
+    def _stop_hearing(self, others: int) -> None:
+        self._awaited = None
+        if not others:
+            self._deaf = torch._C.DisableTorchFunction()
+            self._deaf.__enter__()
+
+    def unheard(
+        self, call: str, parameters: Sequence[torch.Tensor]
+    ) -> AbstractContextManager[None]:
+        """For a call that reads attributes of every parameter: hear nothing, if nobody needs it."""
+        wanted = self._needs is None or self._needs.contents.get(call, frozenset())
+        quiet = wanted is not True and all(" " in content for content in wanted)
+        if quiet and self._may_stop(parameters) and _len_torch_function_stack() == 1:
+            return torch._C.DisableTorchFunction()
+        return nullcontext()
+
+    def _may_stop(self, parameters: Sequence[torch.Tensor]) -> bool:
+        return self._needs is not None and all(type(each) in _PLAIN for each in parameters)
+
+    def optimizer_ends(self) -> None:
+        """Hear everything again."""
+        self._awaited = None
+        if self._deaf is not None:
+            self._deaf.__exit__(None, None, None)
+            self._deaf = None
+        if self._hearing:
+            self._listened[self._hearing] = set(self._in_step)
+            self._hearing = ""
 
     def _repeats(self, name: str) -> bool:
         """Whether an optimizer step calls a function again: it does so for every parameter."""
         stack = self._recorder.open_calls()
-        if not stack or not stack[-1][1].startswith("torch.optim."):
+        if not stack or not stack[-1].name.startswith("torch.optim."):
             return False
-        if self._step != stack[-1][0]:
-            self._step = stack[-1][0]
+        if self._step != stack[-1].number:
+            self._step = stack[-1].number
             self._in_step.clear()
         if name in self._in_step:
             return True

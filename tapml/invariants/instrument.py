@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -29,12 +28,14 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 
 from tapml.invariants.functions import FunctionMode, seen_by_others
+from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
     FORWARD,
     INITIALISE,
     OVERWRITE,
+    PARTS,
     SAVE,
     STEP,
     VARIABLE,
@@ -104,8 +105,9 @@ class Instruments:
         Takes the rows.
     after_step
         Called after each optimizer step, when its rows are recorded.
-    exact
-        As for :class:`~tapml.invariants.variables.Variables`.
+    needs
+        What a watched run has to see; None records all, as of
+        :class:`~tapml.invariants.variables.Variables`.
     """
 
     def __init__(
@@ -113,10 +115,12 @@ class Instruments:
         recorder: Recorder,
         after_step: Callable[[], None] | None = None,
         *,
-        exact: bool = True,
+        needs: Needs | None = None,
     ) -> None:
         self.recorder = recorder
-        self.variables = Variables(exact=exact)
+        self.variables = Variables(needs)
+        self._needs = needs
+        self._mode: FunctionMode | None = None
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
         self._whole: int | None = None
@@ -125,20 +129,13 @@ class Instruments:
         self._inner: dict[int, int] = {}
 
     @contextmanager
-    def installed(
-        self, *, functions: bool = True, only: Collection[str] | None = None
-    ) -> Iterator[None]:
-        """Record inside the block.
-
-        Parameters
-        ----------
-        functions
-            Record functions and tensor methods, too.
-        only
-            The functions to record; None for all.
-        """
+    def installed(self) -> Iterator[None]:
+        """Record inside the block; functions and tensor methods only if they are needed."""
         with ExitStack() as stack:
             self._patches = stack
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                self.recorder.rank = torch.distributed.get_rank()
+                self.recorder.world = torch.distributed.get_world_size()
             stack.enter_context(current(self.recorder))
             for handle in (
                 register_module_forward_pre_hook(self._before_forward),
@@ -165,8 +162,9 @@ class Instruments:
             self._wrap(torch.nn.Module, "__setattr__", self._set_attribute)
             if torch.distributed.is_available():
                 self._wrap_distributed()
-            if functions:
-                stack.enter_context(FunctionMode(self.recorder, only))
+            if self._needs is None or self._needs.functions:
+                self._mode = stack.enter_context(FunctionMode(self.recorder, self._needs))
+                stack.callback(self._mode.optimizer_ends)
                 asked = torch.overrides.has_torch_function
                 stack.callback(setattr, torch.overrides, "has_torch_function", asked)
                 torch.overrides.has_torch_function = seen_by_others(asked)  # type: ignore[assignment]
@@ -229,7 +227,7 @@ class Instruments:
         self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         stack = self.recorder.open_calls()
-        if stack and stack[-1][1] == name:
+        if stack and stack[-1].name == name:
             # Module.train calls itself for every child.
             return original(*args, **kwargs)
         given = args[1:] if not name.startswith("torch.nn.utils") else args
@@ -245,7 +243,10 @@ class Instruments:
         recorder = self.recorder
         if recorder.muted or torch.compiler.is_compiling():
             return
-        with recorder.mute():
+        if self._mode is not None and not self._modules:
+            # An optimizer that raised told nobody.
+            self._mode.optimizer_ends()
+        with recorder.aside():
             name = module_name(module)
             fields: dict[str, Value] = {}
             mark = ""
@@ -255,12 +256,18 @@ class Instruments:
                 recorder.training = module.training
                 recorder.stage = "train" if module.training else "eval"
                 fields["class"] = type(module).__qualname__
-                mark = digest_of_all(args)
-                recorder.enter(FORWARD, fields | {"module.training": module.training}, mark)
-                self._whole = recorder.open_calls()[-1][0]
-            fields["module.training"] = module.training
-            fields.update(summarise_call(args, {}))
-            number = recorder.enter(name, fields)
+                mark = digest_of_all(args) if self._needs is None else ""
+                fields["module.training"] = module.training
+                self._whole = recorder.enter(FORWARD, dict(fields), mark)
+            if self._needs is not None and name not in self._needs.whole:
+                recorder.touch(name)
+                number = recorder.enter_blind(name)
+            else:
+                fields["module.training"] = module.training
+                if module._modules:
+                    fields[PARTS] = sorted(_parts(module))
+                fields.update(summarise_call(args, {}))
+                number = recorder.enter(name, fields)
         self._modules.append((module, number))
 
     def _after_forward(self, module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -274,14 +281,18 @@ class Instruments:
         while self._modules[-1][0] is not module:
             self._modules.pop()
         _, number = self._modules.pop()
-        with recorder.mute():
+        if self._modules and recorder.blind:
+            recorder.leave(number, {})
+            return
+        with recorder.aside():
             fields = summarise_call((), kwargs) | summarise_result(output)
             if isinstance(output, torch.Tensor) and output.numel() == 1:
                 fields["result.finite"] = bool(torch.isfinite(output.detach()))
             recorder.leave(number, fields)
             if not self._modules and self._whole is not None:
                 whole, self._whole = self._whole, None
-                recorder.leave(whole, fields, digest_of_all((args, kwargs)) if kwargs else "")
+                both = kwargs and self._needs is None
+                recorder.leave(whole, fields, digest_of_all((args, kwargs)) if both else "")
 
     def _initialise(
         self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -293,7 +304,7 @@ class Instruments:
                 fields[VARIABLE] = self.variables.number(tensor)
                 # The line itself, which may be PyTorch's: its layers refine what their parts did.
                 caller = sys._getframe(2)
-                fields["line"] = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+                fields["line"] = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self._call(
             INITIALISE + name, lambda: original(*args, **kwargs), fields, inside=False
         )
@@ -331,25 +342,29 @@ class Instruments:
         recorder = self.recorder
         if recorder.muted:
             return
-        with recorder.mute():
+        kind = type(optimizer)
+        with recorder.aside():
             recorder.begin_training()
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
-            kind = type(optimizer)
             gradients = self.variables.gradient_state()
             number = recorder.enter(STEP, {"class": kind.__qualname__, "gradients": gradients})
             inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
             self._open_steps[id(optimizer)] = (number, before)
             self._inner[id(optimizer)] = inner
+        if self._mode is not None:
+            self._mode.optimizer_begins(kind.__qualname__, _parameters_of(optimizer))
 
     def _after_optimizer_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> None:
         recorder = self.recorder
+        if self._mode is not None:
+            self._mode.optimizer_ends()
         if recorder.muted or id(optimizer) not in self._open_steps:
             return
         number, before = self._open_steps.pop(id(optimizer))
-        with recorder.mute():
+        with recorder.aside():
             recorder.leave(self._inner.pop(id(optimizer)), {})
             self.variables.note_step(recorder, before)
             recorder.leave(number, {})
@@ -365,31 +380,34 @@ class Instruments:
     def _zero_grad(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        with self.recorder.mute():
+        with self.recorder.aside():
             self.recorder.begin_training()
             self._follow_mode()
-            before = self.variables.gradients()
+            before = self.variables.gradients(ZERO_GRAD)
+            parameters = _parameters_of(args[0])
+        quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
 
         def run() -> None:
-            original(*args, **kwargs)
-            with self.recorder.mute():
-                self.variables.note_gradients(self.recorder, before)
+            with quiet:
+                original(*args, **kwargs)
+            with self.recorder.aside():
+                self.variables.note_gradients(self.recorder, before, ZERO_GRAD)
 
-        with self.recorder.mute():
-            gradients = self.variables.gradient_state(_parameters_of(args[0]))
+        with self.recorder.aside():
+            gradients = self.variables.gradient_state(parameters)
         fields = summarise_call(args[1:], kwargs)
         self._call(ZERO_GRAD, run, {**fields, "gradients": gradients})
 
     def _backward(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        with self.recorder.mute():
-            before = self.variables.gradients()
+        with self.recorder.aside():
+            before = self.variables.gradients(BACKWARD)
 
         def run() -> None:
             original(*args, **kwargs)
-            with self.recorder.mute():
-                self.variables.note_gradients(self.recorder, before)
+            with self.recorder.aside():
+                self.variables.note_gradients(self.recorder, before, BACKWARD)
 
         self._call(BACKWARD, run, {})
 
@@ -414,7 +432,7 @@ class Instruments:
             {"workers": workers, "place": int(getattr(loader, "_num_yielded", 0))},
             # A data set may call functions for every element.
             inside=False,
-            digest=digest_of_all,
+            digest=digest_of_all if self._needs is None or self._needs.batches else None,
         )
 
     def _epoch(
@@ -495,6 +513,17 @@ def _is_model(module: torch.nn.Module) -> bool:
     # A parametrization has the parameter that it computes another one from.
     part = type(module).__module__.startswith("torch.nn.utils.")
     return not part and next(module.parameters(), None) is not None
+
+
+def _parts(module: torch.nn.Module) -> set[str]:
+    """The APIs of a module's parts; lists and dictionaries are not called themselves."""
+    found: set[str] = set()
+    for part in module._modules.values():
+        if isinstance(part, torch.nn.ModuleList | torch.nn.ModuleDict):
+            found |= _parts(part)
+        elif part is not None:
+            found.add(module_name(part))
+    return found
 
 
 def module_name(module: torch.nn.Module) -> str:

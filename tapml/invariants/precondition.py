@@ -13,13 +13,13 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from tapml.invariants.record import Record, Value
+from tapml.invariants.record import PARTS, Record, Value
 
 _TRIES: Final = 400
 _LEAST_OF_A_CLAUSE: Final = 2
 _LONGEST_CONSTANT: Final = 40
 # Steps, sizes, places and contents of one run; constants of these would not hold in another.
-_NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights", "missing")
+_NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights", "missing", PARTS)
 
 Kind: TypeAlias = Literal["CONSTANT", "CONSISTENT", "UNEQUAL", "EXIST"]
 

@@ -8,19 +8,22 @@ a window: what relations look at. A stored trace and a running process give the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 Value: TypeAlias = str | int | float | bool | list[Any] | None
 Fields: TypeAlias = Mapping[str, Value]
+Made = TypeVar("Made")
 
 CALL: Final = "call"
 RETURN: Final = "return"
 CHANGE: Final = "change"
 STATE: Final = "state"
 END: Final = "end"
+SEEN: Final = "seen"
+"""The field of a return in a watched run with what was called or changed inside the call."""
 
 BEFORE_TRAINING: Final = -1
 """The step of records before the first training step begins."""
@@ -36,6 +39,8 @@ INITIALISE: Final = "torch.nn.init."
 """How the names of functions begin that give a variable its first values."""
 VARIABLE: Final = "variable"
 """The field of such a call with the variable's number in its process."""
+PARTS: Final = "parts"
+"""The field of a module's forward call with the APIs of the modules that it has as parts."""
 OVERWRITE: Final = "torch.nn.Module.__setattr__"
 """An attribute of a module gets another value, and not from the module itself."""
 
@@ -97,9 +102,10 @@ class Record:
     source: str
     digest: str
     context: Fields
-    fields: dict[str, Value]
+    fields: Fields
     done: bool = False
     children: list[Record] = field(default_factory=list)
+    seen: Sequence[str] = ()
 
     @property
     def facts(self) -> dict[str, Value]:
@@ -148,10 +154,21 @@ class Window:
     def contents(self) -> dict[int, frozenset[str]]:
         """By the identity of a call's record: what happened directly inside it."""
         return {
-            id(record): frozenset(map(content_name, record.children))
+            id(record): frozenset([*map(content_name, record.children), *record.seen])
             for record in self.records
             if record.kind == CALL
         }
+
+    @cached_property
+    def _kept(self) -> dict[Callable[[Window], Any], Any]:
+        return {}
+
+    def kept(self, make: Callable[[Window], Made]) -> Made:
+        """What a function makes of this window, made once for all invariants."""
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        made: Made = self._kept[make]
+        return made
 
     def calls(self, name: str) -> list[Record]:
         """The calls of an API."""
@@ -180,7 +197,9 @@ class Assembler:
         if row.kind == RETURN:
             called = self._open.pop(row.id, None)
             if called is not None:
-                called.fields.update(row.fields)
+                called.fields = {**called.fields, **row.fields}
+                seen = called.fields.pop(SEEN, None)
+                called.seen = seen if isinstance(seen, list) else ()
                 called.digest = row.digest or called.digest
                 called.done = True
             return None
@@ -201,7 +220,7 @@ class Assembler:
             row.source,
             row.digest,
             row.context,
-            dict(row.fields),
+            row.fields,
             done=row.kind != CALL,
         )
         parent = self._open.get(row.parent)

@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
 
-from tapml.invariants.record import BEFORE_TRAINING, CALL, END, RETURN, Fields, Row, Value
+from tapml.invariants.record import BEFORE_TRAINING, CALL, END, RETURN, SEEN, Fields, Row, Value
 from tapml.invariants.summaries import dtype_name
 from tapml_targets.errors import InputError
 
@@ -23,6 +23,47 @@ _LIBRARIES: Final = tuple(
 )
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
+
+
+class OpenCall:
+    """A call that has not returned.
+
+    Attributes
+    ----------
+    number, name
+        Its id and API.
+    blind
+        Nobody looks at it: it has no row, and what happens inside it belongs to no call.
+    seen
+        What :meth:`Recorder.touch` noted inside it.
+    """
+
+    __slots__ = ("blind", "name", "number", "seen")
+
+    def __init__(self, number: int, name: str, blind: bool = False) -> None:
+        self.number, self.name, self.blind = number, name, blind
+        self.seen: set[str] = set()
+
+
+class _Aside:
+    """Records nothing of this thread, and sees tensors without function modes."""
+
+    __slots__ = ("_before", "_local", "_torch")
+
+    def __init__(self, local: threading.local, *, torch_functions: bool) -> None:
+        self._local = local
+        self._torch = None if torch_functions else torch._C.DisableTorchFunction()
+
+    def __enter__(self) -> None:
+        self._before = getattr(self._local, "muted", False)
+        self._local.muted = True
+        if self._torch is not None:
+            self._torch.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._torch is not None:
+            self._torch.__exit__(None, None, None)
+        self._local.muted = self._before
 
 
 class Sink(Protocol):
@@ -68,19 +109,17 @@ class Recorder:
         """Whether this thread is inside the recording itself, or inside a muted call."""
         return not self.enabled or getattr(self._local, "muted", False)
 
-    @contextmanager
-    def mute(self) -> Iterator[None]:
+    def mute(self) -> AbstractContextManager[None]:
         """Record nothing of this thread inside the block."""
-        before = getattr(self._local, "muted", False)
-        self._local.muted = True
-        try:
-            yield
-        finally:
-            self._local.muted = before
+        return _Aside(self._local, torch_functions=True)
 
-    def open_calls(self) -> list[tuple[int, str]]:
-        """The open calls of this thread from the outermost, as (id, name)."""
-        stack: list[tuple[int, str]] | None = getattr(self._local, "stack", None)
+    def aside(self) -> AbstractContextManager[None]:
+        """For the recording's own looks at tensors: mute, and bypass the function modes."""
+        return _Aside(self._local, torch_functions=False)
+
+    def open_calls(self) -> list[OpenCall]:
+        """The open calls of this thread from the outermost."""
+        stack: list[OpenCall] | None = getattr(self._local, "stack", None)
         if stack is None:
             stack = self._local.stack = []
         return stack
@@ -95,24 +134,48 @@ class Recorder:
         stack = self.open_calls()
         number = self._next
         self._next += 1
-        self._add(CALL, name, number, stack[-1][0] if stack else -1, self._source(), digest, fields)
-        stack.append((number, name))
+        parent = stack[-1].number if stack else -1
+        self._add(CALL, name, number, parent, self._source(), digest, fields)
+        stack.append(OpenCall(number, name))
         return number
+
+    @property
+    def blind(self) -> bool:
+        """Whether nobody looks at the innermost open call."""
+        stack = self.open_calls()
+        return bool(stack) and stack[-1].blind
+
+    def enter_blind(self, name: str) -> int:
+        """A call that nobody looks at begins; :meth:`leave` ends it."""
+        number = self._next
+        self._next += 1
+        self.open_calls().append(OpenCall(number, name, blind=True))
+        return number
+
+    def touch(self, name: str) -> None:
+        """Something happens inside the innermost open call: its return says what, once each."""
+        stack = self.open_calls()
+        if stack and not stack[-1].blind:
+            stack[-1].seen.add(name)
 
     def leave(self, number: int, fields: Fields, digest: str = "") -> None:
         """Record the return of a call; calls above it that raised are closed with it."""
         stack = self.open_calls()
-        name = ""
-        while stack and stack[-1][0] >= number:
-            number_there, name = stack.pop()
-            if number_there == number:
+        call = None
+        while stack and stack[-1].number >= number:
+            call = stack.pop()
+            if call.number == number:
                 break
-        self._add(RETURN, name, number, -1, "", digest, fields)
+        if call is not None and call.seen:
+            fields = {**fields, SEEN: sorted(call.seen)}
+        if call is None or not call.blind:
+            self._add(RETURN, call.name if call else "", number, -1, "", digest, fields)
 
     def note(self, kind: str, name: str, fields: Fields, digest: str = "") -> None:
         """Record a change or state of a variable, inside the innermost open call."""
         stack = self.open_calls()
-        self._add(kind, name, -1, stack[-1][0] if stack else -1, self.last_source, digest, fields)
+        parent = stack[-1].number if stack else -1
+        self._add(kind, name, -1, parent, self.last_source, digest, fields)
 
     def set_meta(self, values: Mapping[str, Value]) -> None:
         """Add values to the context from here on; None removes one."""
@@ -166,9 +229,10 @@ class Recorder:
 
     def _context(self) -> Fields:
         cast = ""
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                cast = dtype_name(torch.get_autocast_dtype(device))
+        if torch._C._is_any_autocast_enabled():
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    cast = dtype_name(torch.get_autocast_dtype(device))
         key = (self.epoch, self.stage, self.training, torch.is_grad_enabled(), cast, self.world)
         found = self._contexts.get(key)
         if found is None:

@@ -7,12 +7,11 @@ means the same in both, on a stored trace and while a script trains.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from tapml.invariants.record import Record, Window
 from tapml_targets.errors import InputError, SetupError
@@ -24,8 +23,7 @@ Params: TypeAlias = Mapping[str, str]
 Memory: TypeAlias = dict[Hashable, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     """One place of a run where a rule applies.
 
     Attributes
@@ -37,7 +35,7 @@ class Example:
     subject
         The variable or call.
     found
-        What was seen there, with its values.
+        What was seen there, with its values; needed only where the rule does not hold.
     """
 
     holds: bool
@@ -66,6 +64,8 @@ class Relation:
         Names of the parameters that hold an API.
     avoided
         Fields that no precondition of this relation may use: they repeat the rule itself.
+    batches
+        Whether it reads the digests of a data loader's batches.
     """
 
     name: ClassVar[str]
@@ -73,6 +73,7 @@ class Relation:
     least: ClassVar[int] = 2
     apis: ClassVar[tuple[str, ...]] = ()
     avoided: ClassVar[tuple[str, ...]] = ()
+    batches: ClassVar[bool] = False
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Rules that may hold in a run: those it shows at least once."""
@@ -91,8 +92,12 @@ class Relation:
         raise NotImplementedError
 
     def calls(self, params: Params) -> frozenset[str]:
-        """The APIs whose calls the rule is about: what a watched run has to observe."""
+        """The APIs whose calls the rule looks at: what a watched run has to record."""
         return frozenset(params[name] for name in self.apis if name in params)
+
+    def contents(self, params: Params) -> Iterable[tuple[str, str]]:
+        """Pairs of an API and what the rule looks for inside it; a watched run sees no other."""
+        return ()
 
 
 def topic(name: str) -> str:

@@ -41,20 +41,21 @@ def digest(tensor: torch.Tensor) -> str:
     return state.hexdigest()
 
 
-def change_mark(tensor: torch.Tensor) -> str:
-    """The sum of a tensor's bits as integers: it changes when the tensor does, and is fast.
+def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor's storage as integers, whose sum changes when the tensor does, and is fast.
 
-    It does not see the order of elements, which training never changes alone.
+    The sum does not see the order of elements, which training never changes alone. None for
+    tensors that cannot be looked at in this way: they have a :func:`digest`.
     """
     plain = tensor.detach()
     whole = plain.layout == torch.strided and not plain.is_meta and plain.is_contiguous()
-    odd = plain.numel() * plain.element_size() % 8 if whole else 1
-    if odd or plain.is_conj() or plain.is_neg() or hasattr(plain, "to_local"):
-        return digest(tensor)
-    return f"{int(plain.view(-1).view(torch.int64).sum()) & _ALL_BITS:016x}"
+    if not whole or plain.is_conj() or plain.is_neg() or hasattr(plain, "to_local"):
+        return None
+    widest = next(kind for kind in _INTEGERS if not plain.nbytes % kind.itemsize)
+    return plain.view(-1).view(widest)
 
 
-_ALL_BITS: Final = (1 << 64) - 1
+_INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
 def digest_of_all(value: Any) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,11 +199,37 @@ def read_trace(folder: Path) -> Trace:
     if not processes:
         raise InputError(f"{folder} holds no record: its files were cut before the first step")
     processes.sort(key=lambda rows: rows[-1].rank)
+    twice = Counter(rows[-1].rank for rows in processes)
+    again = sorted(rank for rank, count in twice.items() if count > 1)
+    if again:
+        raise InputError(
+            f"{folder} holds several runs: rank {again[0]} has {twice[again[0]]} files. Collect "
+            "each run into a folder of its own"
+        )
     world = max(int(str(rows[-1].context.get("world", 1))) for rows in processes)
     missing = sorted(set(range(world)) - {rows[-1].rank for rows in processes})
     if missing:
         notes.append(f"the job had {world} ranks; the trace lacks {', '.join(map(str, missing))}")
     return Trace(folder, tuple(processes), tuple(notes))
+
+
+def hold_new(folder: Path, rank: int) -> None:
+    """Make a trace folder, or take one that another rank of the same run has made.
+
+    Raises
+    ------
+    InputError
+        If it has a trace of this rank: it belongs to an earlier run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        # A file that another rank is beginning may have no row yet.
+        first = next(_rows(path, []), None) if path.stat().st_size else None
+        if first is not None and first.rank == rank:
+            raise InputError(
+                f"{folder} holds the trace of an earlier run in {path.name}; give each run a "
+                "folder of its own"
+            )
 
 
 def _rows(path: Path, notes: list[str]) -> Iterator[Row]:

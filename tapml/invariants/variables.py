@@ -9,14 +9,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, STATE, Value
 from tapml.invariants.recorder import Recorder
-from tapml.invariants.summaries import change_mark, digest, dtype_name
+from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError
+
+_ALL_BITS: Final = (1 << 64) - 1
+_FIRST: Final = 64
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,18 @@ class Variables:
 
     Parameters
     ----------
-    exact
-        Digest every byte, before and after each step. Without it, an order-insensitive hash
-        tells changes, and what changed between two steps counts as changed by the second.
+    needs
+        What a watched run has to see. None digests every byte before and after each step, and
+        records each change. Else an order-insensitive hash tells changes, what changed between two
+        steps counts as changed by the second, a kind of change is noted once for each call, and
+        the modules are walked once a step.
     """
 
-    def __init__(self, *, exact: bool = True) -> None:
-        self._exact = exact
+    def __init__(self, needs: Needs | None = None) -> None:
+        self._needs = needs
+        self._walked: list[Variable] | None = None
+        self._views: dict[int, tuple[int, torch.Tensor]] = {}
+        self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
@@ -68,11 +79,13 @@ class Variables:
         parts = {id(part) for part in model.modules()}
         self._models = [weakref.ref(each) for each in known if id(each) not in parts]
         self._models.append(weakref.ref(model))
+        self._walked = None
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The script made an optimizer."""
         if not any(each() is optimizer for each in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
+            self._walked = None
 
     def add(self, *parts: torch.nn.Module | torch.optim.Optimizer) -> None:
         """Models and optimizers that exist already. Raises InputError for anything else."""
@@ -122,6 +135,15 @@ class Variables:
             if key not in seen:
                 yield Variable(f"optimizer.{held[key]}", "Parameter", parameter, False, True)
 
+    def parameters(self) -> list[Variable]:
+        """The parameters; in a watched run those of the last step, until it ends."""
+        return [each for each in self._variables() if each.kind == "Parameter"]
+
+    def _variables(self) -> list[Variable]:
+        if self._needs is None or self._walked is None:
+            self._walked = list(self.all())
+        return self._walked
+
     def number(self, tensor: torch.Tensor) -> int:
         """The number of a tensor in this process: the same as long as it lives."""
         found: int | None = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
@@ -130,10 +152,18 @@ class Variables:
             self._numbered += 1
         return found
 
-    def gradients(self) -> dict[str, tuple[str, int, int]]:
-        """Per parameter: its gradient is ``none``, ``zero`` or ``nonzero``; identity, version."""
+    def gradients(self, call: str) -> dict[str, tuple[str, int, int]]:
+        """Before a call that may change them, per parameter.
+
+        Its gradient is ``none``, ``zero`` or ``nonzero``; identity, version. A watched run does
+        without the first.
+        """
         self._gradients.clear()
-        return {each.name: self._gradient(each.tensor) for each in self.all(buffers=False)}
+        if self._needs is None:
+            return {each.name: self._gradient(each.tensor) for each in self.parameters()}
+        if not self._sought(call, "grad"):
+            return {}
+        return {each.name: ("", *_identity(_grad(each.tensor))) for each in self.parameters()}
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
         # Looked at once between two calls that change gradients.
@@ -148,33 +178,79 @@ class Variables:
         Of some parameters, or of all.
         """
         if tensors is None:
-            tensors = [each.tensor for each in self.all(buffers=False)]
-        found = {self._gradient(each)[0] for each in tensors}
-        return next((state for state in ("nonzero", "zero") if state in found), "none")
+            tensors = [each.tensor for each in self.parameters()]
+        found = "none"
+        for each in tensors:
+            state = self._gradient(each)[0]
+            if state == "nonzero":
+                return state
+            found = "zero" if state == "zero" else found
+        return found
 
     def values(self) -> dict[str, str]:
         """The digest of each parameter."""
-        if self._exact or not self._after:
-            return {each.name: self._digest(each.tensor) for each in self.all(buffers=False)}
+        if self._needs is None or not self._after:
+            return {each.name: self._digest(each.tensor) for each in self.parameters()}
         return self._after
 
     def _digest(self, tensor: torch.Tensor) -> str:
-        return digest(tensor) if self._exact else change_mark(tensor)
+        if self._needs is None:
+            return digest(tensor)
+        place = tensor.data_ptr() if type(tensor) in _PLAIN else 0
+        address, view = self._views.get(id(tensor), (0, None))
+        if view is None or address != place or view.nbytes != tensor.nbytes:
+            view = bits_of(tensor)
+            if view is None or not place:
+                return digest(tensor)
+            self._views[id(tensor)] = place, view
+        return f"{int(view.sum()) & _ALL_BITS:016x}"
 
-    def note_gradients(self, recorder: Recorder, before: dict[str, tuple[str, int, int]]) -> None:
-        """Record which gradients changed since `before`."""
-        for name, now in self.gradients().items():
+    def _sought(self, call: str, attribute: str) -> set[str]:
+        """Which changes of an attribute of parameters the invariants look for inside a call."""
+        begin = f"Parameter.{attribute} "
+        contents = self._needs.contents.get(call, ()) if self._needs is not None else ()
+        return {each.removeprefix(begin) for each in contents if each.startswith(begin)}
+
+    def note_gradients(
+        self, recorder: Recorder, before: dict[str, tuple[str, int, int]], call: str
+    ) -> None:
+        """Record which gradients changed since `before`, inside the call."""
+        if self._needs is not None:
+            self._touch_gradients(recorder, before, self._sought(call, "grad"))
+            return
+        for name, now in self.gradients(call).items():
             then = before.get(name)
             if then is not None and then != now:
                 fields: dict[str, Value] = {"type": "Parameter", "attribute": "grad"}
                 recorder.note(CHANGE, name, {**fields, "from": then[0], "to": now[0]})
 
+    def _touch_gradients(
+        self, recorder: Recorder, before: dict[str, tuple[str, int, int]], sought: set[str]
+    ) -> None:
+        self._gradients.clear()
+        for each in self.parameters() if sought else ():
+            gradient = _grad(each.tensor)
+            then = before.get(each.name)
+            if then is None or then[1:] == _identity(gradient):
+                continue
+            if gradient is None or sought != {"becomes none"}:
+                came = f"becomes {self._gradient(each.tensor)[0]}"
+                if came in sought:
+                    recorder.touch(f"Parameter.grad {came}")
+                    sought.remove(came)
+                    if not sought:
+                        return
+
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""
         self._after = {}
-        for each in self.all(buffers=False):
+        for each in self.parameters():
             now = self._after[each.name] = self._digest(each.tensor)
-            if before.get(each.name, now) != now:
+            if before.get(each.name, now) == now:
+                continue
+            if self._needs is not None:
+                recorder.touch("Parameter.data changes")
+            else:
                 fields: dict[str, Value] = {
                     "type": "Parameter",
                     "attribute": "data",
@@ -184,29 +260,57 @@ class Variables:
 
     def note_states(self, recorder: Recorder) -> None:
         """Record the state of every variable after a step; :meth:`note_step` came before."""
-        variables = list(self.all())
+        self._walked = None
+        variables = self._variables()
         # A tied parameter has several names.
         before = [self._digests.get(each.tensor) for each in variables]  # type: ignore[no-untyped-call]
         for each, last in zip(variables, before, strict=True):
             now = self._after.get(each.name) or self._digest(each.tensor)
             self._digests[each.tensor] = now
-            fields: dict[str, Value] = {
-                "type": each.kind,
-                "attribute": "data",
-                "dtype": dtype_name(each.tensor.dtype),
-                "shape": list(each.tensor.shape),
-                "requires_grad": each.tensor.requires_grad,
-                "in_model": each.in_model,
-                "in_optimizer": each.in_optimizer,
-                "grad": self._gradient(each.tensor)[0],
-            }
-            if last is not None:
-                fields["changed"] = last != now
-            for name, value in vars(each.tensor).items():
-                if not name.startswith("_") and isinstance(value, bool | int | str):
-                    fields[f"attr.{name}"] = value
-            recorder.note(STATE, each.name, fields, now)
+            recorder.note(
+                STATE, each.name, self._state(each, None if last is None else last != now), now
+            )
         self._gradients.clear()
+        if len(self._views) > 2 * len(variables):
+            self._views.clear()
+
+    def _state(self, variable: Variable, changed: bool | None) -> dict[str, Value]:
+        """The fields of a variable's state; a watched run has one object for equal ones."""
+        tensor = variable.tensor
+        attributes = vars(tensor)
+        asked = self._needs is None or self._needs.gradients
+        key = (
+            variable.kind,
+            tensor.dtype,
+            tensor.shape,
+            tensor.requires_grad,
+            variable.in_model,
+            variable.in_optimizer,
+            self._gradient(tensor)[0] if asked else "",
+            changed,
+        )
+        if not attributes and (found := self._shared.get(key)) is not None:
+            return found
+        kind, dtype, shape, trained, in_model, in_optimizer, gradient, _ = key
+        fields: dict[str, Value] = {
+            "type": kind,
+            "attribute": "data",
+            "dtype": dtype_name(dtype),
+            "shape": list(shape),
+            "requires_grad": trained,
+            "in_model": in_model,
+            "in_optimizer": in_optimizer,
+        }
+        if asked:
+            fields["grad"] = gradient
+        if changed is not None:
+            fields["changed"] = changed
+        for name, value in attributes.items():
+            if not name.startswith("_") and isinstance(value, bool | int | str):
+                fields[f"attr.{name}"] = value
+        if not attributes:
+            self._shared[key] = fields
+        return fields
 
     def saved_names(self) -> set[str]:
         """The keys that a complete checkpoint of the largest model holds."""
@@ -227,11 +331,21 @@ class Variables:
 
 
 def _gradient(tensor: torch.Tensor) -> tuple[str, int, int]:
-    gradient = tensor.grad if tensor.is_leaf else None
+    gradient = _grad(tensor)
     if gradient is None:
         return "none", 0, 0
     values = gradient.detach()
     if values.layout != torch.strided:
         values = values.coalesce().values()
-    state = "nonzero" if bool(values.any()) else "zero"
-    return state, id(gradient), gradient._version
+    # Most gradients show at their begin that they are not zero.
+    first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
+    state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
+    return state, *_identity(gradient)
+
+
+def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf else None
+
+
+def _identity(gradient: torch.Tensor | None) -> tuple[int, int]:
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)

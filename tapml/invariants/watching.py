@@ -16,9 +16,9 @@ import torch
 from tapml.invariants.checking import Checker, CheckReport, Finding, report_of, step_text
 from tapml.invariants.instrument import Instruments
 from tapml.invariants.invariant import InvariantSet, read_set
+from tapml.invariants.needs import needs_of
 from tapml.invariants.record import Assembler, Row, Window
 from tapml.invariants.recorder import Recorder
-from tapml.invariants.relation import relations
 from tapml_targets.errors import InputError, MismatchError
 
 OnViolation: TypeAlias = Literal["report", "warn", "stop"]
@@ -141,28 +141,17 @@ def watch(
     ]
     watched = Watch(Checker(InvariantSet(found.format, found.runs, single)), on_violation)
     recorder = watched._recorder = Recorder(watched)
-    instruments = Instruments(recorder, after_step=watched.after_step, exact=False)
+    needs = needs_of(watched.checker.set)
+    instruments = Instruments(recorder, after_step=watched.after_step, needs=needs)
     instruments.variables.add(*parts)
-    names = functions_of(watched.checker.set)
     with contextlib.ExitStack() as stack:
         if port is not None:
             from tapml.invariants.live_page import live_page
 
             watched.url = stack.enter_context(live_page(watched.report, watched._lock, port))
-        stack.enter_context(instruments.installed(functions=bool(names), only=names))
+        stack.enter_context(instruments.installed())
         yield watched
     watched.end()
-
-
-def functions_of(invariants: InvariantSet) -> frozenset[str]:
-    """The functions that invariants are about: only a function mode sees them."""
-    known = relations()
-    return frozenset(
-        name
-        for each in invariants.invariants
-        for name in known[each.relation].calls(each.params)
-        if name.startswith("torch.") and not name.endswith((".forward", ".__next__"))
-    )
 
 
 def said(finding: Finding) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tapml.cli.main import main
 from tapml.invariants.launch import Collected, collect
 from tapml.invariants.record import STEP
-from tapml.invariants.trace import Trace, read_trace
+from tapml.invariants.trace import Trace, hold_new, read_trace
 from tapml_targets.errors import InputError
 from tests.invariants.conftest import SCRIPT
 
@@ -101,6 +102,17 @@ def test_a_trace_of_another_version_is_refused(clean: Trace, tmp_path: Path) -> 
     (tmp_path / path.name).write_bytes(other)
     with pytest.raises(InputError, match="tapml-invariants-trace/9"):
         read_trace(tmp_path)
+
+
+def test_a_folder_with_two_runs_is_refused(clean: Trace, tmp_path: Path) -> None:
+    for path in clean.folder.glob("*.arrow"):
+        shutil.copy(path, tmp_path / path.name)
+        shutil.copy(path, tmp_path / f"process-0{path.name.removeprefix('process-')}")
+    with pytest.raises(InputError, match=r"several runs: rank 0 has 2 files.*of its own"):
+        read_trace(tmp_path)
+    with pytest.raises(InputError, match=r"an earlier run in process-.*of its own"):
+        hold_new(tmp_path, 0)
+    hold_new(tmp_path, 1)
 
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:

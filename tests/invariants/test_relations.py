@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
+from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.recording import recorded
 from tapml_targets.errors import SetupError
 
@@ -106,6 +107,74 @@ def test_optimizers_that_take_turns_share_a_step() -> None:
 
     made = run(train)
     assert [window.step for window in made.windows if window.states] == [0, 1, 2]
+
+
+def violated(learned: InvariantSet, seen: Run) -> set[str]:
+    """The sentences of what a run violates."""
+    checker = Checker(learned)
+    for window in seen.windows:
+        checker.check(window)
+    return {each.invariant.text for each in checker.findings.values()}
+
+
+def accumulated(*, adds: int = 1, every: int = 1, clears: bool = True) -> Callable[[], None]:
+    """A loop with `adds` backward calls a step and a schedule that moves every so many steps."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        for step in range(6):
+            if clears:
+                optimizer.zero_grad()
+            for _ in range(adds):
+                model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            if step % every == every - 1:
+                schedule.step()
+
+    return loop
+
+
+def test_gradients_that_add_up_on_purpose_and_schedules_of_epochs_violate_nothing() -> None:
+    learned = infer([run(accumulated())])
+    assert violated(learned, run(accumulated(adds=2, every=3))) == set()
+    assert violated(learned, run(accumulated(adds=2, clears=False))) == {
+        "Before the first torch.autograd.backward after an optimizer step, Optimizer.zero_grad "
+        "has been called."
+    }
+
+
+class Holder(nn.Module):
+    """Calls the part that it was given, or forgets it."""
+
+    def __init__(self, part: nn.Module, *, forgets: bool = False) -> None:
+        super().__init__()
+        self.part, self.head, self.forgets = part, nn.Linear(4, 1), forgets
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One number a row."""
+        found: torch.Tensor = self.head(x if self.forgets else self.part(x))
+        return found
+
+
+def test_a_module_calls_the_parts_that_it_was_given() -> None:
+    def train(part: nn.Module, *, forgets: bool = False) -> Callable[[], None]:
+        def loop() -> None:
+            model = Holder(part, forgets=forgets)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            for _ in range(4):
+                optimizer.zero_grad()
+                model(torch.randn(8, 4)).square().mean().backward()
+                optimizer.step()
+
+        return loop
+
+    learned = infer([run(train(nn.LayerNorm(4)))])
+    assert violated(learned, run(train(nn.Tanh()))) == set()
+    found = violated(learned, run(train(nn.LayerNorm(4), forgets=True)))
+    assert "Holder.forward calls LayerNorm.forward." in found
 
 
 def test_compiled_code_is_refused_by_name() -> None:

@@ -59,7 +59,7 @@ def test_warn_names_the_step_the_line_and_the_rule_once(learned: InvariantSet) -
     (warning,) = [each for each in told if each.category is InvariantWarning]
     assert "test_watch.py" in str(warning.message)
     assert "step 2: " in str(warning.message)
-    assert "Optimizer.zero_grad has been called since" in str(warning.message)
+    assert "after an optimizer step, Optimizer.zero_grad has been called" in str(warning.message)
 
 
 def test_stop_ends_the_run_in_the_step_of_the_error(learned: InvariantSet) -> None:
@@ -109,3 +109,29 @@ def test_wrong_arguments_are_named(learned: InvariantSet) -> None:
     number: Any = 3
     with pytest.raises(InputError, match="modules and optimizers"):
         watch(number, invariants=learned).__enter__()
+
+
+def test_an_optimizer_that_raises_leaves_the_watch_and_the_functions_as_they_are(
+    learned: InvariantSet,
+) -> None:
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+
+    with watch(invariants=learned, on_violation="report") as watched:
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        step()
+        step()
+        state = optimizer.state.pop(model[2].weight)
+        # The second parameter of the step fails, when nothing more is listened to.
+        optimizer.state[model[2].weight] = {**state, "exp_avg": torch.zeros(3, 3)}
+        with pytest.raises(RuntimeError, match="size"):
+            step()
+        optimizer.state[model[2].weight] = state
+        step()
+    assert torch._C._is_torch_function_all_disabled() is False
+    report = watched.report()
+    assert report.held == len(learned.invariants)
+    assert report.violated == 0

@@ -65,9 +65,10 @@ class APIArg(Relation):
             last: Record | None = memory.get(record.rank)
             memory[record.rank] = record
             if last is not None:
-                equal = last.fields[argument] == value
-                found = f"it was {last.fields[argument]!r} in step {last.step} and {value!r} here"
-                yield Example(equal == (mode == "same"), (last, record), record.name, found)
+                before = last.fields[argument]
+                holds = (before == value) == (mode == "same")
+                found = "" if holds else f"it was {before!r} in step {last.step}, {value!r} here"
+                yield Example(holds, (last, record), record.name, found)
 
     def sentence(self, params: Params) -> str:
         """The argument and the mode."""

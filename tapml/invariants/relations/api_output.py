@@ -80,14 +80,15 @@ def _dtype(record: Record) -> tuple[bool, str] | None:
     # Autocast has a rule of its own.
     if dtype is None or given is None or record.context.get("autocast"):
         return None
-    return dtype == given, f"{dtype} from {given}"
+    return dtype == given, "" if dtype == given else f"{dtype} from {given}"
 
 
 def _rows(record: Record) -> tuple[bool, str] | None:
     given, shape = record.fields.get("arg.0.shape"), record.fields.get("result.shape")
     if not isinstance(given, list) or not isinstance(shape, list) or not given or not shape:
         return None
-    return given[0] == shape[0], f"{shape[0]} rows from {given[0]}"
+    same = given[0] == shape[0]
+    return same, "" if same else f"{shape[0]} rows from {given[0]}"
 
 
 def _bounded(record: Record) -> tuple[bool, str] | None:

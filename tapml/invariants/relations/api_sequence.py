@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
+SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.step"
 _ALWAYS: Final = (ZERO_GRAD, FORWARD, BACKWARD, STEP)
 # The order in which data goes through a training loop. All but the four above are optional: rules
 # about them apply once they have been called.
@@ -27,11 +29,32 @@ _FLOW: Final = (
     "torch.amp.GradScaler.step",
     STEP,
     "torch.amp.GradScaler.update",
-    "torch.optim.lr_scheduler.LRScheduler.step",
+    SCHEDULE,
 )
 # Right loops may call these again first: several models or losses, gradients that add up.
 _REPEATED: Final = (FORWARD, BACKWARD, ZERO_GRAD)
 _LOOP: Final = frozenset((ZERO_GRAD, *_FLOW))
+
+
+@dataclass
+class _State:
+    """Of a process: the last call of one API, and what came since.
+
+    Attributes
+    ----------
+    came, stepped
+        Whether the other API, or an optimizer step, came since.
+    known
+        Whether the other came at all.
+    rhythm
+        Whether it came between the first two calls: a schedule may follow epochs instead of steps.
+    """
+
+    last: Record | None = None
+    came: bool = False
+    stepped: bool = False
+    known: bool = False
+    rhythm: bool | None = None
 
 
 class APISequence(Relation):
@@ -61,21 +84,27 @@ class APISequence(Relation):
         first, second = params["first"], params["second"]
         asked, needed = (first, second) if params["mode"] == "cover" else (second, first)
         for place, process in enumerate(_events(window)):
-            # For each process: the last call of `asked`, and whether `needed` came since.
-            last, came, known = memory.get(place, (None, False, False))
+            state = memory.setdefault(place, _State())
             for record in process:
                 if record.name == needed:
-                    came = known = True
+                    state.came = state.known = True
                 elif record.name == asked:
                     # A loop may clear gradients at its end, so the first backward is no example.
                     begun = params["mode"] == "lead" and needed != ZERO_GRAD
-                    decided = last is not None or begun
-                    if decided and (known or needed in _ALWAYS):
-                        records = (last or record, record)
-                        found = "" if came else self._said(params, last)
-                        yield Example(came, records, asked, found)
-                    last, came = record, False
-            memory[place] = (last, came, known)
+                    if state.last is None:
+                        decided = begun
+                    else:
+                        # Gradients add up on purpose until a step uses them.
+                        decided = needed != ZERO_GRAD or state.stepped
+                        if state.rhythm is None:
+                            state.rhythm = state.came or needed != SCHEDULE
+                    if decided and state.rhythm is not False and (state.known or needed in _ALWAYS):
+                        records = (state.last or record, record)
+                        found = "" if state.came else self._said(params, state.last)
+                        yield Example(state.came, records, asked, found)
+                    state.last, state.came, state.stepped = record, False, False
+                if record.name == STEP:
+                    state.stepped = True
 
     def _said(self, params: Params, last: Record | None) -> str:
         asked = params["first"] if params["mode"] == "cover" else params["second"]
@@ -88,6 +117,8 @@ class APISequence(Relation):
         first, second = short_name(params["first"]), short_name(params["second"])
         if params["mode"] == "cover":
             return f"After {first}, {second} is called before {first} is called again."
+        if params["first"] == ZERO_GRAD:
+            return f"Before the first {second} after an optimizer step, {first} has been called."
         return f"Before each {second}, {first} has been called since the last {second}."
 
     def concerns(self, params: Params) -> frozenset[str]:
@@ -96,9 +127,13 @@ class APISequence(Relation):
         return frozenset({needed, topic(needed)})
 
 
-def _events(window: Window) -> Iterator[list[Record]]:
-    for process in window.processes:
-        yield [
+def _events(window: Window) -> list[list[Record]]:
+    return window.kept(_events_in)
+
+
+def _events_in(window: Window) -> list[list[Record]]:
+    return [
+        [
             record
             for record in process
             if record.name in _LOOP
@@ -106,6 +141,8 @@ def _events(window: Window) -> Iterator[list[Record]]:
             and record.context.get("stage") == "train"
             and "raised" not in record.fields
         ]
+        for process in window.processes
+    ]
 
 
 RELATION = APISequence()

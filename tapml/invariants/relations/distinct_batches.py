@@ -14,6 +14,7 @@ class DistinctBatches(Relation):
 
     name = "DistinctBatches"
     structural = True
+    batches = True
     avoided = ("result",)
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import FORWARD, STEP, Window
+from tapml.invariants.record import FORWARD, PARTS, STEP, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
 _SHOWN = 5
@@ -15,7 +15,7 @@ class EventContain(Relation):
     """Every call of an API directly contains a call of another one, or a change."""
 
     name = "EventContain"
-    apis = ("parent", "child")
+    apis = ("parent",)
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Everything seen inside a call, once training has begun."""
@@ -35,8 +35,13 @@ class EventContain(Relation):
         """Each completed call of the parent."""
         if window.step < 0:
             return
+        child_is_module = params["child"].endswith(".forward")
         for record in window.calls(params["parent"]):
             if not record.done or "raised" in record.fields:
+                continue
+            # A module calls parts that it has; another one of its class may have been given others.
+            parts = record.fields.get(PARTS)
+            if isinstance(parts, list) and child_is_module and params["child"] not in parts:
                 continue
             contents = window.contents[id(record)]
             holds = params["child"] in contents
@@ -51,6 +56,10 @@ class EventContain(Relation):
             kind, _, attribute = variable.partition(".")
             return f"Inside {parent}, the {attribute} of at least one {kind} {came}."
         return f"{parent} calls {short_name(child)}."
+
+    def contents(self, params: Params) -> Iterable[tuple[str, str]]:
+        """The child inside the parent."""
+        yield params["parent"], params["child"]
 
     def concerns(self, params: Params) -> frozenset[str]:
         """Both events."""

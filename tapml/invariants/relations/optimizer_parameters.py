@@ -32,8 +32,9 @@ class OptimizerParameters(Relation):
             if fields["type"] != "Parameter":
                 continue
             if params["mode"] == "trainable" and fields["in_model"] and fields["requires_grad"]:
-                found = f"no optimizer holds {state.name}, which the model trains"
-                yield Example(bool(fields["in_optimizer"]), (state,), state.name, found)
+                holds = bool(fields["in_optimizer"])
+                found = "" if holds else f"no optimizer holds {state.name}, which the model trains"
+                yield Example(holds, (state,), state.name, found)
             if params["mode"] == "belongs" and fields["in_optimizer"]:
                 found = (
                     f"an optimizer holds a parameter of shape {fields['shape']} that is in no "

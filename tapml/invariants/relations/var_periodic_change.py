@@ -25,8 +25,9 @@ class VarPeriodicChange(Relation):
         for state in window.states:
             fields = state.fields
             if fields["type"] == params["type"] and fields["in_model"] and "changed" in fields:
-                found = f"{state.name} kept its value (digest {state.digest[:8]})"
-                yield Example(bool(fields["changed"]), (state,), state.name, found)
+                holds = bool(fields["changed"])
+                found = "" if holds else f"{state.name} kept its value (digest {state.digest[:8]})"
+                yield Example(holds, (state,), state.name, found)
 
     def sentence(self, params: Params) -> str:
         """The kind of variable."""

@@ -73,8 +73,11 @@ class Attached:
         if self._trace is not None:
             # Reading a trace back needs pyarrow, watching does not.
             from tapml.invariants.recording import recorded_to
+            from tapml.invariants.trace import hold_new
 
-            self._trace.mkdir(parents=True, exist_ok=True)
+            joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+            rank = torch.distributed.get_rank() if joined else int(os.environ.get("RANK", "0"))
+            hold_new(self._trace, rank)
             self._stack.enter_context(recorded_to(self._trace, model, *optimizers))
         elif self._invariants is not None:
             # This class stops the run itself, where the trainer can be left.

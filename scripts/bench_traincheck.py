@@ -1,0 +1,143 @@
+"""Learning and checking beside TrainCheck 0.2.0, on traces of one script; asked for with --part.
+
+TrainCheck needs an environment of its own, whose interpreter is named in ``TRAINCHECK_PYTHON``:
+
+    python3 -m venv tc && tc/bin/pip install traincheck==0.2.0 scikit-learn torch==2.13.0+cpu
+    TRAINCHECK_PYTHON=tc/bin/python python3 scripts/bench.py --part traincheck
+
+Seconds are those of the processor, of the command and all that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tapml.invariants.checking import Checker
+from tapml.invariants.inference import infer, run_of
+from tapml.invariants.trace import read_trace
+
+ITERATIONS: Final = (5, 10, 20)
+# What learning must be faster by.
+BAR: Final = 100.0
+SCRIPT: Final = """
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3)
+        self.second = nn.Conv2d(8, 16, 3)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.second(x))
+        return self.head(torch.flatten(x, 1))
+
+
+digits = load_digits()
+images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+labels = torch.tensor(digits.target)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+for step in range(ITERATIONS):
+    x, y = images[step * 32 : step * 32 + 32], labels[step * 32 : step * 32 + 32]
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def measure() -> list[dict[str, Any]]:
+    """A row for each length of the run."""
+    python = os.environ.get("TRAINCHECK_PYTHON")
+    if python is None:
+        raise SystemExit("set TRAINCHECK_PYTHON to an interpreter with traincheck 0.2.0")
+    with tempfile.TemporaryDirectory() as name:
+        rows = [_row(Path(name), Path(python), count) for count in ITERATIONS]
+    return rows
+
+
+def _row(folder: Path, python: Path, iterations: int) -> dict[str, Any]:
+    script = folder / f"train_{iterations}.py"
+    script.write_text(SCRIPT.replace("ITERATIONS", str(iterations)), encoding="utf-8")
+    theirs, ours = folder / f"theirs-{iterations}", folder / f"ours-{iterations}"
+    tools = python.parent
+    collected = _seconds(
+        *(tools / "traincheck-collect", "-p", script, "--models-to-track", "model"),
+        *("--output-dir", theirs),
+    )
+    found = folder / f"invariants-{iterations}.json"
+    inferred = _seconds(tools / "traincheck-infer", "-f", theirs, "-o", found)
+    tapml = (sys.executable, "-m", "tapml.cli.main", "invariants")
+    recorded = _seconds(*tapml, "collect", ours, "--", sys.executable, script)
+    whole = _seconds(*tapml, "infer", ours, "--output", folder / f"ours-{iterations}.json")
+    trace = read_trace(ours)
+    # Relations are found and imported the first time.
+    infer([run_of(trace)])
+    begun = time.process_time()
+    run = run_of(trace)
+    learned = infer([run])
+    alone = time.process_time() - begun
+    checker = Checker(learned)
+    begun = time.process_time()
+    for window in run.windows:
+        checker.check(window)
+    checked = time.process_time() - begun
+    return {
+        "part": "traincheck",
+        "name": f"CNN on digits, {iterations} iterations",
+        "theirs_collect_s": round(collected, 2),
+        "theirs_infer_s": round(inferred, 2),
+        "theirs_invariants": len(found.read_text("utf-8").splitlines()),
+        "theirs_bytes": _size(theirs),
+        "tapml_collect_s": round(recorded, 2),
+        "tapml_command_s": round(whole, 2),
+        "tapml_infer_s": round(alone, 4),
+        "tapml_check_s": round(checked, 4),
+        "tapml_invariants": len(learned.invariants),
+        "tapml_rows": trace.rows,
+        "tapml_bytes": _size(ours),
+        "ratio": round(inferred / alone, 1),
+        "ratio_of_commands": round(inferred / whole, 1),
+        "at_least": BAR,
+        "met": inferred / alone >= BAR,
+    }
+
+
+def _seconds(*command: str | Path) -> float:
+    """CPU seconds of a command and its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # TrainCheck starts the `python` of the path.
+    path = os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
+    done = subprocess.run(
+        [str(each) for each in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

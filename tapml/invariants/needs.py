@@ -1,0 +1,69 @@
+"""What a set of invariants has to see of a run; a watched run records no more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tapml.invariants.invariant import InvariantSet
+from tapml.invariants.relation import relations
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What invariants are about.
+
+    Attributes
+    ----------
+    whole
+        APIs whose arguments, results and contents they look at.
+    contents
+        By such an API: what they look for inside it, as of
+        :func:`~tapml.invariants.record.content_name`.
+    inside
+        All of these contents.
+    gradients
+        Whether a precondition asks for the gradient of a variable.
+    batches
+        Whether they compare batches.
+    """
+
+    whole: frozenset[str]
+    contents: Mapping[str, frozenset[str]]
+    inside: frozenset[str]
+    gradients: bool
+    batches: bool
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The functions and tensor methods among them: only a function mode sees these."""
+        return frozenset(
+            name
+            for name in self.whole | self.inside
+            if name.startswith("torch.")
+            and " " not in name
+            and not name.endswith((".forward", ".__next__"))
+        )
+
+
+def needs_of(invariants: InvariantSet) -> Needs:
+    """What the invariants of a set need."""
+    known = relations()
+    whole: set[str] = set()
+    contents: dict[str, set[str]] = defaultdict(set)
+    fields, batches = set(), False
+    for each in invariants.invariants:
+        relation = known[each.relation]
+        whole |= relation.calls(each.params)
+        batches = batches or relation.batches
+        for parent, child in relation.contents(each.params):
+            contents[parent].add(child)
+        fields |= {condition.field for clause in each.precondition for condition in clause}
+    return Needs(
+        frozenset(whole),
+        {parent: frozenset(children) for parent, children in contents.items()},
+        frozenset().union(*contents.values()),
+        "grad" in fields,
+        batches,
+    )
