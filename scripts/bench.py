@@ -29,6 +29,7 @@ PARTS: Final = (
     "decode",
     "webgpu",
     "watch",
+    "compare",
     "invariants",
     "carve",
     "replay",
