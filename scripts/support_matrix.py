@@ -2,7 +2,8 @@
 
 Each case is a torch function that is imported, run on the processor, and replayed on the devices
 with the float64 oracle, as `tapml validate` does it. Interrupt it at any time: cells that are done
-are kept in --folder, and are made again only where operator, code generator or device changed.
+are kept in --folder, and are made again only where operator, importer, code generator, oracle or
+device changed.
 
     python3 scripts/support_matrix.py --folder support
     python3 scripts/support_matrix.py --devices opencl vulkan:1 --operators '*softmax' 'matrix*'
@@ -279,11 +280,17 @@ class _LazyCompiler:
 def _key(case: Case, device: RankedDevice) -> ResultKey:
     """All that a cell depends on."""
     from tapml.compiler.cache import generator_hash
+    from tapml.importing.cache import importer_hash
+    from tapml.oracles.oracle import ORACLE_VERSION
+    from tapml.verdicts.policy import Policy
     from tapml_targets.installed import compiler_versions
 
     return ResultKey.of(
         case=str(case),
         operators=_operators_hash(),
+        importer=importer_hash(),
+        oracle=str(ORACLE_VERSION),
+        policy=Policy().hash,
         device=fingerprint(device.description),
         generator=generator_hash(device.description.platform),
         compiler=compiler_versions(),
