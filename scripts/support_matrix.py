@@ -429,9 +429,10 @@ def to_markdown(table: Table, names: Sequence[str], devices: Sequence[RankedDevi
         "",
         f"{len(names)} operators, in float32 and float16, with static and dynamic shapes, by device"
         f" of one machine on {datetime.now(UTC):%Y-%m-%d}.",
-        "Each was replayed against float64 as `tapml validate` does it. The processor is the reference"
-        " and has no column.",
-        "[support.json](support.json) has every cell's reason and worst error over its unit. Made by",
+        "Each was replayed against float64 as `tapml validate` does it. The processor is the"
+        " reference and has no column.",
+        "[support.json](support.json) has every cell's reason and worst error over its unit."
+        " Made by",
         "",
         "    python3 scripts/support_matrix.py --folder support --markdown docs/support.md "
         "--json docs/support.json",
