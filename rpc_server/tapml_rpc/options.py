@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.limits,
         metavar="PROFILE",
         help="open the device with the limits of another: a profile of its platform, or its file; "
-        "WebGPU itself then refuses what exceeds them",
+        "where its implementation can, it refuses by itself what exceeds them",
     )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
 
