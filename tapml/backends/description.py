@@ -19,7 +19,10 @@ class Description:
         Endings of the model files it understands, such as ``.keras``, or the name of a file by
         which a folder that it understands is told.
     packages
-        What it imports: requirement (for pip) by import name.
+        What it imports: requirement (for pip) by import name. The first is the library whose
+        version ``NAME@VERSION`` means.
+    needs
+        Requirements of an environment for another version besides: what tapml itself imports there.
     variables
         Environment variables of its process.
     without
@@ -37,6 +40,7 @@ class Description:
     without: tuple[str, ...] = ()
     variants: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[str], bool] | None = None
+    needs: tuple[str, ...] = ("numpy",)
 
     def reads(self, model: Path) -> bool:
         """Whether it understands a model file or folder, by its name alone."""

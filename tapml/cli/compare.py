@@ -18,6 +18,7 @@ _EPILOG: Final = """\
 examples:
   tapml compare model.keras --backends keras-torch,keras-jax,keras-tensorflow --data data.npz
   tapml compare model.onnx --backends onnxruntime,onnxruntime:disabled,openvino --data data.npz
+  tapml compare model.onnx --backends onnxruntime@1.20,onnxruntime --data data.npz
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
   tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
@@ -28,7 +29,9 @@ The data is an .npz file: arrays named as the model's inputs, or x, and labels i
 classes (whole numbers) or targets (floats); without them, the class that most backends put first
 stands in. Every backend runs in a process of its own. For each pair that differs, the layer is
 named that differs alone on equal inputs, and with three backends or more the one that a majority
-disagrees with. --output FOLDER keeps the localization maps (report.html) and result.json.
+disagrees with. NAME@VERSION is another version of the library: the first use installs it with pip
+into an environment in your cache. --output FOLDER keeps the localization maps (report.html) and
+result.json.
 
 exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
 crashes or hangs; 2 usage or input
@@ -194,6 +197,9 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
             Text(pair.reason),
         )
     console.print(table)
+    for failure, layer, names in comparison.failures:
+        where = f" at {layer}" if layer else ""
+        console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))
     if folder is not None:
         console.print(Text(f"maps: {folder / 'report.html'}"), soft_wrap=True)
 

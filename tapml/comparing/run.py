@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tapml.comparing.processes import BackendFailedError, BackendProcess, Failur
 from tapml.comparing.result import BackendResult, Comparison, PairResult
 from tapml.comparing.verdicts import Thresholds, judge, truth_of
 from tapml.isolate.environment import Environment
+from tapml.isolate.kept_environments import kept_environment
 from tapml.isolate.pool import Pool
 from tapml.models.resolve import zoo_folder
 from tapml.runs.events import Watcher, ignore
@@ -65,12 +67,13 @@ def compare(
     data = _data(data)
     phases = Phases(watcher)
     with ExitStack() as stack:
+        environments = [stack.enter_context(_environment(each, phases)) for each in chosen]
         pool = stack.enter_context(Pool(JOBS))
         processes = {
             each.text: stack.enter_context(
-                BackendProcess(each, path.resolve(), pool, _environment(each), deadline_seconds)
+                BackendProcess(each, path.resolve(), pool, environment, deadline_seconds)
             )
-            for each in chosen
+            for each, environment in zip(chosen, environments, strict=True)
         }
         outputs, inputs, failures = _extract(processes, data, phases)
         localizer = Localizer(processes, inputs, data, failures)
@@ -162,9 +165,23 @@ def _wanted(form: str) -> str:
     return f"a {form} file" if form.startswith(".") else f"a folder with {form}"
 
 
-def _environment(backend: Backend) -> Environment:
+@contextmanager
+def _environment(backend: Backend, phases: Phases) -> Iterator[Environment]:
+    """Where a backend runs; the first use of another version makes it."""
     description = backend.description
-    return Environment(variables=description.variables, without=description.without)
+    environment = Environment(variables=description.variables, without=description.without)
+    if not backend.version:
+        yield environment
+        return
+    with ExitStack() as stack:
+        with phases.phase(f"environment of {backend.text}") as phase:
+            python = stack.enter_context(
+                kept_environment(
+                    backend.requirements(), said=lambda line: phase.progress(0, detail=line)
+                )
+            )
+            phase.detail = str(python.parent.parent)
+        yield replace(environment, python=python, lent=(backend.package.partition(".")[0],))
 
 
 def _data(data: str | Path | Data | Mapping[str, Any]) -> Data:

@@ -1,13 +1,14 @@
 """PyTorch, operation by operation."""
 
 from tapml.backends.description import Description
-from tapml.backends.parts import PROGRAM_FOLDER
+from tapml.backends.parts import NEEDS, PROGRAM_FOLDER
 
 DESCRIPTION = Description(
     title="PyTorch, eager",
     formats=(PROGRAM_FOLDER,),
     packages={"torch": "torch>=2.13,<2.14"},
     without=("tensorflow",),
+    needs=NEEDS,
     variants={
         "default": "the attention that PyTorch chooses",
         "math": "attention from its products and softmax",
