@@ -27,6 +27,8 @@ class Description:
         Environment variables of its process.
     without
         Modules that its process must not import.
+    preload
+        Modules that are imported once for all of its processes; they must start no threads.
     variants
         What may follow its name after a colon, with what each means; the first is the default.
     claims
@@ -38,6 +40,7 @@ class Description:
     packages: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
     variants: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[str], bool] | None = None
     needs: tuple[str, ...] = ("numpy",)

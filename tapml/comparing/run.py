@@ -169,7 +169,11 @@ def _wanted(form: str) -> str:
 def _environment(backend: Backend, phases: Phases) -> Iterator[Environment]:
     """Where a backend runs; the first use of another version makes it."""
     description = backend.description
-    environment = Environment(variables=description.variables, without=description.without)
+    environment = Environment(
+        variables=description.variables,
+        preload=description.preload,
+        without=description.without,
+    )
     if not backend.version:
         yield environment
         return

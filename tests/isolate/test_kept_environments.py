@@ -24,8 +24,9 @@ def _wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def version_in(python: Path) -> str:
-    command = [python, "-c", "import tinylib; print(tinylib.NOW)"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    command = [str(python), "-c", "import tinylib; print(tinylib.NOW)"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return found.stdout.strip()
 
 
 def test_two_versions_are_two_environments_that_are_made_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ DESCRIPTION = Description(
     packages={"torch": "torch>=2.13,<2.14"},
     without=("tensorflow",),
     needs=NEEDS,
+    preload=("tapml.backends.torch_graph",),
     variants={
         "inductor": "fused loops in C++, which needs a compiler",
         "aot-eager": "the traced graph, decomposed, operation by operation",
