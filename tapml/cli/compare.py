@@ -23,6 +23,8 @@ examples:
   tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --baseline ok.json
+  tapml compare --fuzz found --backends onnxruntime,openvino --minutes 5
+  tapml compare model.onnx --fuzz found --backends onnxruntime,openvino --data data.npz
   tapml compare --list                                  the backends, and what each needs
 
 The data is an .npz file: arrays named as the model's inputs, or x, and labels in y. Labels are
@@ -31,7 +33,7 @@ stands in. Every backend runs in a process of its own. For each pair that differ
 named that differs alone on equal inputs, and with three backends or more the one that a majority
 disagrees with. NAME@VERSION is another version of the library: the first use installs it with pip
 into an environment in your cache. --output FOLDER keeps the localization maps (report.html) and
-result.json.
+result.json. --fuzz FOLDER keeps each cause it finds once, as its smallest model with a script.
 
 exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
 crashes or hangs; 2 usage or input
@@ -98,6 +100,24 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="a backend that needs longer for a call hangs (default: %(default)g)",
     )
+    fuzz = parser.add_argument_group("search (--fuzz)")
+    fuzz.add_argument(
+        "--fuzz", type=Path, metavar="FOLDER",
+        help="search for models on which the backends part: mutants of an .onnx MODEL, or without "
+        "one stacks of layers; the folder keeps every case, so that the search goes on",
+    )  # fmt: skip
+    fuzz.add_argument(
+        "--cases", type=number("a number of cases", int, 1, 1_000_000), default=500, metavar="N",
+        help="cases to try (default: %(default)d)",
+    )  # fmt: skip
+    fuzz.add_argument(
+        "--minutes", type=number("minutes", float, 0.01, 1e5), default=10.0, metavar="M",
+        help="time to spend (default: %(default)g)",
+    )  # fmt: skip
+    fuzz.add_argument(
+        "--seed", type=number("a seed", int, 0, 2**32 - 1), default=0, metavar="S",
+        help="the same seed draws the same cases (default: %(default)d)",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the backends and stop")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -110,6 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(arguments.json)
     from tapml_targets.errors import InputError
 
+    if arguments.fuzz is not None:
+        return _fuzz(arguments)
     if arguments.model is None or arguments.data is None:
         raise InputError("expected a model and --data; see `tapml compare --help`")
     from tapml.cli.progress import watch
@@ -127,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tapml.comparing.baseline import read_baseline
 
         accepted = read_baseline(arguments.baseline)
-    names = [each.strip() for each in arguments.backends.split(",") if each.strip()]
+    names = _names(arguments)
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         comparison = compare(
             arguments.model,
@@ -146,6 +168,37 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(comparison, arguments.output)
     return _gate(comparison, accepted, arguments.write_baseline)
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    return [each.strip() for each in arguments.backends.split(",") if each.strip()]
+
+
+def _fuzz(arguments: argparse.Namespace) -> int:
+    """Search; 1 if a cause was found."""
+    from tapml.cli.progress import watch
+    from tapml.comparing.data import read_data
+    from tapml.comparing.fuzzing.search import fuzz
+    from tapml_targets.errors import EXIT_MISMATCH
+
+    with watch(quiet=arguments.quiet or arguments.json) as watcher:
+        found = fuzz(
+            arguments.fuzz,
+            _names(arguments),
+            model=arguments.model,
+            data=None if arguments.data is None else read_data(arguments.data),
+            cases=arguments.cases,
+            minutes=arguments.minutes,
+            seed=arguments.seed,
+            watcher=watcher,
+        )
+    if arguments.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print(f"{found.cases} cases, {found.invalid} of them no model; {len(found.causes)} causes")
+        for each in found.causes:
+            print(f"{each.cause}: {json.dumps(each.case)}\n  python {each.folder}/show.py")
+    return EXIT_MISMATCH if found.causes else 0
 
 
 def _gate(comparison: Comparison, accepted: Baseline | None, written: Path | None) -> int:

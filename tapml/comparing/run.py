@@ -36,6 +36,7 @@ def compare(
     limits: Thresholds | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
     watcher: Watcher = ignore,
+    pool: Pool | None = None,
 ) -> Comparison:
     """Run a model on several backends, compare all pairs, and find the layer where each parts.
 
@@ -54,6 +55,9 @@ def compare(
         Time limit of every call of a backend; a longer one hangs.
     watcher
         Receives the progress.
+    pool
+        Of :data:`tapml.backends.child.JOBS`, whose warm servers several comparisons share; default:
+        one that ends with this.
 
     Raises
     ------
@@ -68,7 +72,7 @@ def compare(
     phases = Phases(watcher)
     with ExitStack() as stack:
         environments = [stack.enter_context(_environment(each, phases)) for each in chosen]
-        pool = stack.enter_context(Pool(JOBS))
+        pool = pool or stack.enter_context(Pool(JOBS))
         processes = {
             each.text: stack.enter_context(
                 BackendProcess(each, path.resolve(), pool, environment, deadline_seconds)
