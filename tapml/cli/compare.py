@@ -27,13 +27,14 @@ examples:
   tapml compare model.onnx --fuzz found --backends onnxruntime,openvino --data data.npz
   tapml compare --list                                  the backends, and what each needs
 
-The data is an .npz file: arrays named as the model's inputs, or x, and labels in y. Labels are
-classes (whole numbers) or targets (floats); without them, the class that most backends put first
-stands in. Every backend runs in a process of its own. For each pair that differs, the layer is
-named that differs alone on equal inputs, and with three backends or more the one that a majority
-disagrees with. NAME@VERSION is another version of the library: the first use installs it with pip
-into an environment in your cache. --output FOLDER keeps the localization maps (report.html) and
-result.json. --fuzz FOLDER keeps each cause it finds once, as its smallest model with a script.
+The data is an .npz file, or a folder of .npy files, with arrays named as the model's inputs, or x,
+and labels in y; or a folder of images, in subfolders by class. Labels are classes (whole numbers)
+or targets (floats); without them, the class that most backends put first stands in. Every backend
+runs in a process of its own. For each pair that differs, the layer is named that differs alone on
+equal inputs, and with three backends or more the one that a majority disagrees with. NAME@VERSION
+is another version of the library: the first use installs it with pip into an environment in your
+cache. --output FOLDER keeps the localization maps (report.html) and result.json. --fuzz FOLDER
+keeps each cause it finds once, as its smallest model with a script.
 
 exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
 crashes or hangs; 2 usage or input
@@ -52,7 +53,12 @@ def add_parser(subparsers: Any) -> None:
         "model", type=Path, nargs="?", help="a .keras or .onnx file, or a torch module's folder"
     )
     parser.add_argument("--backends", metavar="A,B,...", default="", help="at least two")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="an .npz file")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="an .npz file, or a folder of images or .npy files",
+    )
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="write report.html and result.json there"
     )
